@@ -72,7 +72,7 @@ TEST_ENVIRONMENT = {
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """The rules and the formatting of ruff."""
+    """Check the rules and the formatting of ruff."""
     install(session, "base", "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -80,14 +80,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """The types, strictly. torch is installed because its types matter to the runtime half."""
+    """Check the types, strictly. torch is installed because its types matter to the runtime half."""
     install(session, "base", TORCH, "mypy", "nox", project="test")
     session.run("mypy", *TYPED)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The site, strictly: a link that leads nowhere or a page that is out of date is an error."""
+    """Build the site, strictly: a link that leads nowhere or a page that is out of date is an error."""
     install(session, "docs", project="docs")
     session.run("python", "-m", "docs.generate", "--check")
     session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
@@ -102,7 +102,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def static(session: nox.Session) -> None:
-    """The tests of the static half and of the packaging, without torch and transformers."""
+    """Run the tests of the static half and of the packaging, without torch and transformers."""
     install(session, "base", project="static-test")
     run_tests(session, "not slow", *STATIC_TESTS)
 
@@ -123,7 +123,7 @@ def tests_4(session: nox.Session) -> None:
 
 @nox.session
 def floors(session: nox.Session) -> None:
-    """The static tests, and those that run under transformers 4 and 5, with the oldest torch and transformers."""
+    """Run the static tests, and those that run under transformers 4 and 5, with the oldest torch and transformers."""
     install(session, RELEASES[FLOORS[1]], f"torch=={FLOORS[0]}", f"transformers=={FLOORS[1]}", project="test")
     run_tests(session, "not slow and not transformers4", *FLOOR_TESTS)
 
@@ -131,7 +131,7 @@ def floors(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("release", list(RELEASES), ids=list(RELEASES))
 def releases(session: nox.Session, release: str) -> None:
-    """The most used classes under one release of transformers: a column of docs/coverage/releases.md."""
+    """Try the most used classes under one release of transformers: a column of docs/coverage/releases.md."""
     install(session, RELEASES[release], TORCH, f"transformers=={release}", "pillow", "scipy", project="torch")
     session.run("python", "-m", "benchmarks.release_table", *session.posargs, env=TEST_ENVIRONMENT)
 
@@ -150,7 +150,16 @@ def release(session: nox.Session) -> None:
 def stacks(session: nox.Session) -> None:
     """`wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
     install(session, "stacks", TORCH, "transformers==5.23.0", *LIBRARIES, project="torch")
-    session.run("python", "-m", "benchmarks.stacks", *session.posargs, env=TEST_ENVIRONMENT)
+    session.run(
+        "python",
+        "-m",
+        "benchmarks.stacks",
+        "out/stacks.jsonl",
+        "--again",
+        "--page",
+        *session.posargs,
+        env=TEST_ENVIRONMENT,
+    )
 
 
 @nox.session
@@ -178,7 +187,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def figures(session: nox.Session) -> None:
-    """How dense the source is, beside three libraries whose files are read and not run."""
+    """Count how dense the source is, beside three libraries whose files are read and not run."""
     session.install("--quiet", "--no-deps", *(f"{name}=={version}" for name, version in ANCHORS.items()))
     session.run("python", "-m", "benchmarks.source_figures", *ANCHORS)
 
@@ -216,7 +225,7 @@ def install(session: nox.Session, constraints: str, *requirements: str, project:
 
 
 def digest(requirements: tuple[str, ...], project: str) -> str:
-    """A sha256 over everything that decides what is installed."""
+    """Return a sha256 over everything that decides what is installed."""
     sources = [ROOT / "pyproject.toml", *sorted(ROOT.glob("constraints/*.txt"))]
     parts = [*requirements, project, *(path.read_text(encoding="utf-8") for path in sources)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

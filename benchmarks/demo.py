@@ -11,13 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
 
 from benchmarks.figures import lacking
 from benchmarks.screen import progress_bar
@@ -102,7 +97,7 @@ class Step:
 
 
 def rows_of(case: Case) -> Iterator[list[str]]:
-    """A row for each way to train the model."""
+    """Make a row for each way to train the model."""
     import torch
     import transformers
 
@@ -155,7 +150,7 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor]) -> Step:
 
 
 def cells(step: Step, without: Step) -> list[str]:
-    """The figures of a step, with its gradients held against those without checkpointing."""
+    """Return the figures of a step, with its gradients held against those without checkpointing."""
     lost = without.gradients.keys() - step.gradients.keys()
     there = step.gradients.keys() & without.gradients.keys()
     errors = [((step.gradients[name] - (own := without.gradients[name])).norm() / own.norm()).item() for name in there]

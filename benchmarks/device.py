@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from benchmarks.figures import machine
+
+GIGABYTE = 10**9
+"""The unit of memory here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Device:
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> int:
-        """The most bytes that tensors held at once; on the processor, the most that the process held."""
+        """Return the most bytes that tensors held at once; on the processor, the most that the process held."""
         if self.kind == "cuda":
             import torch
 
@@ -51,7 +57,7 @@ PROCESSOR = Device("cpu", f"the processor ({machine()})")
 
 
 def device_of(*, toy: bool) -> Device | None:
-    """The GPU that torch sees, the processor for a run with toy sizes, and None where there is neither."""
+    """Return the GPU that torch sees, the processor for a run with toy sizes, and None where there is neither."""
     if toy:
         return PROCESSOR
     import torch
@@ -60,8 +66,39 @@ def device_of(*, toy: bool) -> Device | None:
 
 
 def wanted_device(benchmark: str, *, toy: bool) -> Device | None:
-    """The same; where there is neither, it is said on stderr what to do."""
+    """Return the same; where there is neither, say on stderr what to do."""
     device = device_of(toy=toy)
     if device is None:
         print(f"{benchmark}: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
     return device
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Timed steps: the seconds of each and of the host's share, the peak in bytes, and loss and gradient norm."""
+
+    seconds: tuple[float, ...]
+    host: tuple[float, ...]
+    peak: int
+    loss: float
+    norm: float
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Steps:
+        """Make steps of what `to_dict` returned."""
+        return cls(tuple(kept["seconds"]), tuple(kept["host"]), kept["peak"], kept["loss"], kept["norm"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as plain data."""
+        return asdict(self)
+
+    @property
+    def median(self) -> float:
+        """The seconds of the middle one."""
+        return statistics.median(self.seconds)
+
+
+def own_switch(model: Any, end: str) -> Any:
+    """Return the method of transformers that switches checkpointing on (`enable`) or off (`disable`)."""
+    new, old = f"activation_checkpointing_{end}", f"gradient_checkpointing_{end}"
+    return getattr(model, new if hasattr(model, new) else old)

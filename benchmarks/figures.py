@@ -62,7 +62,7 @@ class Figure:
 
 
 def plain_table(title: str, measured: Sequence[Figure]) -> Table:
-    """The figures with their medians, targets and verdicts."""
+    """Return the figures with their medians, targets and verdicts."""
     grid = Table(title=title, title_style="bold")
     grid.add_column("figure", no_wrap=True)
     grid.add_column("median", justify="right", no_wrap=True)
@@ -76,7 +76,7 @@ def plain_table(title: str, measured: Sequence[Figure]) -> Table:
 
 
 def document(measured: Sequence[Figure], **more: object) -> str:
-    """The figures with all their values as json, with the installed versions and `more` settings of the run."""
+    """Return the figures with all their values as json, with the installed versions and `more` settings of the run."""
     figures = {
         figure.name: {
             "values": figure.values,
@@ -92,7 +92,7 @@ def document(measured: Sequence[Figure], **more: object) -> str:
 
 
 def machine() -> str:
-    """The machine of a run without an accelerator."""
+    """Return the machine of a run without an accelerator."""
     return f"{platform.machine()}, {os.cpu_count()} processors"
 
 
@@ -105,7 +105,7 @@ def lacking(program: str, *packages: str) -> bool:
 
 
 def option_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
-    """A parser described by the first line of the module's docstring, with the option `--out`."""
+    """Make a parser described by the first line of the module's docstring, with the option `--out`."""
     parser = argparse.ArgumentParser(prog=program, description=(doc or "").partition("\n")[0])
     name = f"{program}.json"
     parser.add_argument(
@@ -115,7 +115,7 @@ def option_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
 
 
 def gpu_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
-    """The parser of a benchmark whose measurements are kept as they are made, with `--resume` and `--toy` as well."""
+    """Make the parser of a benchmark that keeps its measurements as they are made, with `--resume` and `--toy`."""
     parser = option_parser(program, doc)
     parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
     parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
@@ -123,7 +123,7 @@ def gpu_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
 
 
 def rounds_option(text: str) -> int:
-    """The value of an option that counts rounds. Raises ArgumentTypeError unless it is 1 or more."""
+    """Return the value of an option that counts rounds. Raises ArgumentTypeError unless it is 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds: give 1 or more")
     return int(text)

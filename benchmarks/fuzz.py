@@ -2,59 +2,67 @@
 
 Each case trains a small model with and without a surgery and compares losses, gradients, weights and state, also that
 of generators. Prints the reasons of refusals, the smallest case for everything that fails, and the outcomes by kind.
+Exits with 1 where a case fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import lacking
-from benchmarks.screen import console_of
+from benchmarks.survey import TOO_LONG, Row, Survey, rows_of
 
 if TYPE_CHECKING:
     from benchmarks.fuzz_cases.case import Case
     from benchmarks.fuzz_cases.run import SelfCheck
 
-PLAIN_WIDTH = 200
-_TOLD_EVERY = 500
+SECONDS = 60.0
+"""How long a case may take, with its minimising."""
 _SEEDS = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Return 0; 1 where a case fails; 2 where it could not run."""
-    options = _options(arguments)
-    if lacking("fuzz", "torch", "numpy"):
-        return 2
-    if options.case is not None:
-        return _one(options.case, options.self_check)
-    return _many(options)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
+    """Run the benchmark. Return 1 where a case fails, 2 where it could not run."""
+    parser = argparse.ArgumentParser("fuzz", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=2000, metavar="N", help="how many (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="another S gives other cases (default: 0)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="worker processes (default: 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes at a time (default: 1)")
     parser.add_argument("--kind", metavar="KIND", help="only cases of a kind: late, caches, ... (default: all)")
     parser.add_argument("--self-check", type=_self_check, help="first, always, never, or an interval of steps")
-    parser.add_argument("--whole", action="store_true", help="do not minimise what fails")
     parser.add_argument("--case", metavar="CASE", help="run one case again: its seed, or what the table shows")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if lacking("fuzz", "torch", "numpy"):
+        return 2
+    try:
+        if options.case is not None:
+            return _one(options.case, options.self_check)
+        return _many(cases(options.cases, options.seed, options.kind), options.jobs, options.self_check)
+    except ValueError as error:
+        print(f"fuzz: {error}.", file=sys.stderr)
+        return 2
 
 
 def _self_check(text: str) -> str | int:
-    """An interval of steps as a number, or a word."""
     return int(text) if text.isdigit() else text
+
+
+def cases(count: int, seed: int, kind: str | None = None) -> list[Case]:
+    """Draw `count` cases, of a kind, by consecutive seeds that no other `seed` has. Raises ValueError."""
+    from benchmarks.fuzz_cases.case import KINDS, Case
+
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"{kind} is no kind: they are {', '.join(KINDS)}")
+    drawn = map(Case.drawn, range(seed * _SEEDS, (seed + 1) * _SEEDS))
+    return list(islice((case for case in drawn if kind is None or kind in case.kinds), count))
 
 
 def _one(text: str, self_check: SelfCheck | None) -> int:
@@ -66,49 +74,99 @@ def _one(text: str, self_check: SelfCheck | None) -> int:
     from benchmarks.fuzz_cases.run import treatment_of
 
     torch.set_num_threads(1)
-    try:
-        case = Case.parsed(text)
-    except ValueError as error:
-        print(f"fuzz: {error}.", file=sys.stderr)
-        return 2
-    result = judge(case, treatment_of(self_check))
-    print(case, result.outcome, *result.detail, sep="\n")
+    result = judge(Case.parsed(text), treatment_of(self_check))
+    print(result.case, result.outcome, *result.detail, sep="\n")
     return 1 if result.outcome in FAILURES else 0
 
 
-def cases(count: int, seed: int, kind: str | None = None) -> list[Case]:
-    """`count` cases, of a kind, by consecutive seeds that no other `seed` has. Raises ValueError."""
-    from benchmarks.fuzz_cases.case import Case
-    from benchmarks.fuzz_cases.catalog import KINDS
-
-    if kind is not None and kind not in KINDS:
-        raise ValueError(f"{kind} is no kind: they are {', '.join(KINDS)}")
-    first = seed * _SEEDS
-    drawn = map(Case.drawn, range(first, first + _SEEDS))
-    return list(islice((case for case in drawn if kind is None or kind in case.kinds), count))
-
-
-def _many(options: argparse.Namespace) -> int:
+def _many(chosen: Sequence[Case], jobs: int, self_check: SelfCheck | None) -> int:
+    """Judge cases, each in a process of its own: one that hangs or dies costs one case."""
     from benchmarks.fuzz_cases.judge import FAILURES
-    from benchmarks.fuzz_cases.pool import Work, judged
-    from benchmarks.fuzz_cases.report import tables
 
-    try:
-        chosen = cases(options.cases, options.seed, options.kind)
-    except ValueError as error:
-        print(f"fuzz: {error}.", file=sys.stderr)
-        return 2
-    start, results = perf_counter(), []
-    work = Work(options.self_check, minimise=not options.whole)
-    for pair in judged(chosen, options.jobs, work):
-        results.append(pair)
-        if len(results) % _TOLD_EVERY == 0:
-            print(f"fuzz: {len(results)} cases, {perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    console = console_of(PLAIN_WIDTH)
-    for part in tables(results):
-        console.print(part, highlight=False)
-    console.print(f"{len(results) / (perf_counter() - start):.0f} cases a second", highlight=False)
-    return 1 if any(pair.result.outcome in FAILURES for pair in results) else 0
+    names = [str(case) for case in chosen]
+    work = partial(judged, self_check)
+    survey = Survey("fuzz", __doc__, lambda: names, work, prepare=prepare, seconds=SECONDS)
+    start = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        file = Path(folder) / "rows.jsonl"
+        survey.run(names, file, jobs)
+        rows = [_told(row) for row in rows_of(file)]
+    for line in report(rows):
+        print(line)
+    print(f"{len(rows) / (perf_counter() - start):.0f} cases a second")
+    return 1 if any(row["outcome"] in FAILURES for row in rows) else 0
+
+
+def prepare() -> None:
+    """Import what all cases need."""
+    import torch
+
+    import benchmarks.fuzz_cases.judge  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def judged(self_check: SelfCheck | None, case: str) -> Row:
+    """Judge a case, and minimise what fails."""
+    from benchmarks.fuzz_cases.case import Case
+    from benchmarks.fuzz_cases.judge import FAILURES, judge, minimised
+    from benchmarks.fuzz_cases.run import treatment_of
+
+    run = partial(judge, treatment=treatment_of(self_check))
+    result = run(Case.parsed(case))
+    smallest = minimised(result, run) if result.outcome in FAILURES else result
+    return {
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "names_block": result.names_block,
+        "told_after": result.told_after,
+        "smallest": str(smallest.case),
+        "detail": smallest.detail[0] if smallest.detail else smallest.reason,
+    }
+
+
+def _told(row: dict[str, Any]) -> Row:
+    """Give a row an outcome where the process of its case was ended or died."""
+    from benchmarks.fuzz_cases.judge import Outcome
+
+    if "problem" not in row:
+        return row
+    outcome = Outcome.HANG if row["problem"] == TOO_LONG else Outcome.CRASHED
+    nothing = {"reason": row["problem"], "detail": row["problem"], "names_block": True, "told_after": 1}
+    return {**row, **nothing, "outcome": outcome, "smallest": row["case"]}
+
+
+def report(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of the report: why cases were refused, what fails, and outcomes by kind."""
+    from benchmarks.fuzz_cases.case import KINDS, Case
+    from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome
+
+    for outcome in (Outcome.REFUSED, Outcome.FALSE_ALARM, Outcome.HARMLESS, Outcome.TORCH_RAISES, Outcome.INVALID):
+        alike = [(row["reason"], row["case"]) for row in rows if row["outcome"] == outcome]
+        yield from _groups(f"{outcome}, with an example for --case", alike)
+    failing = [row for row in rows if row["outcome"] in FAILURES]
+    keys = [f"{row['outcome']}: {' '.join(row['detail'].split())[:160]}" for row in failing]
+    yield from _groups("FAILING, minimised", zip(keys, [row["smallest"] for row in failing], strict=True))
+    counts = Counter((kind, row["outcome"]) for row in rows for kind in ("all", *Case.parsed(row["case"]).kinds))
+    for kind in (*KINDS, "all"):
+        found = {outcome: counts[kind, outcome] for outcome in Outcome if counts[kind, outcome]}
+        yield f"{kind}: {', '.join(f'{count} {outcome}' for outcome, count in found.items())}"
+    refused = [row for row in rows if row["outcome"] in REFUSALS]
+    late = Counter(row["told_after"] for row in refused if Case.parsed(row["case"]).late)
+    told = ", ".join(f"{count} after {steps}" for steps, count in sorted(late.items()))
+    unnamed = sum(not row["names_block"] for row in refused)
+    yield f"refused in cases that begin late, by steps: {told or 'none'}; {unnamed} refusals name no block"
+
+
+def _groups(title: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Return what is alike once, with how often and the shortest case, the most frequent first."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for text, case in pairs:
+        alike[text].append(case)
+    if alike:
+        yield f"{title}:"
+    for text, found in sorted(alike.items(), key=lambda item: -len(item[1])):
+        yield f"{len(found):5} {text}  {min(found, key=len)}"
 
 
 if __name__ == "__main__":

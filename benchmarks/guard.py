@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import resource
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.stopwatch import measure
 from ckpt_surgery import Guard, guard, wrap_blocks
 from ckpt_surgery.text import size
 
@@ -32,20 +30,13 @@ BLOCKS = 12
 
 
 def llama(blocks: int, hidden: int, tokens: int, batch: int) -> tuple[nn.Module, Tensor]:
-    """A Llama of random weights and a batch for it."""
+    """Make a Llama of random weights and a batch for it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=128,
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=blocks,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=tokens,
-        attn_implementation="eager",
-    )
+    sizes = {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": blocks}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": tokens}
+    config = LlamaConfig(**sizes, **heads, vocab_size=128, attn_implementation="eager")
     return LlamaForCausalLM(config).train(), torch.randint(0, 128, (batch, tokens))
 
 
@@ -60,7 +51,7 @@ def step(model: nn.Module, ids: Tensor) -> None:
 
 
 def times(rounds: int) -> dict[str, float]:
-    """The least CPU seconds of a step: bare, between checked steps, and checked."""
+    """Return the least CPU seconds of a step: bare, between checked steps, and checked."""
     models: dict[str, tuple[nn.Module, Tensor, Guard | None]] = {}
     for kind, every in (("bare", 0), ("between", 10**9), ("checked", 1)):
         model, ids = llama(blocks=BLOCKS, hidden=128, tokens=128, batch=4)
@@ -101,21 +92,20 @@ def child(kind: str) -> None:
 
 
 def status(name: str) -> int:
-    """A number of bytes that Linux keeps of this process."""
+    """Return a number of bytes that Linux keeps of this process."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="ascii"), re.M)
     return int(found.group(1)) * 1024 if found else 0
 
 
 def in_child(kind: str) -> dict[str, int]:
-    """The JSON of a child of this kind."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
-    command = [sys.executable, "-m", "benchmarks.guard", "--child", kind]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    result: dict[str, int] = json.loads(ran.stdout)
+    """Run a child of this kind, and return what it printed."""
+    environment = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    run = measure([sys.executable, "-m", "benchmarks.guard", "--child", kind], environment=environment)
+    result: dict[str, int] = json.loads(run.output)
     return result
 
 
-def main(say: Callable[[str], None] = print) -> int:
+def main() -> int:
     """Run what the arguments ask for; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
@@ -127,15 +117,15 @@ def main(say: Callable[[str], None] = print) -> int:
     torch.set_num_threads(1)
     least = times(options.rounds)
     between, checked = (least[kind] / least["bare"] - 1 for kind in ("between", "checked"))
-    say(f"step: {1000 * least['bare']:.1f} ms")
-    say(f"between checked steps: {between:+.1%} (goal: under {BETWEEN_GOAL:.0%})")
-    say(f"checked steps: {checked:+.1%} (goal: under {CHECKED_GOAL:.0%})")
+    print(f"step: {1000 * least['bare']:.1f} ms")
+    print(f"between checked steps: {between:+.1%} (goal: under {BETWEEN_GOAL:.0%})")
+    print(f"checked steps: {checked:+.1%} (goal: under {CHECKED_GOAL:.0%})")
     plain, wrapped, guarded = (in_child(kind) for kind in ("plain", "wrapped", "guarded"))
     more = guarded["peak"] - wrapped["peak"]
-    say(f"without checkpointing, in {size(LIMIT)}: {'fits' if plain['fits'] else 'does not fit'}")
-    say(f"wrapped: peak {size(wrapped['peak'])}")
-    say(f"wrapped and proved: peak {size(guarded['peak'])}, {guarded['proved']} of {BLOCKS} blocks proved")
-    say(f"the proof takes {size(max(more, 0))} more; a block keeps {size(guarded['block'])} (goal: not more)")
+    print(f"without checkpointing, in {size(LIMIT)}: {'fits' if plain['fits'] else 'does not fit'}")
+    print(f"wrapped: peak {size(wrapped['peak'])}")
+    print(f"wrapped and proved: peak {size(guarded['peak'])}, {guarded['proved']} of {BLOCKS} blocks proved")
+    print(f"the proof takes {size(max(more, 0))} more; a block keeps {size(guarded['block'])} (goal: not more)")
     fits = not plain["fits"] and wrapped["fits"] and guarded["fits"] and guarded["proved"] == BLOCKS
     met = between < BETWEEN_GOAL and checked < CHECKED_GOAL and fits and more <= guarded["block"]
     return 0 if met else 1

@@ -1,57 +1,87 @@
 """The guard's proof of blocks one at a time, held against `verify` on the whole model.
 
-    python -m benchmarks.guard_survey guard_survey.jsonl [--jobs 2] [--sample 300] [--minutes 30] [--page] [CLASS ...]
+    python -m benchmarks.guard_survey guard_survey.jsonl --minutes 30 --page
 
-Each class is a tiny model with random weights, in a process of its own. They come in a random order, the same each
-time, so that as many as were done are a random sample. Results are appended to the file, a line each; classes that are
-in it already are passed over, so that a run that broke off goes on. --page writes docs/coverage/guard.json and
-docs/coverage/guard.md from the whole file.
+Each class of the installed transformers is a tiny model with random weights. Exits with 1 where guard and verify
+disagree.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from importlib.metadata import version
-from math import inf
-from pathlib import Path
-from random import Random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from benchmarks.class_survey import rows_of, survey
-from benchmarks.guard_survey_report import DISAGREEMENTS, PAGE, Comparison, figures_of, page, write_guard
+from benchmarks.survey import Page, Row, Survey, installed, model_names, tiny
 from ckpt_surgery.measure.results import MODES, Mode
-
-SECONDS = 120.0
-"""What one class may take."""
+from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
 
 
-def examine(name: str) -> dict[str, Any]:
-    """The comparison for one class, by mode, under the key modes."""
-    from ckpt_surgery import tiny_model, verify
+class Comparison(StrEnum):
+    """How the proof of the blocks agrees with the verdict on the whole model."""
+
+    SAME = "same"
+    NOT_PROVED = "no fault in either, and some blocks could not be proved"
+    BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
+    NOT_VOUCHED = "only verify finds a fault, and some blocks could not be proved"
+    ONLY_VERIFY = "only verify finds a fault"
+    ONLY_GUARD = "only the guard finds a fault"
+    NOT_RUN = "the step or the model does not run"
+
+
+MEANINGS = {
+    Comparison.SAME: "no fault in either, and every block is proved",
+    Comparison.NOT_PROVED: "no fault in either, and some blocks are not proved: the report says why",
+    Comparison.BOTH_BROKEN: "a fault in both, and the guard names parameters that `verify` names",
+    Comparison.NOT_VOUCHED: "`verify` finds a fault, and some blocks are not proved: the report says why",
+    Comparison.ONLY_VERIFY: "`verify` finds a fault, and every block is proved",
+    Comparison.ONLY_GUARD: "the guard calls a block wrong where `verify` finds no fault",
+    Comparison.NOT_RUN: "the class claims no checkpointing, or the step with it raises: nothing to prove",
+}
+DISAGREEMENTS = (Comparison.ONLY_GUARD, Comparison.ONLY_VERIFY)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the guard said of a model.
+
+    Attributes:
+        statuses: how many blocks ended so, by status.
+        wrong: parameters that it names, and `blocks` those in which they are.
+        written: buffers that it saw written twice.
+    """
+
+    statuses: Mapping[str, int]
+    wrong: frozenset[str] = frozenset()
+    blocks: frozenset[str] = frozenset()
+    written: frozenset[str] = field(default_factory=frozenset)
+
+
+def measure(name: str) -> Row:
+    """Compare guard and verify for one class, by mode."""
+    from ckpt_surgery import verify
     from ckpt_surgery.measure.kinds import FaultKind
-    from ckpt_surgery.tiny import model_classes
 
-    entry = model_classes()[name]
-    tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
-    report = verify(tiny.model, tiny.inputs, levels=["run", "set", "values", "state"])
+    made = tiny(name)
+    report = verify(made.model, made.inputs, levels=["run", "set", "values", "state"])
     verdicts = {verdict.mode: verdict for verdict in report.modes}
-    rows: dict[str, Any] = {}
+    modes: dict[str, Any] = {}
     for mode in MODES:
         if mode not in verdicts or any(fault.level == "run" for fault in verdicts[mode].faults):
-            rows[mode] = {"comparison": Comparison.NOT_RUN}
+            modes[mode] = {"comparison": Comparison.NOT_RUN}
             continue
         faults = verdicts[mode].faults
         broken = {name for fault in faults if fault.level != "state" for name in fault.subjects}
         changed = {name for fault in faults if fault.kind is FaultKind.BUFFER_CHANGED for name in fault.subjects}
-        rows[mode] = _compared(broken, changed, **_watched(tiny, mode))
-    return {"modes": rows}
+        modes[mode] = compared(broken, changed, watched(made, mode))
+    return {"modes": modes}
 
 
-def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
-    """What the guard says of the model as it is, in as many steps as it has blocks."""
+def watched(made: Any, mode: Mode) -> Watched:
+    """Watch the model as it is, in as many steps as it has blocks."""
     import torch
 
     from ckpt_surgery import guard
@@ -59,110 +89,170 @@ def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
     from ckpt_surgery.measure.loss import loss_of
     from ckpt_surgery.measure.switch import switch_of
 
-    model = tiny.model.train()
+    model = made.model
     switch_of(model)(model, mode)
     with guard(model, on_fault="collect", patience=2) as watching:
         for number in range(max(len(watching.report().blocks), 2)):
             torch.manual_seed(number)
-            loss_of(model(**tiny.inputs)).backward()  # type: ignore[no-untyped-call]
+            loss_of(model(**made.inputs)).backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
         report = watching.report()
     wrong = [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.WRONG_GRADIENTS]
     names = {f"{block}.{name}" for block, *inside in wrong for name in inside if " " not in name}
-    statuses = Counter(str(row.proof.status) for row in report.blocks)
     names |= {name for f in report.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}
     twice = (GuardFaultKind.WRITTEN_TWICE, GuardFaultKind.GROWN_TWICE)
     written = {f"{f.subjects[0]}.{name}" for f in report.faults if f.kind in twice for name in f.subjects[1:]}
-    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    return {
-        "wrong": names,
-        "blocks": {subjects[0] for subjects in wrong},
-        "written": written & buffers,
-        "attributes": sorted(written - buffers),
-        "statuses": statuses,
-        "report": report,
-    }
+    return Watched(
+        Counter(str(row.proof.status) for row in report.blocks),
+        frozenset(names),
+        frozenset(subjects[0] for subjects in wrong),
+        frozenset(written.intersection(name for name, _ in model.named_buffers(remove_duplicate=False))),
+    )
 
 
-def _compared(
-    broken: set[str],
-    changed: set[str],
-    *,
-    wrong: set[str],
-    blocks: set[str],
-    written: set[str],
-    attributes: list[str],
-    statuses: Mapping[str, int],
-    report: Any,
-) -> dict[str, Any]:
-    """Hold what verify calls `broken`, and the buffers `changed` there, against what the guard calls so."""
+def compared(broken: set[str], changed: set[str], seen: Watched) -> dict[str, Any]:
+    """Hold the parameters that verify calls `broken`, and the buffers `changed`, against what the guard says."""
     from ckpt_surgery.guarding.proof import ProofStatus
 
     judged = (ProofStatus.PROVED, ProofStatus.WRONG, ProofStatus.WRITTEN_TWICE)
-    unproved = sum(count for status, count in statuses.items() if status not in judged)
-    missed = (broken if not broken & wrong else set()) | (changed - written)
-    if (blocks and not broken) or written - changed:
+    unproved = sum(count for status, count in seen.statuses.items() if status not in judged)
+    if (seen.blocks and not broken) or seen.written - changed:
         comparison = Comparison.ONLY_GUARD
-    elif missed:
+    elif (broken and not broken & seen.wrong) or changed - seen.written:
         comparison = Comparison.NOT_VOUCHED if unproved else Comparison.ONLY_VERIFY
     elif broken or changed:
         comparison = Comparison.BOTH_BROKEN
     else:
         comparison = Comparison.NOT_PROVED if unproved else Comparison.SAME
-    in_verify, in_guard = broken | changed, wrong | written
+    in_verify, in_guard = broken | changed, seen.wrong | seen.written
     named = in_verify & in_guard
-    details = [row.proof.detail for row in report.blocks if row.proof.detail]
     return {
         "comparison": comparison,
-        "statuses": dict(statuses),
-        "broken": len(in_verify),
-        "named": len(named),
+        "statuses": dict(seen.statuses),
         "verify": sorted(in_verify)[:5],
         "guard": sorted(named or in_guard)[:5],
+        "broken": len(in_verify),
+        "named": len(named),
         "missed": sorted(in_verify - in_guard)[:5],
-        "attributes": attributes[:5],
-        "detail": details[:1],
     }
 
 
-def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many classes and modes agree, by comparison; classes without a verdict together."""
-    found: Counter[str] = Counter()
+def figures_of(rows: Sequence[Row], known: int) -> dict[str, Any]:
+    """Count the classes, of `known` ones, and keep those in which either finds a fault."""
+    counts = {kind: dict.fromkeys(map(str, MODES), 0) for kind in MEANINGS}
+    unproved: Counter[str] = Counter()
+    kept = []
+    for row in sorted(rows, key=lambda row: row["case"]):
+        for mode, data in row.get("modes", {}).items():
+            comparison = data["comparison"]
+            counts[comparison][mode] += 1
+            if comparison == Comparison.NOT_PROVED:
+                unproved.update({status: n for status, n in data["statuses"].items() if status != "proved"})
+            elif comparison not in (Comparison.SAME, Comparison.NOT_RUN):
+                kept.append({"model": row["case"], "mode": mode, **data})
+    return {
+        "versions": installed("torch", "transformers"),
+        "classes": len(rows),
+        "known": known,
+        "problems": Counter(row["problem"].split(":")[0] for row in rows if "problem" in row),
+        "counts": counts,
+        "rows": kept,
+        "unproved": unproved,
+    }
+
+
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page."""
+    versions = listed([f"{name} {version}" for name, version in figures["versions"].items()])
+    drawn = ", a random sample and classes in which `verify` finds lost or wrong gradients"
+    rows = {kind: [row for row in figures["rows"] if row["comparison"] == kind] for kind in Comparison}
+    counts = figures["counts"]
+    yield "# The guard's proof of single blocks"
+    yield (
+        f"What `guard` says of tiny models with random weights, held against `verify` on the whole model "
+        f"({versions}): {figures['classes']:,} of {plural(figures['known'], 'class', 'classes')}"
+        f"{drawn if figures['classes'] < figures['known'] else ''}. `python -m benchmarks.guard_survey` measures it."
+    )
+    yield (
+        f"{plural(sum(figures['problems'].values()), 'class has', 'classes have')} no comparison: no tiny model could "
+        "be made, or its library refuses to switch checkpointing on."
+    )
+    shown = {kind: [f"{counts[kind][mode]:,}" for mode in MODES] for kind in MEANINGS if any(counts[kind].values())}
+    yield markdown_table(["result", *MODES], [[MEANINGS[kind], *cells] for kind, cells in shown.items()])
+    yield "## Not proved"
+    yield "Blocks of healthy classes that the guard did not prove, by its reason:"
+    yield markdown_table(["reason", "blocks"], [[prose(name), f"{n:,}"] for name, n in figures["unproved"].items()])
+    yield titled(
+        "## Where they disagree\n\n"
+        "Where every block is proved, each has the right gradients for what reached it, and the fault is "
+        "between them.",
+        _table([row for row in figures["rows"] if row["comparison"] in DISAGREEMENTS]),
+    )
+    yield titled(
+        "## Where the guard does not prove what `verify` calls wrong\n\n"
+        "What the guard says of the blocks is the reason: a block that no gradient reaches, or that runs several "
+        "times in a step, cannot be judged alone.",
+        _table(rows[Comparison.NOT_VOUCHED]),
+    )
+    yield titled(
+        "## Where both find a fault\n\n"
+        "The guard names the parameters of the block that loses gradient, and `verify` also those before it: they get "
+        "wrong gradients through that block, and each block there is right for what reached it. A block alone cannot "
+        "show more.",
+        _both(rows[Comparison.BOTH_BROKEN]),
+    )
+
+
+def _both(rows: Sequence[Row]) -> str:
+    heads = ["class", "mode", "named", "by the guard, such as", "only by `verify`, such as"]
+    body = [
+        [
+            code(row["model"]),
+            row["mode"],
+            f"{row['named']:,} of {row['broken']:,}",
+            *(listed([code(name) for name in row[key][:2]]) for key in ("guard", "missed")),
+        ]
+        for row in rows
+    ]
+    return markdown_table(heads, body) if rows else ""
+
+
+def _table(rows: Iterable[Row]) -> str:
+    body = []
     for row in rows:
-        found.update([mode["comparison"] for mode in row["modes"].values()] if "modes" in row else ["no verdict"])
-    return found
+        by = "guard" if row["comparison"] == Comparison.ONLY_GUARD else "verify"
+        statuses = ", ".join(f"{status}: {count}" for status, count in row["statuses"].items())
+        names = listed([code(name) for name in row[by][:2]])
+        body.append([code(row["model"]), row["mode"], by, prose(statuses), names])
+    heads = ["class", "mode", "named by", "blocks in the guard", "parameters, such as"]
+    return markdown_table(heads, body) if body else ""
 
 
-def main() -> int:
-    """Survey what the arguments name, and print the counts; 1 where guard and verify disagree."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("classes", nargs="*")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--sample", type=int, help="examine no more than so many classes")
-    parser.add_argument("--minutes", type=float, default=inf, help="begin no further class after so long")
-    parser.add_argument("--page", action="store_true", help="write the page")
-    options = parser.parse_intermixed_args()
+def prepare() -> None:
+    """Import what most classes import."""
     import ckpt_surgery.guarding.guard
     import ckpt_surgery.measure.verify  # noqa: F401
-    from ckpt_surgery.survey.model_names import catalogue
-    from ckpt_surgery.tiny import model_classes
 
-    model_classes()["LlamaForCausalLM"].load()  # what most classes import, once for the forks of all
+    tiny("LlamaForCausalLM")
 
-    known = sorted(catalogue())
-    names = options.classes or Random(0).sample(known, len(known))[: options.sample]
-    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
-    if options.page:
-        versions = {package: version(package) for package in ("torch", "transformers")}
-        figures = figures_of(rows_of(options.file), versions, len(known))
-        write_guard(figures)
-        PAGE.write_text(page(figures), encoding="utf-8")
-    found = counts(rows_of(options.file))
-    for comparison, count in found.most_common():
+
+def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
+    """Print how many classes and modes agree how, and tell whether any disagrees."""
+    figures = figures_of(rows, known)
+    if page:
+        PAGE.write(figures)
+    found = {kind: sum(counts.values()) for kind, counts in figures["counts"].items()}
+    for comparison, count in found.items():
         print(f"{count:5} {comparison}")
-    return 1 if any(found[comparison] for comparison in DISAGREEMENTS) else 0
+    print(f"{sum(figures['problems'].values()):5} no verdict")
+    return any(found[comparison] for comparison in DISAGREEMENTS)
 
 
+PAGE = Page(
+    "guard",
+    "<!-- Written by `python -m benchmarks.guard_survey`, and by `python -m docs.generate` from guard.json. -->",
+    sections,
+)
+SURVEY = Survey("guard_survey", __doc__, model_names, measure, conclude, prepare)
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -7,19 +7,13 @@ Prints microseconds for each block of a step; writes json. Two minutes on an idl
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
 
 from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table, rounds_option
 
@@ -42,8 +36,11 @@ FIFTH = Target(0.2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
-    options = _options(arguments)
+    """Run the benchmark. Return 1 where a target is missed, 2 where it could not run."""
+    parser = option_parser("host_cost", __doc__)
+    parser.add_argument("--rounds", type=rounds_option, default=40, metavar="N", help="timed steps (default: 40)")
+    parser.add_argument("--toy", action="store_true", help="one round of two layers")
+    options = parser.parse_args(arguments)
     if lacking("host_cost", "torch", "transformers"):
         return 2
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -60,32 +57,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = option_parser("host_cost", __doc__)
-    parser.add_argument(
-        "--rounds", type=rounds_option, default=40, metavar="N", help="timed steps of each (default: 40)"
-    )
-    parser.add_argument("--toy", action="store_true", help="one round of two layers")
-    return parser.parse_args(arguments)
-
-
 def seconds_of(ways: Sequence[str], layers: int, rounds: int) -> Mapping[str, Sequence[float]]:
-    """The seconds of each round's step in each way."""
+    """Time each round's step in each way."""
     import torch
 
-    from benchmarks.step_cost_runs import timed
+    from benchmarks.step_cost import timed
 
     ids = torch.randint(0, 128, (1, TOKENS), generator=torch.Generator().manual_seed(1))
     return timed({way: ready(way, layers) for way in ways}, {"input_ids": ids, "labels": ids}, rounds)
 
 
 def ready(way: str, layers: int) -> Any:
-    """A tiny Llama that is checkpointed in this way."""
+    """Make a tiny Llama that is checkpointed in this way."""
     import torch
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from benchmarks.policy_cost import keeps_attention
+    from benchmarks.gpu_steps import keeps_attention
     from ckpt_surgery import wrap_blocks
 
     torch.manual_seed(0)
@@ -112,7 +100,7 @@ def ready(way: str, layers: int) -> Any:
 
 
 def figures(seconds: Mapping[str, Sequence[float]], layers: int) -> list[Figure]:
-    """What a block takes with transformers' own checkpointing, and the others more than that, round by round."""
+    """Return what a block takes with transformers' own checkpointing, and the others more than that, by round."""
 
     def more(way: str) -> list[float]:
         return [(each - own) / layers * 1e6 for each, own in zip(seconds[way], seconds[LIBRARY], strict=True)]

@@ -1,57 +1,69 @@
 """What `explain` says that tiny models keep, held against what real steps of them keep.
 
-    python -m benchmarks.kept_bytes kept_bytes.jsonl [--jobs 2] [--sample 100] [--minutes 30] [--page] [CLASS ...]
+    python -m benchmarks.kept_bytes kept_bytes.jsonl --minutes 30 --page
 
-Each class runs a step with data and one on shapes, without checkpointing and after `wrap_blocks`. The bytes kept with
-data are those of the meter that `verify` uses. `--page` keeps the figures of the installed transformers for
-docs/coverage/kept_bytes.md. Exits with 1 where one differs and no value was drawn.
+Each class of the installed transformers runs a step with data and one on shapes, without checkpointing and after
+`wrap_blocks`. The bytes kept with data are those of the meter that `verify` uses. Exits with 1 where one differs
+and no value was drawn.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import copy
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from math import inf
-from pathlib import Path
-from random import Random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
-from benchmarks.class_survey import rows_of, survey
-from benchmarks.kept_bytes_report import Agreement, counts, figures_of, keep
+from benchmarks.survey import Page, Row, Survey, installed, model_names, tiny
+from ckpt_surgery.text import code, markdown_table, plural, prose
 
-SECONDS = 120.0
-"""What one class may take."""
+NOT_BUILT = "no tiny model is built"
 
 
-def examine(name: str) -> dict[str, Any]:
-    """The agreement for one class, without checkpointing ("off") and wrapped ("on")."""
+class Agreement(StrEnum):
+    """How a step on shapes agrees with one with data."""
+
+    EQUAL = "kept bytes and peak equal"
+    PEAK_DIFFERS = "kept bytes equal, peak not"
+    DRAWN = "differ, and depend on what weights decide"
+    KEPT_DIFFERS = "kept bytes differ"
+    NOT_ON_SHAPES = "the step does not run on shapes"
+    NOT_WITH_DATA = "the step does not run, or cannot be wrapped"
+
+
+SHOWN = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
+"""What the page names class by class."""
+
+
+def measure(name: str) -> Row:
+    """Compare the steps of one class, without checkpointing ("off") and wrapped ("on")."""
     import torch
 
-    from ckpt_surgery import tiny_model, wrap_blocks
-    from ckpt_surgery.errors import SurgeryError
+    from ckpt_surgery import SurgeryError, wrap_blocks
     from ckpt_surgery.measure.step import own_copy
-    from ckpt_surgery.tiny import model_classes
 
-    entry = model_classes()[name]
-    tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
-    model = tiny.model.train()
+    made = tiny(name)
+    model, inputs = made.model, made.inputs
     without_layer_drop(model)
-    with suppress(Exception), torch.no_grad():  # some make tables of positions in their first forward, and keep them
-        model(**own_copy(tiny.inputs))
-    rows = {"off": _compared(model, tiny.inputs)}
+    with (
+        contextlib.suppress(Exception),
+        torch.no_grad(),
+    ):  # some make and keep tables of positions in their first forward
+        model(**own_copy(inputs))
+    steps = {"off": compared(model, inputs)}
     try:
         wrap_blocks(model, self_check="never")
+        steps["on"] = compared(model, inputs)
     except SurgeryError as error:
-        rows["on"] = {"agreement": Agreement.NOT_WITH_DATA, "why": str(error)[:200]}
-    else:
-        rows["on"] = _compared(model, tiny.inputs)
-    return {"steps": rows}
+        steps["on"] = {"agreement": Agreement.NOT_WITH_DATA, "why": str(error)[:200]}
+    return {"steps": steps}
 
 
-def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def compared(model: Any, inputs: Mapping[str, Any]) -> Row:
+    """Run a step with data and explain one."""
     from ckpt_surgery import PlanningError, explain
     from ckpt_surgery.measure.arguments import call_arguments
     from ckpt_surgery.measure.loss import loss_of
@@ -61,9 +73,8 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     try:
         arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})
-        copied = copy.deepcopy(model)  # what a cache holds for `model` would not be kept again
-        step = run_metered(copied, arguments, loss_of)
-        peak = peak_of(step, 0).bytes
+        # of a copy: what a cache holds for `model` would not be kept again
+        peak = peak_of(run_metered(copy.deepcopy(model), arguments, loss_of), 0).bytes
     except Exception as error:  # the released model's own fault
         return {"agreement": Agreement.NOT_WITH_DATA, "why": f"{type(error).__name__}: {error}"[:200]}
     kept = kept_by_a_step(copy.deepcopy(model), inputs)
@@ -74,16 +85,18 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if told.assumptions:
         return {"agreement": Agreement.NOT_ON_SHAPES, "why": told.assumptions[0][:300]}
     told_peak = told.peak.bytes - told.parameter_bytes - told.buffer_bytes
-    sizes = {"kept": kept, "told": told.kept_bytes, "peak": peak, "told_peak": told_peak, "drawn": told.drawn}
     if (told.kept_bytes, told_peak) == (kept, peak):
-        return {"agreement": Agreement.EQUAL, **sizes}
-    if told.drawn:
-        return {"agreement": Agreement.DRAWN, **sizes}
-    return {"agreement": Agreement.KEPT_DIFFERS if told.kept_bytes != kept else Agreement.PEAK_DIFFERS, **sizes}
+        agreement = Agreement.EQUAL
+    elif told.drawn:
+        agreement = Agreement.DRAWN
+    else:
+        agreement = Agreement.KEPT_DIFFERS if told.kept_bytes != kept else Agreement.PEAK_DIFFERS
+    sizes = {"kept": kept, "told": told.kept_bytes, "peak": peak, "told_peak": told_peak, "drawn": told.drawn}
+    return {"agreement": agreement, **sizes}
 
 
 def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
-    """The bytes kept by a step with data, as `verify` measures them."""
+    """Measure the bytes kept by a step with data, as `verify` does."""
     from ckpt_surgery.measure.step import run_step
     from ckpt_surgery.measure.switch import as_it_stands
     from ckpt_surgery.runtime.blocks.discovery import find_blocks
@@ -94,7 +107,7 @@ def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
 
 
 def without_layer_drop(model: Any) -> None:
-    """No layer is dropped at random: how many are would decide what is kept."""
+    """Drop no layer at random: how many are would decide what is kept."""
     from ckpt_surgery.planning.target import drop_no_layers
 
     for module in model.modules():
@@ -102,39 +115,84 @@ def without_layer_drop(model: Any) -> None:
             drop_no_layers(holder)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Survey what the arguments name, and print the counts and each class that differs."""
-    parser = argparse.ArgumentParser(prog="kept_bytes", description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("classes", nargs="*")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--sample", type=int, help="examine no more than so many classes")
-    parser.add_argument("--minutes", type=float, default=inf, help="begin no further one after so long")
-    parser.add_argument("--page", action="store_true", help="keep the figures for the page")
-    options = parser.parse_intermixed_args(arguments)
-    import transformers
+def counts(rows: Iterable[Row]) -> Counter[str]:
+    """Count how many steps agree how; classes that are not built together."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update([step["agreement"] for step in row["steps"].values()] if "steps" in row else [NOT_BUILT])
+    return found
 
-    import ckpt_surgery.planning
-    import ckpt_surgery.tiny  # noqa: F401
-    from ckpt_surgery.survey.model_names import catalogue
 
-    known = sorted(catalogue())
-    names = options.classes or Random(0).sample(known, len(known))[: options.sample]
-    in_all = 60 * options.minutes
-    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=in_all, first="GPT2Model")
-    rows = rows_of(options.file)
-    shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
+def figures_of(rows: Sequence[Row], known: int) -> dict[str, Any]:
+    """Return the figures of one release, of `known` classes: counts, and each step that is neither equal nor drawn."""
+    others = [
+        {"class": row["case"], "checkpointing": when, **step}
+        for row in sorted(rows, key=lambda row: row["case"])
+        for when, step in row.get("steps", {}).items()
+        if step["agreement"] in SHOWN
+    ]
+    return {"classes": len(rows), "known": known, "counts": counts(rows), "others": others}
+
+
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page, of the figures by release."""
+    yield "# What explain predicts, to the byte"
+    yield (
+        "Tiny models with random weights ran a step with data on a CPU, and `explain` predicted it on shapes: what "
+        "the forward\nkeeps for the backward, and the peak, without checkpointing and after `wrap_blocks`. "
+        "`python -m benchmarks.kept_bytes`\nmeasures it."
+    )
+    heads = [
+        f"{release}: {plural(one['classes'], 'class', 'classes')}"
+        + (f" of {one['known']:,}, drawn at random" if one["classes"] < one["known"] else "")
+        for release, one in figures.items()
+    ]
+    rows = {kind: [one["counts"].get(kind, 0) for one in figures.values()] for kind in (*Agreement, NOT_BUILT)}
+    yield markdown_table(
+        ["steps", *heads], [[kind, *(f"{n:,}" for n in numbers)] for kind, numbers in rows.items() if any(numbers)]
+    )
+    yield (
+        "A step that depends on what weights decide, such as the experts that a router chooses, is predicted for one "
+        "draw of\nthem, and `explain` says so."
+    )
+    yield "## Those that are not equal"
+    others = [
+        [code(step["class"]), release, step["checkpointing"], step["agreement"], _sizes(step)]
+        for release, one in figures.items()
+        for step in one["others"]
+    ]
+    columns = ["class", "transformers", "checkpointing", "result", "with data, and predicted"]
+    yield markdown_table(columns, others) if others else "None."
+
+
+def _sizes(step: Row) -> str:
+    if "why" in step:
+        return prose(step["why"][:200])
+    return f"kept {step['kept']:,} and {step['told']:,}, peak {step['peak']:,} and {step['told_peak']:,}"
+
+
+def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
+    """Print the counts and each class that differs, and tell whether kept bytes differ."""
     for row in rows:
         for when, step in row.get("steps", {}).items():
-            if step["agreement"] in shown:
-                print(f"{row['class']}, checkpointing {when}: {step}")
+            if step["agreement"] in SHOWN:
+                print(f"{row['case']}, checkpointing {when}: {step}")
     found = counts(rows)
     for agreement, count in found.most_common():
         print(f"{count:5} {agreement}")
-    if options.page:
-        keep(transformers.__version__, figures_of(rows, len(known)))
-    return 1 if found[Agreement.KEPT_DIFFERS] else 0
+    if page:
+        every = PAGE.read() | {installed("transformers")["transformers"]: figures_of(rows, known)}
+        PAGE.write(dict(sorted(every.items(), reverse=True)))
+    return found[Agreement.KEPT_DIFFERS] > 0
 
 
+def prepare() -> None:
+    """Import what most classes import."""
+    with contextlib.suppress(Exception):
+        measure("GPT2Model")
+
+
+PAGE = Page("kept_bytes", "<!-- Written by `python -m docs.generate` from kept_bytes.json. -->", sections)
+SURVEY = Survey("kept_bytes", __doc__, model_names, measure, conclude, prepare)
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -10,20 +10,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from time import process_time
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.figures import lacking, machine, option_parser
+from benchmarks.figures import ROOT, lacking, machine, option_parser
+from benchmarks.stopwatch import measure
 
 WAYS = ("without", "enabled", "wrapped")
 TINY = {"vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4}
@@ -31,15 +25,15 @@ LAYERS, WIDTH, BATCH, TOKENS = 12, 768, 4, 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Return 0, or 2 where it could not run."""
+    """Run the benchmark. Return 2 where it could not run."""
     parser = option_parser("live_repair", __doc__)
-    parser.add_argument("--peak", choices=WAYS, help="only train in this process, and print what it needed")
+    parser.add_argument("--train", choices=WAYS, help="only train in this process, and print what came of it")
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if lacking("live_repair", "torch", "transformers"):
         return 2
-    if options.peak:
-        print(json.dumps(trained(options.peak)))
+    if options.train:
+        print(json.dumps(trained(options.train)))
         return 0
     document = json.dumps(measured(), indent=2) + "\n"
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -49,26 +43,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured() -> dict[str, Any]:
-    """Both measurements, and what they were made with."""
+    """Make both measurements, and say what they were made with."""
     import torch
     import transformers
 
     peaks = {}
     for way in WAYS:
-        command = [sys.executable, __file__, "--peak", way]
-        peaks[way] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        run = measure([sys.executable, "-m", "benchmarks.live_repair", "--train", way], folder=ROOT)
+        peaks[way] = {"peak_bytes": run.peak, **json.loads(run.output)}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__}
-        | {"transformers": transformers.__version__},
+        "versions": {**versions, "transformers": transformers.__version__},
         "tiny": {"model": TINY, "kept_bytes": kept_bytes()},
         "real": {"layers": LAYERS, "width": WIDTH, "batch": BATCH, "tokens": TOKENS} | peaks,
     }
 
 
 def kept_bytes() -> dict[str, int]:
-    """Bytes that autograd keeps from the forward to the backward pass of the tiny model, each way."""
+    """Return the bytes that autograd keeps from the forward to the backward pass of the tiny model, each way."""
     import torch
     from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
 
@@ -86,36 +80,26 @@ def kept_bytes() -> dict[str, int]:
 
 
 def trained(way: str) -> dict[str, float]:
-    """Train for one step: the peak memory of this process in bytes, the processor's seconds, and the loss."""
+    """Train for one step: the processor's seconds, and the loss."""
     import torch
     from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
 
     from ckpt_surgery import wrap_blocks
 
     torch.manual_seed(0)
-    config = GPTBigCodeConfig(
-        vocab_size=8192,
-        n_positions=TOKENS,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=WIDTH // 64,
-        attn_pdrop=0.0,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-    )
-    model = GPTBigCodeForCausalLM(config).train()
+    sizes = {"n_positions": TOKENS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": WIDTH // 64}
+    dropout = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    model = GPTBigCodeForCausalLM(GPTBigCodeConfig(vocab_size=8192, **sizes, **dropout)).train()
     if way == "enabled":
         model.gradient_checkpointing_enable()
     elif way == "wrapped":
         wrap_blocks(model)
-    ids = torch.randint(config.vocab_size, (BATCH, TOKENS))
+    ids = torch.randint(8192, (BATCH, TOKENS))
     start = process_time()
     loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()
-    seconds = process_time() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"peak_bytes": peak, "processor_seconds": round(seconds, 1), "loss": loss.item()}
+    return {"processor_seconds": round(process_time() - start, 1), "loss": loss.item()}
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.class_survey import rows_of, survey
 from benchmarks.figures import lacking, option_parser
 from benchmarks.long_context_report import (
     CLOSE,
@@ -40,6 +39,7 @@ from benchmarks.long_context_report import (
     write_cards,
     write_figures,
 )
+from benchmarks.survey import Survey, rows_of
 from ckpt_surgery.text import plural
 
 SECONDS = 300
@@ -116,8 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
     names = options.names or every
     options.rows.parent.mkdir(parents=True, exist_ok=True)
-    survey(names, options.rows, examine, jobs=1, seconds=SECONDS, most_bytes=6 * 2**30)
-    figures = figures_of(rows_of(options.rows), installed(), len(every))
+    survey = Survey("long_context", __doc__, lambda: every, examine, seconds=SECONDS, most_bytes=6 * 2**30)
+    survey.run(names, options.rows)
+    examined = [{**row, "class": row["case"]} for row in rows_of(options.rows)]
+    figures = figures_of(examined, installed(), len(every))
     rows = [row for row in figures.rows if row.name in names]
     for line in table(rows):
         print(line)
@@ -127,12 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def installed() -> dict[str, str]:
-    """The versions of what was surveyed."""
+    """Return the versions of what was surveyed."""
     return {name: version(name) for name in ("torch", "transformers")}
 
 
 def examine(name: str) -> Mapping[str, Any]:
-    """What `long_context` does to one class. `kind` and `problem` say why there is no comparison."""
+    """Return what `long_context` does to one class. `kind` and `problem` say why there is no comparison."""
     from ckpt_surgery.errors import CkptSurgeryError
     from ckpt_surgery.long_sequences.long_context import long_context
     from ckpt_surgery.tiny import model_classes, tiny_model
@@ -211,7 +213,7 @@ def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float,
 
 
 def distance(exact: Step | None, other: Step | None) -> float:
-    """The norm of what all gradients differ by, relative to that of the exact ones."""
+    """Return the norm of what all gradients differ by, relative to that of the exact ones."""
     if exact is None or other is None or exact[1].keys() != other[1].keys():
         return float("inf")
     squares = [(float((other[1][n] - g).square().sum()), float(g.square().sum())) for n, g in exact[1].items()]
@@ -220,7 +222,7 @@ def distance(exact: Step | None, other: Step | None) -> float:
 
 
 def peaks(name: str, **sizes: int) -> tuple[int, int]:
-    """The most bytes alive in a step of one model, untouched and after `long_context`; `sizes` replace those here."""
+    """Return the most bytes alive in a step of one model, untouched and after `long_context`, with these `sizes`."""
     import torch
     import transformers
 
@@ -241,7 +243,7 @@ def peaks(name: str, **sizes: int) -> tuple[int, int]:
 
 
 def a_token(way: str, options: Mapping[str, Any], *thousands: int) -> Iterator[str]:
-    """What four layers of a Llama of 8B with LoRA take at each of so many thousands of tokens, and a token more."""
+    """Say what four layers of a Llama of 8B with LoRA take at so many thousands of tokens, and a token more."""
     from benchmarks.long_context_cards import LLAMA_LORA, explained, on_shapes
 
     peaks = []
@@ -254,7 +256,7 @@ def a_token(way: str, options: Mapping[str, Any], *thousands: int) -> Iterator[s
 
 
 def step(model: Any, inputs: Mapping[str, Any], seed: int = 0) -> Step | None:
-    """The loss, the gradients and the most bytes alive of one training step; None where there is no loss."""
+    """Return the loss, the gradients and the most bytes alive of one training step; None where there is no loss."""
 
     from ckpt_surgery.measure.generators import seed_all
     from ckpt_surgery.measure.meter import Meter
@@ -285,7 +287,7 @@ def apart(own: Step, ours: Step | None) -> tuple[float, float]:
 
 
 def as_dtype(model: Any, inputs: Mapping[str, Any], name: str) -> tuple[Any, dict[str, Any]]:
-    """The model in training mode and its inputs, in this dtype of torch; nothing is dropped."""
+    """Return the model in training mode and its inputs, in this dtype of torch; nothing is dropped."""
     import torch
     from torch import Tensor
 

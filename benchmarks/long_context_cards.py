@@ -73,13 +73,13 @@ def card_rows(recipes: tuple[Recipe, ...] = RECIPES) -> Iterator[CardRow]:
 
 
 def _line(first: int, second: int) -> Line:
-    """The line through the peaks at both lengths."""
+    """Return the line through the peaks at both lengths."""
     slope = (second - first) / (LENGTHS[1] - LENGTHS[0]) / 1024
     return Line(round(first - slope * LENGTHS[0] * 1024), slope)
 
 
 def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: bool) -> tuple[int, int]:
-    """The peak of a step of all layers, of which so many run, and its peak in attention's backward, in bytes."""
+    """Return the peak in bytes of a step of all layers, of which so many run, and that in attention's backward."""
     from ckpt_surgery.planning.explain import held_bytes
     from ckpt_surgery.planning.figures import alive_bytes
     from ckpt_surgery.planning.optimizers import Optimizer
@@ -98,7 +98,7 @@ def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: 
 
 
 def on_shapes(recipe: Recipe, thousands: int, layers: int) -> ReleasedModel:
-    """The first layers of the model without data, and a text for it."""
+    """Return the first layers of the model without data, and a text for it."""
     import torch
 
     from ckpt_surgery.planning.lora import add_lora
@@ -116,7 +116,7 @@ def on_shapes(recipe: Recipe, thousands: int, layers: int) -> ReleasedModel:
 
 
 def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> tuple[Explanation, StepAllocations]:
-    """The explanation of a step after `long_context` with these options, and what it allocates."""
+    """Return the explanation of a step after `long_context` with these options, and what it allocates."""
     from ckpt_surgery.long_sequences.long_context import long_context
     from ckpt_surgery.planning.cuda_operators import CudaOperators
     from ckpt_surgery.planning.explain import explanation_of, metered, without_values

@@ -109,13 +109,13 @@ def row_of(data: Mapping[str, Any]) -> Row:
 
 
 def figures_of(data: Iterable[Mapping[str, Any]], versions: Mapping[str, str], classes: int) -> LongContextFigures:
-    """The figures of what `long_context` wrote; of a class that was examined twice the later counts."""
+    """Return the figures of what `long_context` wrote; of a class that was examined twice the later counts."""
     rows = {each["class"]: row_of(each) for each in data}
     return LongContextFigures(versions, classes, tuple(rows[name] for name in sorted(rows)))
 
 
 def read_figures(path: Path | None = None) -> LongContextFigures:
-    """The figures. Raises OSError, or KeyError or ValueError where they are not such."""
+    """Return the figures. Raises OSError, or KeyError or ValueError where they are not such."""
     data = json.loads((path or FIGURES).read_text(encoding="utf-8"))
     rows = (
         Row(
@@ -138,13 +138,13 @@ def write_figures(figures: LongContextFigures, path: Path | None = None) -> None
 
 
 def peak_ratio(rows: Iterable[Row]) -> float | None:
-    """The most bytes alive without `long_context` over those with it, the median of the classes that are fused."""
+    """Return the most bytes alive without `long_context` over those with it, in the median of fused classes."""
     ratios = sorted(row.own_peak / row.peak for row in rows if row.way is Way.FUSED and row.peak)
     return ratios[len(ratios) // 2] if ratios else None
 
 
 def page(figures: LongContextFigures) -> str:
-    """The page in docs/coverage."""
+    """Return the page in docs/coverage."""
     versions = listed([f"{name} {version}" for name, version in figures.versions.items()])
     compared = [row for row in figures.rows if row.problem is None]
     differing = [row for row in compared if row.differs]
@@ -220,7 +220,7 @@ class CardRow:
     host_bytes: int
 
     def peak(self, tokens: int) -> float:
-        """The peak of a step of so many tokens, in bytes."""
+        """Return the peak of a step of so many tokens, in bytes."""
         return max(line.fixed + line.slope * tokens for line in self.lines)
 
     def tokens(self, gigabytes: int) -> int:
@@ -236,7 +236,7 @@ def write_cards(rows: Iterable[CardRow], path: Path | None = None) -> None:
 
 
 def read_cards(path: Path | None = None) -> list[CardRow]:
-    """What was predicted. Raises OSError, or KeyError or ValueError where it is not such."""
+    """Return what was predicted. Raises OSError, or KeyError or ValueError where it is not such."""
     data = json.loads((path or CARDS).read_text(encoding="utf-8"))
     return [CardRow(**{**row, "lines": tuple(Line(**line) for line in row["lines"])}) for row in data]
 

@@ -11,23 +11,16 @@ minute at most. Prints a table; writes json.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.device import Device, wanted_device
-from benchmarks.device_steps import GIGABYTE, own_switch
+from benchmarks.device import GIGABYTE, Device, own_switch, wanted_device
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import Kept, Progress, lacks_room
 from ckpt_surgery.text import size
@@ -118,7 +111,7 @@ LONGER = Target(1.0, at_least=True)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
-    options = _options(arguments)
+    options = gpu_parser("longest", __doc__).parse_args(arguments)
     if lacking("longest", "torch", "transformers"):
         return 2
     if (device := wanted_device("longest", toy=options.toy)) is None:
@@ -135,10 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown: list[RenderableType] = [plain_table(f"the longest sequence: {device.name}", progress.figures)]
     shown += progress.notes
     return finish("longest", progress.figures, progress.text, options.out, shown)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    return gpu_parser("longest", __doc__).parse_args(arguments)
 
 
 class Trial:
@@ -180,7 +169,7 @@ class Trial:
 
 
 def trained(way: Way, sizes: Size, device: Device) -> tuple[nn.Module, Any]:
-    """The model on the device, with all its gradients and optimizer states there, and the optimizer."""
+    """Return the model on the device, with all its gradients and optimizer states there, and the optimizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -265,7 +254,7 @@ def search(trial: Trial, progress: Progress) -> None:
 def longest(
     tried: Callable[[int], Mapping[str, Any] | None], first: int, step: int, most: int | None
 ) -> tuple[int, int, float] | None:
-    """The longest length that fits, the shortest that does not (0: none was found), and the seconds of the longest.
+    """Find the longest length that fits, the shortest that does not (0: none), and the seconds of the longest.
 
     None where a step failed for another reason.
 
@@ -291,7 +280,7 @@ def longest(
 
 
 def most_tokens(sizes: Size) -> tuple[int | None, str]:
-    """The most tokens whose block inputs the host can hold, and that in words; the size's own bound, if it has one."""
+    """Return the most tokens whose block inputs the host can hold, or the size's own bound, and that in words."""
     from ckpt_surgery.runtime.offload.host_memory import host_memory
 
     if sizes.most:
@@ -304,12 +293,12 @@ def most_tokens(sizes: Size) -> tuple[int | None, str]:
 
 
 def trial_name(way: Way, tokens: int, layers: int) -> str:
-    """The name of a measurement."""
+    """Return the name of a measurement."""
     return f"{way}, {tokens} tokens, {layers} layers"
 
 
 def figures(kept: Kept, sizes: Size) -> list[Figure]:
-    """The longest length of each way, the shortest that does not fit, and the step of all layers."""
+    """Return the longest length of each way, the shortest that does not fit, and the step of all layers."""
     measured: list[Figure] = []
     best: dict[Way, int] = {}
     for way in WAYS:
@@ -334,7 +323,7 @@ def figures(kept: Kept, sizes: Size) -> list[Figure]:
 
 
 def _trials(kept: Kept, way: Way, layers: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The lengths that were tried in one way with so many layers, and what came of them."""
+    """Return the lengths that were tried in one way with so many layers, and what came of them."""
     before, after = f"{way}, ", f" tokens, {layers} layers"
     for name, result in kept.items():
         if name.startswith(before) and name.endswith(after):

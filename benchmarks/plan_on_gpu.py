@@ -25,8 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.device import Device, wanted_device
-from benchmarks.device_steps import GIGABYTE
+from benchmarks.device import GIGABYTE, Device, wanted_device
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 from ckpt_surgery.text import plural
@@ -186,7 +185,7 @@ def figures(kept: Kept, device: Device) -> list[Figure]:
 
 
 def case_figures(case: Case, told: int, measured: int) -> Iterator[Figure]:
-    """The peak of a step as it is told and as it is; nothing of the second where it had no room."""
+    """Return the peak of a step as it is told and as it is; nothing of the second where it had no room."""
     yield Figure(f"{case}: told", (told / GIGABYTE,), "GB")
     if measured:
         yield Figure(f"{case}: measured", (measured / GIGABYTE,), "GB")
@@ -195,7 +194,7 @@ def case_figures(case: Case, told: int, measured: int) -> Iterator[Figure]:
 
 
 def told_and_measured(case: Case, device: Device) -> dict[str, int]:
-    """The peak of a step as it is told and as it is, in bytes; 0 where the memory of the device does not suffice."""
+    """Return the peak of a step in bytes as it is told and as it is; 0 where the device has too little memory."""
     released = on_shapes(case, device)
     told = told_peak(released, case, device)
     try:
@@ -209,7 +208,7 @@ def told_and_measured(case: Case, device: Device) -> dict[str, int]:
 
 
 def on_shapes(case: Case, device: Device) -> ReleasedModel:
-    """The model without data, and its inputs."""
+    """Return the model without data, and its inputs."""
     import torch
 
     from ckpt_surgery.planning.lora import add_lora
@@ -233,7 +232,7 @@ def on_shapes(case: Case, device: Device) -> ReleasedModel:
 
 
 def real(released: ReleasedModel, case: Case, device: Device) -> tuple[nn.Module, dict[str, Any]]:
-    """The same model with random weights on the device, and its inputs there."""
+    """Return the same model with random weights on the device, and its inputs there."""
     import torch
 
     from ckpt_surgery.planning.lora import add_lora
@@ -254,7 +253,7 @@ def real(released: ReleasedModel, case: Case, device: Device) -> tuple[nn.Module
 
 
 def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
-    """The peak as `explain` tells it: of CUDA's operators, or of the processor's in a dry run."""
+    """Return the peak as `explain` tells it: of CUDA's operators, or of the processor's in a dry run."""
     from ckpt_surgery.errors import PlanningError
     from ckpt_surgery.planning.cuda_operators import CudaOperators
     from ckpt_surgery.planning.devices import device_like
@@ -273,7 +272,7 @@ def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
 
 
 def measured_peak(model: nn.Module, inputs: dict[str, Any], case: Case, device: Device) -> int:
-    """The most bytes that tensors held at once in a second step."""
+    """Return the most bytes that tensors held at once in a second step."""
     with _choice(case, model).apply(model, self_check="never"):
         try:
             step(model, inputs, device)
@@ -309,7 +308,7 @@ def _choice(case: Case, model: nn.Module) -> Any:
 
 
 def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:
-    """The seconds of a forward and backward."""
+    """Return the seconds of a forward and backward."""
     import torch
 
     from ckpt_surgery.measure.loss import loss_of
@@ -322,7 +321,7 @@ def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:
 
 
 def plan_and_every(device: Device, steps: int) -> dict[str, Any]:
-    """A plan for the memory that every second block needs, and every n-th block where that fits too.
+    """Make a plan for the memory that every second block needs, and every n-th block where that fits too.
 
     The `budget` and the `peak` of the plan in bytes, and the seconds of its steps, `ours`, and of the `others`.
     """
@@ -360,7 +359,7 @@ def plan_and_every(device: Device, steps: int) -> dict[str, Any]:
 
 
 def plan_figures(kept: Mapping[str, Any], device: Device) -> list[Figure]:
-    """The plan's peak next to its budget, and its steps next to those of every n-th block."""
+    """Return the plan's peak next to its budget, and its steps next to those of every n-th block."""
     memory, ours, others = kept["budget"], kept["ours"], kept["others"]
     if not ours or not all(others.values()):
         return [Figure("the plan fits", (0.0,), "", Target(1.0, at_least=True))]
@@ -375,7 +374,7 @@ def plan_figures(kept: Mapping[str, Any], device: Device) -> list[Figure]:
 
 
 def _seconds(model: nn.Module, inputs: dict[str, Any], device: Device, steps: int) -> tuple[float, ...]:
-    """The seconds of some steps, behind those in which every block checks itself; none where they have no room."""
+    """Time some steps, behind those in which every block checks itself; none where they have no room."""
     from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 
     taken = []

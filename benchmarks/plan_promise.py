@@ -1,6 +1,6 @@
 """Plans for random budgets, applied to tiny real models: what a step keeps, held against what the plan promised.
 
-    python -m benchmarks.plan_promise plans.jsonl [--plans 40] [--jobs 2] [CLASS ...]
+    python -m benchmarks.plan_promise plans.jsonl --jobs 2
 
 Each plan is made on shapes, applied to a model with data, measured by the meter that `verify` uses, and undone. What
 goes to host memory is copied where that meter does not look. Exits with 1 where a step keeps more than was promised.
@@ -8,21 +8,18 @@ goes to host memory is copied where that meter does not look. Exits with 1 where
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.class_survey import rows_of, survey
 from benchmarks.kept_bytes import kept_by_a_step, without_layer_drop
+from benchmarks.survey import Row, Survey, tiny
 
-SECONDS = 1200.0
-"""What one class may take."""
+PLANS = 28
+"""For each class."""
 CLASSES = (
     "LlamaForCausalLM",
     "GPT2LMHeadModel",
@@ -45,22 +42,18 @@ class Promise(StrEnum):
     LESS = "keeps less than was promised"
     MORE = "keeps more than was promised"
     DRAWN = "keeps more, by what weights decide"
+    NONE = "no way fits"
 
 
-def examine(name: str, plans: int) -> dict[str, Any]:
-    """So many plans for one class: their calls, what was promised, and what a step kept."""
-    from ckpt_surgery import tiny_model
-    from ckpt_surgery.tiny import model_classes
-
-    entry = model_classes()[name]
-    tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
-    model = tiny.model.train()
-    without_layer_drop(model)
-    return {"plans": list(_plans(model, tiny.inputs, plans))}
+def measure(name: str, plans: int = PLANS) -> Row:
+    """Make plans for one class: their calls, what was promised, and what a step kept."""
+    made = tiny(name)
+    without_layer_drop(made.model)
+    return {"plans": list(_plans(made.model, made.inputs, plans))}
 
 
-def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterable[dict[str, Any]]:
-    """The planner is asked for all budgets, so that it meters each step once, as `plan` does for one of them."""
+def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterator[Row]:
+    """Ask one planner for all budgets, so that it meters each step once."""
     from ckpt_surgery.errors import DoesNotFitError
     from ckpt_surgery.measure.generators import random_state_kept
     from ckpt_surgery.planning.explain import metered
@@ -86,93 +79,80 @@ def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterable[dict[s
         try:
             made = planner.fastest(front)
         except DoesNotFitError:
-            yield {"memory": planner.memory, "calls": None}
+            yield {"memory": planner.memory, "became": Promise.NONE}
             continue
-        row = made.chosen
-        kept = kept_with(model, inputs, row.choice)
-        yield {
-            "memory": planner.memory,
-            "calls": row.choice.arguments(),
-            "promised": row.kept_bytes,
-            "kept": kept,
-            "became": _became(row.kept_bytes, kept, drawn=made.explanation.drawn),
-        }
+        row, kept = made.chosen, kept_with(model, inputs, made.chosen.choice)
+        if kept <= row.kept_bytes:
+            became = Promise.EXACT if kept == row.kept_bytes else Promise.LESS
+        else:
+            became = Promise.DRAWN if made.explanation.drawn else Promise.MORE
+        calls = row.choice.arguments()
+        yield {"memory": planner.memory, "calls": calls, "promised": row.kept_bytes, "kept": kept, "became": became}
 
 
 def kept_with(model: Any, inputs: Mapping[str, Any], choice: Any) -> int:
-    """The bytes that a step with data keeps with a choice, which is undone."""
+    """Measure the bytes that a step with data keeps with a choice, which is undone."""
     with choice.apply(model, self_check="never") as applied:
         if applied.surgery is not None and applied.surgery.offloader is not None:
             applied.surgery.offloader.transport = UnseenHost()
         return kept_by_a_step(model, inputs)
 
 
-def _became(promised: int, kept: int, *, drawn: int) -> Promise:
-    if kept <= promised:
-        return Promise.EXACT if kept == promised else Promise.LESS
-    return Promise.DRAWN if drawn else Promise.MORE
-
-
 class UnseenHost:
-    """A transport of an `Offloader` whose copies no mode sees, as if they were in another memory."""
+    """A transport of an `Offloader` whose host copies no mode sees, as if they were in another memory."""
 
     def put(self, source: Any) -> Any:
-        """A copy of `source`."""
+        """Copy `source` at once, unseen."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         with _disable_current_modes():
             return source.clone()
 
     def finish(self, host_copy: Any) -> None:
-        """It is done."""
+        """Do nothing: the copy is made."""
 
     def start(self, host_copy: Any) -> Any:
-        """A copy of the copy, which is seen."""
-        return host_copy.clone()
+        """Copy nothing before it is asked for."""
+        return host_copy
 
     def get(self, device_copy: Any) -> Any:
-        """The same."""
-        return device_copy
+        """Make a copy that the meter sees."""
+        return device_copy.clone()
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
-def counts(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many plans became what; budgets that nothing fits, and classes that are not built, by themselves."""
+def counts(rows: Iterable[Row]) -> Counter[str]:
+    """Count how many plans became what; classes that are not built by themselves."""
     found: Counter[str] = Counter()
     for row in rows:
-        found.update([each.get("became", "no way fits") for each in row["plans"]] if "plans" in row else ["not built"])
+        found.update([each["became"] for each in row["plans"]] if "plans" in row else ["not built"])
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Survey what the arguments name, and print the counts and each plan that keeps more."""
-    parser = argparse.ArgumentParser(prog="plan_promise", description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("classes", nargs="*")
-    parser.add_argument("--plans", type=int, default=40, help="for each class")
-    parser.add_argument("--jobs", type=int, default=1)
-    options = parser.parse_intermixed_args(arguments)
-    import transformers  # noqa: F401 - once, for all
+def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
+    """Print the counts and each plan that keeps more, and tell whether there is one."""
+    for row in rows:
+        for each in row.get("plans", ()):
+            if each["became"] in (Promise.MORE, Promise.DRAWN):
+                print(f"{row['case']}: {each}")
+        if "problem" in row:
+            print(f"{row['case']}: {row['problem']}")
+    found = counts(rows)
+    for became, count in found.most_common():
+        print(f"{count:5} {became}")
+    return found[Promise.MORE] > 0
+
+
+def prepare() -> None:
+    """Import what all classes import."""
+    import transformers  # noqa: F401
 
     import ckpt_surgery.planning.planner
     import ckpt_surgery.tiny  # noqa: F401
 
-    examined = partial(examine, plans=options.plans)
-    survey(options.classes or CLASSES, options.file, examined, jobs=options.jobs, seconds=SECONDS)
-    rows = rows_of(options.file)
-    for row in rows:
-        for each in row.get("plans", ()):
-            if each.get("became") in (Promise.MORE, Promise.DRAWN):
-                print(f"{row['class']}: {each}")
-        if "problem" in row:
-            print(f"{row['class']}: {row['problem']}")
-    found = counts(rows)
-    for became, count in found.most_common():
-        print(f"{count:5} {became}")
-    return 1 if found[Promise.MORE] else 0
 
-
+SURVEY = Survey("plan_promise", __doc__, lambda: CLASSES, measure, conclude, prepare, 1200.0, shuffled=False)
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -1,66 +1,216 @@
 """Every name of `wrap_blocks(save=...)` on tiny models of many families, held against the untouched model.
 
-    python -m benchmarks.policies policies.jsonl [--jobs 2] [--minutes 30] [--page] ["Llama, attention" ...]
+    python -m benchmarks.policies policies.jsonl --jobs 2 --page
 
-Each case, a family and a name, runs in a process of its own. Results are appended to the file, a line each; cases that
-are in it already are passed over, so that a run that broke off goes on. --page writes those of the whole file into
-docs/coverage/policies.json, in place of what there was of the installed release of transformers, and
-docs/coverage/policies.md. Exits with 1 where a check failed or a case did not run.
+A case is a family and a name. The page keeps the figures of other releases of transformers. Exits with 1 where a check
+failed or a case did not run.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-from math import inf
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
-from benchmarks import policies_report
-from benchmarks.class_survey import rows_of, survey
-from benchmarks.policies_report import cases, column_of, page, read_columns, write_column
+from packaging.version import Version
 
-SECONDS = 900.0
-"""What one case may take."""
+from benchmarks.survey import Page, Row, Survey, installed, tiny
+from ckpt_surgery.text import code, listed, markdown_table, plural, prose, size, titled
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Try what the arguments name, and print what failed; 1 if anything did."""
-    parser = argparse.ArgumentParser(prog="policies", description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("cases", nargs="*")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=inf, help="begin no further case after so long")
-    parser.add_argument("--page", action="store_true", help="write the page")
-    options = parser.parse_intermixed_args(arguments)
-    unknown = sorted(set(options.cases) - set(cases()))
-    if unknown:
-        parser.error(f"{unknown[0]!r} is no case: they are such as {cases()[0]!r}")
-    import torch
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A released class, with the options of its tiny configuration, and what its blocks have that others have not."""
 
-    from benchmarks.policies_runs import examine
-    from ckpt_surgery.tiny import model_classes
+    name: str
+    model_class: str
+    why: str
+    options: Mapping[str, object] = field(default_factory=dict)
 
-    was = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    model_classes()["LlamaForCausalLM"].load()  # what most classes import, once for the forks of all
-    names = options.cases or cases()
-    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
-    torch.use_deterministic_algorithms(was)
-    versions = {package: version(package).partition("+")[0] for package in ("torch", "transformers")}
-    column = column_of(rows_of(options.file), versions)
-    if options.page:
-        write_column(column)
-        policies_report.PAGE.write_text(page(read_columns()), encoding="utf-8")
-    for name, setting in column.all_settings():
-        if setting.failed:
-            print(f"{name}: {', '.join(setting.failed)}: {setting}")
-    for case, why in column.problems.items():
+
+FAMILIES = (
+    Family("Llama", "LlamaForCausalLM", "dense and causal, with norms made of single operators"),
+    Family("GPT-2", "GPT2LMHeadModel", "eager attention, biases, dropout", {"_attn_implementation": "eager"}),
+    Family("Mixtral", "MixtralForCausalLM", "experts behind a router, with its loss", {"output_router_logits": True}),
+    Family("Qwen3-MoE", "Qwen3MoeForCausalLM", "experts behind a router, and norms of heads"),
+    Family("BERT", "BertForMaskedLM", "an encoder whose blocks return what a norm made"),
+    Family("T5", "T5ForConditionalGeneration", "an encoder and a decoder; position biases, written in place"),
+    Family("Whisper", "WhisperForConditionalGeneration", "audio: an encoder and a decoder with cross-attention"),
+    Family("Wav2Vec2-Conformer", "Wav2Vec2ConformerForCTC", "audio: convolutions and three kinds of norms in blocks"),
+    Family("ViT", "ViTForImageClassification", "vision: an encoder of patches"),
+    Family(
+        "ConvNeXt", "ConvNextForImageClassification", "convolutions, branches dropped by chance, a mean at the end"
+    ),
+    Family("ResNet", "ResNetForImageClassification", "convolutions, running statistics, sums written in place"),
+    Family("Qwen2-VL", "Qwen2VLForConditionalGeneration", "a vision stack and a language stack"),
+    Family("DETR", "DetrForObjectDetection", "detection behind a frozen backbone"),
+    Family("RT-DETR", "RTDetrForObjectDetection", "detection in six stacks, with deformable attention"),
+    Family("Mamba", "MambaForCausalLM", "a state-space model: a scan, and no attention"),
+)
+POLICIES = ("attention", "matmul", "matmul:2", "router", "norm", "conv", "random", "aten.mul", "aten.add.Tensor")
+RATES = {"without dropout": 0.0, "with dropout": 0.1}
+
+
+class Outcome(StrEnum):
+    """What a policy does to a model."""
+
+    KEPT = "kept"
+    NOTHING = "nothing"
+    WRITTEN = "written"
+
+
+MEANINGS = {
+    Outcome.KEPT: "results are kept",
+    Outcome.NOTHING: "a name of nothing that the blocks run: a `SurgeryError` lists what they do run",
+    Outcome.WRITTEN: "a model that writes such a result in place: a `SurgeryError` names both operators",
+}
+
+
+class Check(StrEnum):
+    """What is checked of each model, name and rate of dropout."""
+
+    GRADIENTS = "gradients"
+    BYTES = "bytes"
+    ONCE = "once"
+    ALL = "all"
+    OFFLOAD_GRADIENTS = "gradients with save_offload"
+    OFFLOAD_BYTES = "bytes with save_offload"
+    STAYS = "stays on the device"
+    BESIDE_BYTES = "bytes beside offload"
+    LISTED = "listed"
+
+
+CHECKS = {
+    Check.GRADIENTS: "loss, every gradient by name, and buffers equal those of the untouched model, bit for bit, in "
+    "two steps with the self-check at work",
+    Check.OFFLOAD_GRADIENTS: "so they do with `save_offload=True`, with the processor as the host",
+    Check.BYTES: "the bytes that the meter finds more than without `save` are those in the surgery's summary",
+    Check.BESIDE_BYTES: 'so they are with `offload="cpu"` alone',
+    Check.OFFLOAD_BYTES: "with `save_offload=True`, what leaves and what stays add up to them",
+    Check.STAYS: "no more stays then than one block's results",
+    Check.ONCE: "recomputes that run whole blocks run each operator as often as the forward, less the results kept",
+    Check.ALL: "of products, norms, convolutions and named operators, all that the blocks run are kept",
+    Check.LISTED: "a name of nothing raises, and lists every operator that the blocks run, as often as they do",
+}
+
+
+def case_of(family: str, save: str) -> str:
+    """Name a case."""
+    return f"{family}, {save}"
+
+
+def cases() -> list[str]:
+    """Return each family with each policy."""
+    return [case_of(family.name, save) for family in FAMILIES for save in POLICIES]
+
+
+def measure(case: str) -> Row:
+    """Measure what a policy does to a family, by rate of dropout."""
+    from benchmarks.policies_runs import measured
+
+    family, save = next((f, save) for f in FAMILIES for save in POLICIES if case_of(f.name, save) == case)
+    return {"settings": measured(family, save, RATES)}
+
+
+def figures_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the figures of the installed release, in the order of the cases."""
+    by_case = {row["case"]: row for row in rows}
+    done = {case: by_case[case] for case in cases() if case in by_case}
+    return {
+        "versions": installed("torch", "transformers"),
+        "problems": {case: row["problem"] for case, row in done.items() if "problem" in row},
+        "settings": {case: row["settings"] for case, row in done.items() if "settings" in row},
+    }
+
+
+def settings_of(release: Mapping[str, Any]) -> dict[str, Row]:
+    """Return each setting by what it is of, in words."""
+    every = release["settings"].items()
+    return {f"{case} {rate}": setting for case, rates in every for rate, setting in rates.items()}
+
+
+def failed(release: Mapping[str, Any]) -> dict[str, Row]:
+    """Return the settings in which a check failed."""
+    return {name: setting for name, setting in settings_of(release).items() if setting["failed"]}
+
+
+def sections(releases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the sections of the page, of the figures of each release."""
+    yield "# What `save` keeps, by model"
+    yield (
+        "`wrap_blocks(model, save=[...])` with each of its names, on tiny models with random weights, held against "
+        "the same model without a surgery, on a processor. `python -m benchmarks.policies` measures it, and goes on "
+        "where it stopped."
+    )
+    yield "Each model is tried with each name, without dropout and with a rate of 0.1. What is checked:"
+    yield "\n".join(f"- {text}" for text in CHECKS.values())
+    yield markdown_table(["model", "class", "chosen for"], [[f.name, code(f.model_class), f.why] for f in FAMILIES])
+    for release in releases:
+        settings, wrong = settings_of(release), failed(release)
+        outcomes = Counter(setting["outcome"] for setting in settings.values())
+        yield f"## transformers {release['versions']['transformers']}"
+        checks = "no check failed" if not wrong else f"a check failed in {len(wrong)}"
+        yield f"{plural(len(settings), 'setting')} (torch {release['versions']['torch']}): {checks}."
+        yield markdown_table(["settings", "what became of them"], [[f"{outcomes[o]}", MEANINGS[o]] for o in Outcome])
+        yield "What is kept with dropout at 0.1, in results and in the bytes that they add:"
+        rows = [[f.name, *(_cell(release, case_of(f.name, save)) for save in POLICIES)] for f in FAMILIES]
+        yield markdown_table(["model", *map(code, POLICIES)], rows)
+        more = {name: each for name, each in settings.items() if each["added"] != each["bytes"]}
+        sizes = [[name, *(f"{each[key]:,}" for key in ("bytes", "added", "unheld"))] for name, each in more.items()]
+        if more:
+            yield (
+                "Bytes in a summary are without what blocks return, for that is kept as the input of what follows. "
+                "Where nothing follows that keeps it, as behind a last block whose result is averaged, `save` adds "
+                "that, too:"
+            )
+            yield markdown_table(["setting", "summary", "meter", "returned, and kept by nothing"], sizes)
+        names = [[name, listed(each["failed"])] for name, each in wrong.items()]
+        yield titled("### Checks that failed", markdown_table(["setting", "check"], names) if wrong else "")
+        whys = [[case, prose(why)] for case, why in release["problems"].items()]
+        yield titled("### What did not run", markdown_table(["case", "why"], whys) if whys else "")
+
+
+def _cell(release: Mapping[str, Any], case: str) -> str:
+    setting = release["settings"].get(case, {}).get("with dropout")
+    if setting is None:
+        return "did not run" if case in release["problems"] else "not tried"
+    if setting["failed"]:
+        return f"**{listed(setting['failed'])}**"
+    if setting["outcome"] == Outcome.KEPT:
+        return f"{setting['results']:,}, {size(setting['bytes'])}"
+    return "written in place" if setting["outcome"] == Outcome.WRITTEN else "-"
+
+
+def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
+    """Print what failed, and tell whether anything did."""
+    release = figures_of(rows)
+    if page:
+        own = release["versions"]["transformers"]
+        releases = [release, *(each for each in PAGE.read() if each["versions"]["transformers"] != own)]
+        PAGE.write(sorted(releases, key=lambda each: Version(each["versions"]["transformers"]), reverse=True))
+    for name, setting in failed(release).items():
+        print(f"{name}: {', '.join(setting['failed'])}: {setting}")
+    for case, why in release["problems"].items():
         print(f"{case}: {why}")
-    print(f"{len(column.settings)} of {len(cases())} cases")
-    return 1 if column.failed else 0
+    print(f"{len(release['settings'])} of {known} cases")
+    return bool(failed(release) or release["problems"])
 
 
+def prepare() -> None:
+    """Import what most cases import."""
+    import benchmarks.policies_runs  # noqa: F401
+
+    tiny("LlamaForCausalLM")
+
+
+PAGE = Page(
+    "policies",
+    "<!-- Written by `python -m docs.generate` from policies.json: run `python -m benchmarks.policies`. -->",
+    sections,
+)
+SURVEY = Survey("policies", __doc__, cases, measure, conclude, prepare, 900.0, shuffled=False)
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

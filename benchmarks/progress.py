@@ -112,7 +112,7 @@ def lacks_room(error: BaseException) -> bool:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The content of a json file; empty where there is none that can be read."""
+    """Return the content of a json file; empty where there is none that can be read."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

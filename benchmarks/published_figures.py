@@ -130,7 +130,7 @@ def mosaic() -> list[Row]:
 
 
 def _with_output_held(model: ReleasedModel) -> Explanation:
-    """A step whose loop holds what the model returns, AdamW's state included."""
+    """Explain a step whose loop holds what the model returns, AdamW's state included."""
     held = []
 
     def loss(output: Any) -> Tensor:
@@ -143,14 +143,14 @@ def _with_output_held(model: ReleasedModel) -> Explanation:
 def _with_loss(
     model: ReleasedModel, inputs: Mapping[str, Any], loss: Callable[[Any], Tensor], optimizer: Optimizer
 ) -> Explanation:
-    """A step with a loss of its own."""
+    """Explain a step with a loss of its own."""
     with CudaOperators():
         step, drawn = metered(model.model, inputs, model.shapes, loss)
     return explanation_of(model.model, step, drawn, TrainingSetup(optimizer))
 
 
 def offload() -> list[Row]:
-    """What transformers' own offload frees of a Qwen3."""
+    """Return what transformers' own offload frees of a Qwen3."""
     from transformers import Qwen3Config
 
     rows = []
@@ -169,7 +169,7 @@ def offload() -> list[Row]:
 
 
 def long_text() -> list[Row]:
-    """The block inputs of a Llama of 8B at 500,000 tokens."""
+    """Return the block inputs of a Llama of 8B at 500,000 tokens."""
     from transformers import LlamaConfig
 
     config = partial(
@@ -208,7 +208,7 @@ def million() -> list[Row]:
 
 
 def qlora() -> list[Row]:
-    """The longest texts of QLoRA on one GPU, with transformers and FlashAttention 2."""
+    """Return the longest texts of QLoRA on one GPU, with transformers and FlashAttention 2."""
     small, large = (4096, 14336, 32, 32), (8192, 28672, 80, 64)
     return [
         Row("Unsloth", f"QLoRA of Llama {name}, {tokens:,} tokens", 80.0, _of_qlora(shape, tokens) / 1e9, "GB")
@@ -217,7 +217,7 @@ def qlora() -> list[Row]:
 
 
 def _of_qlora(shape: tuple[int, int, int, int], tokens: int) -> int:
-    """The peak of QLoRA of a Llama with these widths, layers and heads."""
+    """Return the peak of QLoRA of a Llama with these widths, layers and heads."""
     from transformers import LlamaConfig
 
     hidden, inner, layers, heads = shape
@@ -246,12 +246,12 @@ def _of_qlora(shape: tuple[int, int, int, int], tokens: int) -> int:
 
 
 def _attention_in_bfloat16(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    """What autocast does on CUDA, and not on CPUs."""
+    """Do what autocast does on CUDA, and not on CPUs."""
     return _ATTENTION(query.bfloat16(), key.bfloat16(), value.bfloat16(), **options)
 
 
 def _model(name: str, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> ReleasedModel:
-    """The class `name` on shapes, with this configuration."""
+    """Return the class `name` on shapes, with this configuration."""
     with tempfile.TemporaryDirectory(prefix="published-figures-") as folder:
         config.architectures = [name]
         config.to_json_file(str(Path(folder, "config.json")))
@@ -259,7 +259,7 @@ def _model(name: str, config: Any, tokens: int, batch: int, dtype: torch.dtype) 
 
 
 def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
-    """What a step with checkpointing keeps more for each further block, in bfloat16; `config` takes the blocks."""
+    """Return what a step with checkpointing keeps more for each further block; `config` takes the blocks."""
     kept = []
     for layers in (1, 2):
         model = _model(name, config(num_hidden_layers=layers), tokens, 1, torch.bfloat16)
@@ -269,7 +269,7 @@ def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The page."""
+    """Return the page."""
     table = markdown_table(
         ("source", "figure", "published", "predicted", "off by"),
         [

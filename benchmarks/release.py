@@ -3,115 +3,102 @@
 Runs `check`, `apply` twice on a copy of its models, `verify --all --fix`, the planted faults and the tests that need
 torch. The page says what differs from the release before: new classes, verdicts, names that vanished. About an hour on
 two cores; what `verify` has finished is kept in out/release, and a second run goes on from there. `make release
-VERSION=5.24.0` installs the release beside the project and runs this.
+VERSION=5.24.0` installs the release beside the project and runs this. Exits with 1 where something is wrong.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from packaging.version import Version
 
-from benchmarks import stopwatch
-from benchmarks.release_report import PAGES, RanTests, Release, Source, before, levels_of, section, verdicts_of, write
-from benchmarks.release_table import copied, tally, written_by_verify
+from benchmarks import survey
+from benchmarks.release_table import copied, options_of, tally, written_by_verify
 from benchmarks.stopwatch import CommandFailed
+from benchmarks.stopwatch import measure as run_command
 from ckpt_surgery import apply, check
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.static.discover import installed_models
+from ckpt_surgery.text import code, listed, markdown_table, paragraphs, plural
 
-OUT = ROOT / "out" / "release"
+OUT = survey.ROOT / "out" / "release"
 TESTS: Mapping[str, Sequence[str]] = {
     "Planted faults": ("tests/measure/test_planted.py",),
     "Tests that need torch": ("tests", "-m", "torch and not transformers4 and not gpu and not slow"),
 }
 """What of the project's tests is run on a release, as arguments of pytest."""
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
-_PASSED = re.compile(r"(\d+) passed")
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
+PASSED = re.compile(r"(\d+) passed")
+Release = Mapping[str, Any]
+"""The figures of one release.
+
+Of its `versions`; `verdicts` by class, as released and after `wrap_blocks`; the `levels` that fail of classes as
+released; how many `classes` there are; the `names` of arguments and methods, with how many classes have them; what the
+static half makes of the `source` of its models; and the `tests` that ran.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the installed release. Return 0; 1 where something is wrong; 2 where it could not run."""
-    options = _options(arguments)
+    """Measure the installed release. Return 1 where something is wrong, 2 where it could not run."""
+    options = options_of("release", __doc__, arguments)
     try:
         release, page = measure(options.jobs, tests=not options.no_tests)
     except CommandFailed as error:
         print(f"release: {error}.", file=sys.stderr)
         return 2
-    last = before(release.version)
-    write(release)
-    file = PAGES / f"{release.version}.md"
-    added = section(release, last)
-    file.write_text(f"{page.rstrip()}\n\n{added}", encoding="utf-8")
-    print(added)
-    print(f"Written to {file.relative_to(ROOT)}")
-    return int(release.wrong)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="release", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default: 2)")
-    parser.add_argument("--no-tests", action="store_true", help="leave the project's own tests out")
-    return parser.parse_args(arguments)
+    last = before(release)
+    file = survey.COVERAGE / f"{release['versions']['transformers']}.md"
+    file.with_suffix(".json").write_text(as_json(release), encoding="utf-8")
+    file.write_text(f"{page.rstrip()}\n\n{section(release, last)}", encoding="utf-8")
+    print(section(release, last))
+    print(f"Written to {file}")
+    return int(wrong(release))
 
 
 def measure(jobs: int, *, tests: bool) -> tuple[Release, str]:
-    """The figures of the installed release, and the page of verdicts. Raises CommandFailed where there are none."""
-    versions = installed_versions()
-    models = installed_models()
-    source = repair_twice(models, jobs)
-    document, page = verify_all(versions["transformers"], jobs)
+    """Measure the installed release, and return the page of verdicts too. Raises CommandFailed."""
+    source = repair_twice(installed_models(), jobs)
+    version = installed_versions()["transformers"]
+    OUT.mkdir(parents=True, exist_ok=True)
+    words = ["--all", "--jobs", str(jobs), "--resume", str(OUT / f"{version}.jsonl")]
+    text, page = (written_by_verify(words, form, OUT / f"{version}.{form}") for form in ("json", "markdown"))
+    document = json.loads(text)
     reports = [report_of(report) for report in document["reports"]]
-    found = Release(
-        document["versions"],
-        verdicts_of(reports),
-        levels_of(reports),
-        len(trained_classes()),
-        names_of_models(),
-        source,
-        {what: run_tests(words) for what, words in TESTS.items()} if tests else {},
-    )
-    return found, page
+    failing = [report for report in reports if report.status == "failed"]
+    release = {
+        "versions": document["versions"],
+        "levels": {r.label: sorted({fault.level for _, fault in r.faults}) for r in failing},
+        "classes": len(trained_classes()),
+        "names": names_of_models(),
+        "source": source,
+        "tests": {what: run_tests(words) for what, words in TESTS.items()} if tests else {},
+        "verdicts": {r.label: (r.status, r.repair.status if r.repair else "not repaired") for r in reports},
+    }
+    return release, page
 
 
-def repair_twice(models: Path, jobs: int) -> Source:
-    """What `check` finds in a folder of models, and in a copy of it after `apply`, which a second one leaves alone."""
+def repair_twice(models: Path, jobs: int) -> Mapping[str, Any]:
+    """Run `check` on a folder of models, and on a copy of it after `apply`, which a second one leaves alone."""
     found = check([models], jobs=jobs)
     with copied(models) as folder:
         apply([folder], jobs=jobs)
-        once = _texts(folder)
+        once = {file: file.read_bytes() for file in folder.rglob("*.py")}
         apply([folder], jobs=jobs)
-        again = _texts(folder)
+        again = sum(file.read_bytes() != text for file, text in once.items())
         left = check([folder], jobs=jobs)
-    changed = sum(text != again[file] for file, text in once.items())
-    return Source(found.files, tally(found), tally(left), changed)
-
-
-def _texts(folder: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in folder.rglob("*.py")}
-
-
-def verify_all(version: str, jobs: int) -> tuple[dict[str, Any], str]:
-    """The document of `verify --all --fix`, and the page of it. Raises CommandFailed where it ends without one."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    words = ["--all", "--jobs", str(jobs), "--resume", str(OUT / f"{version}.jsonl")]
-    document, page = (written_by_verify(words, form, OUT / f"{version}.{form}") for form in ("json", "markdown"))
-    return json.loads(document), page
+    return {"files": found.files, "found": tally(found), "left": tally(left), "changed_again": again}
 
 
 def trained_classes() -> list[type]:
-    """The model classes that the release exports, apart from those that nobody can train by calling them."""
+    """Return the model classes that the release exports, but for those that nobody can train by calling them."""
     import transformers
     from transformers import PreTrainedModel
 
@@ -131,7 +118,7 @@ def trained_classes() -> list[type]:
 
 
 def names_of_models() -> dict[str, int]:
-    """How many classes have each argument of a forward, and each method with which checkpointing is switched."""
+    """Count the classes that have each argument of a forward, and each method that switches checkpointing."""
     counts: Counter[str] = Counter()
     for kind in trained_classes():
         counts.update(list(inspect.signature(kind.forward).parameters))  # type: ignore[attr-defined]
@@ -139,12 +126,83 @@ def names_of_models() -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def run_tests(words: Sequence[str]) -> RanTests:
+def run_tests(words: Sequence[str]) -> Mapping[str, Any]:
     """Run tests of this project on two workers. Raises CommandFailed where pytest does not end by itself."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-rfE", "--no-header", *words]
-    ended = stopwatch.measure(command, folder=ROOT, accept=(0, 1), keep=200_000)
-    passed = _PASSED.search(ended.output)
-    return RanTests(int(passed[1]) if passed else 0, tuple(_FAILED.findall(ended.output)))
+    ended = run_command(command, folder=survey.ROOT, accept=(0, 1), keep=200_000)
+    passed = PASSED.search(ended.output)
+    return {"passed": int(passed[1]) if passed else 0, "failed": FAILED.findall(ended.output)}
+
+
+def as_json(release: Release) -> str:
+    """Write the figures of a release down, a line for each class."""
+    rows = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in release.items() if name != "verdicts")
+    verdicts = release["verdicts"].items()
+    classes = ",\n".join(f"    {json.dumps(label)}: {json.dumps(each)}" for label, each in verdicts)
+    return "{\n" + ",\n".join(rows) + ',\n  "verdicts": {\n' + classes + "\n  }\n}\n"
+
+
+def before(release: Release) -> Release | None:
+    """Return the figures of the release before this one; None where there are none."""
+    version = Version(release["versions"]["transformers"])
+    files = {Version(file.stem): file for file in survey.COVERAGE.glob("*.json") if file.stem[:1].isdigit()}
+    earlier = [each for each in files if each < version]
+    return json.loads(files[max(earlier)].read_text(encoding="utf-8")) if earlier else None
+
+
+def wrong(release: Release) -> bool:
+    """Tell whether something is left that this project should have repaired."""
+    source = release["source"]
+    left = source and (source["left"].get("safe") or source["changed_again"])
+    failed = any(ran["failed"] for ran in release["tests"].values())
+    return bool(left) or failed or any(after == "failed" for _, after in release["verdicts"].values())
+
+
+def section(release: Release, last: Release | None) -> str:
+    """Say what was run on a release, and what differs from the last one, as the end of its page."""
+    return paragraphs("## The release", *_ran(release), *(_next_to(release, last) if last else ())) + "\n"
+
+
+def _ran(release: Release) -> Iterator[str]:
+    labels = {label.partition(" (")[0] for label in release["verdicts"]}
+    if len(labels) < release["classes"]:
+        yield f"This page has {len(labels):,} of the {release['classes']:,} classes of the release."
+    if source := release["source"]:
+        found, left = (sum(source[key].values()) for key in ("found", "left"))
+        again = plural(source["changed_again"], "file") if source["changed_again"] else "nothing"
+        yield (
+            f"`check` finds {found:,} faults in {source['files']:,} files, and {left:,} after `apply`; a second "
+            f"`apply` changes {again}."
+        )
+    for what, ran in release["tests"].items():
+        yield f"{what}: {ran['passed']:,} passed, {len(ran['failed']):,} failed{_named(ran['failed'])}."
+
+
+def _next_to(release: Release, last: Release) -> Iterator[str]:
+    versions = [each["versions"]["transformers"] for each in (last, release)]
+    verdicts, earlier = release["verdicts"], last["verdicts"]
+    yield f"### Next to {versions[0]}"
+    new = [label for label in verdicts if label not in earlier]
+    unbuilt = [label for label in new if verdicts[label][0] == "not built"]
+    yield f"{plural(len(new), 'new class', 'new classes')}{_named(new)}. Not built: {len(unbuilt):,}{_named(unbuilt)}."
+    gone = [label for label in earlier if label not in verdicts]
+    yield f"{plural(len(gone), 'class', 'classes')} gone{_named(gone)}."
+    names = sorted(name for name, count in last["names"].items() if count and not release["names"].get(name))
+    yield f"{plural(len(names), 'name')} vanished{_named(names)}."
+    words = {label: (_words(last, label), _words(release, label)) for label in verdicts if label in earlier}
+    rows = [(code(label), *was, *now) for label, (was, now) in words.items() if was != now]
+    titles = ["class", *(f"{version} {when}" for version in versions for when in ("as released", "after wrap_blocks"))]
+    yield markdown_table(titles, rows) if rows else "No verdict changed."
+
+
+def _words(release: Release, label: str) -> tuple[str, str]:
+    status, after = release["verdicts"][label]
+    levels = release["levels"].get(label, ())
+    return f"{status}: {', '.join(levels)}" if levels else status, after
+
+
+def _named(names: Sequence[str]) -> str:
+    return f": {listed([code(name) for name in names])}" if names else ""
 
 
 if __name__ == "__main__":

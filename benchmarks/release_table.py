@@ -2,7 +2,7 @@
 
 Runs `ckpt_surgery verify --fix` on them, and `check` and `apply` on a copy of the models. Writes the column of the
 release in docs/coverage/releases.json, and docs/coverage/releases.md anew. About 10 minutes on two cores; `make
-releases` does so for every release.
+releases` does so for every release. Exits with 1 where something stays wrong.
 """
 
 from __future__ import annotations
@@ -16,112 +16,153 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks import stopwatch
-from benchmarks.release_table_report import (
-    CLASSES,
-    FIGURES,
-    PAGE,
-    RELEASES,
-    Column,
-    Outcome,
-    label_order,
-    outcome_of,
-    page,
-    read_columns,
-    reason_of,
-    write_columns,
-)
 from benchmarks.stopwatch import CommandFailed
+from benchmarks.stopwatch import measure as run_command
+from benchmarks.survey import ROOT, Page, installed
 from ckpt_surgery import apply, check
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.measure.report import Report, report_of
 from ckpt_surgery.measure.results import QUICK_LEVELS
+from ckpt_surgery.report.summary import portable
 from ckpt_surgery.static.discover import installed_models
 from ckpt_surgery.static.results import CheckResult
+from ckpt_surgery.text import code, listed, markdown_table, prose, titled
+
+RELEASES = ("4.52.4", "4.53.3", "4.55.4", "5.0.0", "5.10.4", "5.23.0")
+CLASSES = (
+    "LlamaForCausalLM",
+    "GPT2LMHeadModel",
+    "BertForMaskedLM",
+    "MixtralForCausalLM",
+    "T5ForConditionalGeneration",
+    "ViTForImageClassification",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "OPTForCausalLM",
+    "WhisperForConditionalGeneration",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma3nForCausalLM",
+    "Zamba2ForCausalLM",
+    "GPTBigCodeForCausalLM",
+    "MistralForCausalLM",
+    "Phi3ForCausalLM",
+    "CLIPModel",
+    "SiglipModel",
+    "BartForConditionalGeneration",
+    "Mamba2ForCausalLM",
+    "FalconForCausalLM",
+    "BloomForCausalLM",
+    "GPTNeoXForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "RoFormerForMaskedLM",
+    "ImageGPTForCausalImageModeling",
+    "Wav2Vec2ForCTC",
+    "SwinForImageClassification",
+    "DetrForObjectDetection",
+    "Blip2ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "ElectraForMaskedLM",
+    "DebertaV2ForMaskedLM",
+    "XLNetLMHeadModel",
+    "LongformerForMaskedLM",
+    "RecurrentGemmaForCausalLM",
+    "GitForCausalLM",
+    "TrOCRForCausalLM",
+)
+"""The most used families, and those that were broken in one of the releases."""
+
+
+class Outcome(StrEnum):
+    """What became of one class in one release."""
+
+    OK = "ok"
+    REPAIRED = "repaired"
+    REFUSED = "refused"
+    FAILED = "failed"
+    NOT_BUILT = "not built"
+    ABSENT = "absent"
+
+
+MEANING = {
+    Outcome.OK: "right in both modes as released, and after `wrap_blocks`",
+    Outcome.REPAIRED: "wrong or without checkpointing as released, and right after `wrap_blocks`",
+    Outcome.REFUSED: "`wrap_blocks` refuses the class, or a call of it, with a sentence",
+    Outcome.FAILED: "something is wrong after `wrap_blocks`",
+    Outcome.NOT_BUILT: "no tiny model with a working step could be made",
+    Outcome.ABSENT: "the release has no such class",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure one release. Return 0; 1 where something stays wrong; 2 where it could not run."""
-    options = _options(arguments)
-    release = version("transformers")
-    if release not in RELEASES:
-        print(f"release_table: transformers {release} is none of {', '.join(RELEASES)}.", file=sys.stderr)
-        return 2
+    """Measure the installed release. Return 1 where something stays wrong, 2 where it could not run."""
+    options = options_of("release_table", __doc__, arguments)
+    release = installed("transformers")["transformers"]
     try:
+        if release not in RELEASES:
+            raise CommandFailed(f"transformers {release} is none of {', '.join(RELEASES)}")
         column = measure(options.jobs)
     except CommandFailed as error:
         print(f"release_table: {error}.", file=sys.stderr)
         return 2
-    columns = read_columns() if FIGURES.exists() else {}
-    write_columns({**columns, release: column})
-    PAGE.write_text(page(read_columns()), encoding="utf-8")
-    counts = Counter(column.outcomes.values())
-    counted = (f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-    print(f"transformers {release}: {', '.join(counted)}")
-    return int(column.failed)
+    columns = {**PAGE.read(), release: column}
+    PAGE.write({each: columns[each] for each in RELEASES if each in columns})
+    counts = Counter(column["outcomes"].values())
+    print(f"transformers {release}: {', '.join(f'{counts[kind]} {kind}' for kind in Outcome if counts[kind])}")
+    return int(failed(column))
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="release_table", description=(__doc__ or "").partition("\n")[0])
+def options_of(program: str, doc: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the options that `release` has too."""
+    parser = argparse.ArgumentParser(program, description=(doc or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default: 2)")
+    parser.add_argument("--no-tests", action="store_true", help="leave the project's own tests out")
     return parser.parse_args(arguments)
 
 
-def measure(jobs: int) -> Column:
-    """The column of the installed release. Raises CommandFailed where `verify` ends without a report."""
+def measure(jobs: int) -> dict[str, Any]:
+    """Make the column of the installed release. Raises CommandFailed where `verify` ends without a report."""
     models = installed_models()
-    defined = defined_in(models)
-    document = verify([name for name in CLASSES if name in defined], jobs)
-    reports = {report.label: report for report in map(report_of, document["reports"])}
-    outcomes = {label: outcome_of(reports[label]) for label in label_order(list(reports))}
-    reasons = {label: reason for label in outcomes if (reason := reason_of(reports[label]))}
-    return Column(document["versions"], outcomes, reasons, **repair_source(models, jobs))
-
-
-def defined_in(models: Path) -> set[str]:
-    """The classes of all modeling files, read without importing them."""
-    texts = (path.read_text(encoding="utf-8") for path in models.rglob("modeling_*.py"))
-    return {name for text in texts for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE)}
-
-
-def verify(names: Sequence[str], jobs: int) -> Mapping[str, Any]:
-    """The document of `ckpt_surgery verify --fix`. Raises CommandFailed where it ends without one."""
+    texts = (path.read_text(encoding="utf-8") for path in models.rglob("modeling_*.py"))  # none is imported
+    defined = {name for text in texts for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE)}
     with tempfile.TemporaryDirectory(prefix="release-table-") as folder:
-        words = [*names, "--levels", ",".join(QUICK_LEVELS), "--jobs", str(jobs)]
-        document: dict[str, Any] = json.loads(written_by_verify(words, "json", Path(folder) / "report.json"))
-        return document
+        words = [*(name for name in CLASSES if name in defined), "--levels", ",".join(QUICK_LEVELS)]
+        document = json.loads(written_by_verify([*words, "--jobs", str(jobs)], "json", Path(folder) / "report.json"))
+    reports = {report.label: report for report in map(report_of, document["reports"])}
+    order = sorted(reports, key=lambda label: (CLASSES.index(label.partition(" (")[0]), label))
+    with copied(models) as folder_of_copy:
+        before = check([models], jobs=jobs)
+        apply([folder_of_copy], jobs=jobs)
+        after = check([folder_of_copy], jobs=jobs)
+    return {
+        "versions": document["versions"],
+        "outcomes": {label: outcome_of(reports[label]) for label in order},
+        "reasons": {label: reason for label in order if (reason := reason_of(reports[label]))},
+        "files": before.files,
+        "before": tally(before),
+        "after": tally(after),
+    }
 
 
 def written_by_verify(words: Sequence[str], form: str, file: Path) -> str:
-    """What `ckpt_surgery verify --fix` writes to `file` in this form. Raises CommandFailed where that is nothing."""
+    """Return what `ckpt_surgery verify --fix` writes to `file` in this form. Raises CommandFailed."""
     file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "ckpt_surgery", "verify", *words, "--fix", "--exit-zero"]
     # It ends with 2 where a class is not built, and its report says so.
-    ended = stopwatch.measure([*command, "--output-format", form, "--output", file], folder=ROOT, accept=(0, 2))
+    ended = run_command([*command, "--output-format", form, "--output", file], folder=ROOT, accept=(0, 2))
     if not file.is_file():
         raise CommandFailed(f"verify wrote no report: {ended.errors.strip().rpartition(chr(10))[2]}")
     return file.read_text(encoding="utf-8")
 
 
-def repair_source(models: Path, jobs: int) -> Mapping[str, Any]:
-    """What `check` finds in a folder of models, and in a copy of it after `apply`."""
-    before = check([models], jobs=jobs)
-    with copied(models) as folder:
-        apply([folder], jobs=jobs)
-        after = check([folder], jobs=jobs)
-    return {"files": before.files, "before": tally(before), "after": tally(after)}
-
-
 @contextmanager
 def copied(models: Path) -> Iterator[Path]:
-    """A copy of the folder of models, with the package around it, that is gone afterwards."""
+    """Copy the folder of models, with the package around it; the copy is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="release-table-") as scratch:
         copy = Path(scratch) / models.parent.name
         shutil.copytree(models.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -129,10 +170,97 @@ def copied(models: Path) -> Iterator[Path]:
 
 
 def tally(result: CheckResult) -> dict[str, int]:
-    """The findings of a check by applicability."""
-    counts = Counter(str(finding.applicability) for finding in result.findings)
-    return dict(sorted(counts.items()))
+    """Count the findings of a check by applicability."""
+    return dict(sorted(Counter(str(finding.applicability) for finding in result.findings).items()))
 
 
+def failed(column: Mapping[str, Any]) -> bool:
+    """Tell whether something is left that this project should have repaired."""
+    return Outcome.FAILED in column["outcomes"].values() or column["after"].get("safe", 0) > 0
+
+
+def outcome_of(report: Report) -> Outcome:
+    """Return the outcome of a class that was examined as released and after `wrap_blocks`."""
+    repaired = report.repair.status if report.repair else "not repaired"
+    if report.status == "not built":
+        return Outcome.NOT_BUILT
+    if repaired == "refused":
+        return Outcome.REFUSED
+    if repaired == "ok":
+        return Outcome.OK if report.status == "ok" else Outcome.REPAIRED
+    return Outcome.FAILED
+
+
+def reason_of(report: Report) -> str:
+    """Say why the outcome is not ok, on one line of plain text; empty where it is."""
+    outcome = outcome_of(report)
+    if outcome is Outcome.OK:
+        return ""
+    if outcome is Outcome.NOT_BUILT:
+        return portable(report.problem)
+    shown = report if outcome is Outcome.REPAIRED else report.repaired
+    said = list(report.repair.refusals) if outcome is Outcome.REFUSED and report.repair else []
+    for modes, fault in shown.merged_faults:
+        cause = f"{fault.cause} {fault.rule}".strip() or str(fault)
+        said.append(f"{cause} ({' and '.join(mode.replace('_', '-') for mode in modes)})")
+    if not said:
+        said = [
+            shown.problem or ("it was not tried" if report.supported else "It claims no support for checkpointing.")
+        ]
+    return portable("; ".join(dict.fromkeys(said)))
+
+
+def sections(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the sections of the page, of a column for each release."""
+    seen = {label: None for column in columns.values() for label in column["outcomes"]}
+    labels = [label for name in CLASSES for label in seen if label.partition(" (")[0] == name]
+    outcomes = {
+        label: [column["outcomes"].get(label, Outcome.ABSENT) for column in columns.values()] for label in labels
+    }
+    torches = sorted({column["versions"].get("torch", "") for column in columns.values()})
+    yield "# The most used classes, by release of transformers"
+    yield (
+        f"{len(CLASSES)} classes: the most used families, and those that some release got wrong. Each is a tiny model "
+        "with random weights, trained as released, non-reentrant and reentrant, and after `wrap_blocks`, beside a run "
+        f"without checkpointing (torch {listed(torches)}). `make releases` measures it: `ckpt_surgery verify --fix` "
+        "in an environment for each release."
+    )
+    yield markdown_table(["result", "meaning"], [[outcome, meaning] for outcome, meaning in MEANING.items()])
+    yield "## Live models"
+    counts = [
+        [f"**{kind}**", *(str(sum(outcomes[label][at] == kind for label in labels)) for at in range(len(columns)))]
+        for kind in Outcome
+    ]
+    yield markdown_table(["class", *columns], [*([code(label), *outcomes[label]] for label in labels), *counts])
+    rows = []
+    for label in labels:  # each reason once, with the releases in which it holds
+        releases: dict[tuple[str, str], list[str]] = {}
+        for at, (release, column) in enumerate(columns.items()):
+            if reason := column["reasons"].get(label):
+                releases.setdefault((outcomes[label][at], reason), []).append(release)
+        rows += [[code(label), ", ".join(where), result, prose(why)] for (result, why), where in releases.items()]
+    yield titled("## Why", markdown_table(["class", "releases", "result", "reason"], rows) if rows else "")
+    yield "## Source"
+    yield (
+        "What `check` finds in all models of the release, and in a copy that `apply` has repaired. `apply` repairs "
+        "the safe ones; the unsafe ones are faults for a person, and the others none. A repair may bring another "
+        "finding to light."
+    )
+    kinds = {f"{kind} findings": (kind,) for kind in Applicability} | {"**findings**": tuple(Applicability)}
+    changes = [[title, *(_change(column, *some) for column in columns.values())] for title, some in kinds.items()]
+    files = ["files", *(f"{column['files']:,}" for column in columns.values())]
+    yield markdown_table(["", *columns], [files, *changes])
+
+
+def _change(column: Mapping[str, Any], *kinds: str) -> str:
+    before, after = (sum(column[side].get(kind, 0) for kind in kinds) for side in ("before", "after"))
+    return f"{before:,} → {after:,}"
+
+
+PAGE = Page(
+    "releases",
+    "<!-- Written by `make releases`, and by `python -m docs.generate` from releases.json. -->",
+    sections,
+)
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def console_of(plain_width: int) -> Console:
-    """The standard output, `plain_width` columns wide where it is no terminal."""
+    """Return the standard output, `plain_width` columns wide where it is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=plain_width)
 
 
 def progress_bar() -> AbstractContextManager[Progress | None]:
-    """A progress bar on stderr where that is a terminal."""
+    """Make a progress bar on stderr where that is a terminal."""
     console = Console(stderr=True)
     return StepBar(console) if console.is_terminal else nullcontext()
 

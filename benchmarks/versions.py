@@ -1,9 +1,10 @@
 """Try every door of the product with the torch and transformers that are installed, and note it in docs/coverage.
 
+    python -m benchmarks.versions versions.jsonl --page
+
 Tiny models of the most used classes go through `wrap_blocks`, `verify`, `explain`, `plan`, `save`, offload,
 `long_context`, `torch.compile` and `run`; the planted faults of the tests are looked for, with `--every N` each N-th.
-Writes the row of these versions in docs/coverage/versions.json, and docs/coverage/versions.md anew; what `--doors`
-leaves out stays there as it was. About ten minutes on two cores.
+What was tried with the same versions before, and is not now, stays on the page. Exits with 1 where something fails.
 """
 
 from __future__ import annotations
@@ -15,20 +16,17 @@ import platform
 import re
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from packaging.version import Version
 
-from benchmarks import stopwatch
-from benchmarks.stopwatch import CommandFailed
-from benchmarks.versions_report import DOORS, FIGURES, PAGE, Row, page, read_rows, write_rows
+from benchmarks.stopwatch import measure
+from benchmarks.survey import ROOT, Page, Row, Survey, tiny
 from ckpt_surgery.measure.versions import installed_versions
-from ckpt_surgery.text import error_line
+from ckpt_surgery.text import code, markdown_table
 
 CLASSES = (
     "LlamaForCausalLM",
@@ -52,8 +50,8 @@ _TRIED_WITH: Mapping[str, Sequence[str]] = {
 PLANTED = "tests/measure/test_planted.py"
 _MOST_APART = 1e-4
 _LITTLE = 1e-3
-_FAILED = re.compile(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", re.MULTILINE)
-_SKIPPED = re.compile(r"(\d+) skipped")
+FAILED = re.compile(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", re.MULTILINE)
+SKIPPED = re.compile(r"(\d+) skipped")
 _SCRIPT = """\
 import torch, transformers
 from ckpt_surgery import tiny_config
@@ -72,64 +70,25 @@ print("trained")
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the installed versions. Return 0; 1 where something does not work; 2 where it could not run."""
-    options = _options(arguments)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    warnings.simplefilter("ignore")
-    import torch
-    import transformers
+DOORS: Mapping[str, str] = {
+    "wrap": "gradients after `wrap_blocks` equal those of a step without checkpointing, and less is kept",
+    "verify": "`verify` finds nothing wrong after `wrap_blocks`",
+    "explain": "`explain` tells to the byte what a step keeps",
+    "plan": "`plan` finds a way to a lower peak, with which gradients are equal but for rounding",
+    "save": '`wrap_blocks(save=["attention"])`: gradients are equal',
+    "offload": '`wrap_blocks(offload="cpu")`: gradients are equal',
+    "long_context": "`long_context`: gradients are equal but for rounding",
+    "compile": "`torch.compile` after `wrap_blocks`: gradients are equal but for rounding",
+    "compiled save": "`torch.compile` of the model, and of each block, after `wrap_blocks(save=...)`: gradients are "
+    "equal but for rounding, and the backward runs fewer products for each block than without `save`",
+    "run": "a script that trains the model ends under `ckpt_surgery run`, with every block proved",
+}
+"""What is tried with every class, by column, and what has to come out of it."""
 
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    versions = {"python": platform.python_version(), **installed_versions()}
-    versions.pop("ckpt-surgery", None)
-    worked: dict[str, list[str]] = {door: [] for door in options.doors}
-    reasons: dict[str, dict[str, str]] = {}
-    for door in options.doors:
-        for name in _TRIED_WITH.get(door, CLASSES):
-            print(f"versions: {door} {name}", file=sys.stderr, flush=True)
-            if why := tried(TRIALS[door], name):
-                reasons.setdefault(door, {})[name] = why
-            else:
-                worked[door].append(name)
-    try:
-        faults, missed = planted(options.every) if options.every else (0, ())
-    except CommandFailed as error:
-        print(f"versions: {error}.", file=sys.stderr)
-        return 2
-    row = Row(versions, worked, reasons, faults, missed)
-    kept = {other.key: other for other in (read_rows() if FIGURES.exists() else [])}
-    row = row.after(kept[row.key]) if row.key in kept else row
-    write_rows(list({**kept, row.key: row}.values()))
-    PAGE.write_text(page(read_rows()), encoding="utf-8")
-    print(page([row]))
-    return int(row.wrong)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="versions", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--every", type=int, default=5, metavar="N", help="each N-th planted fault (default: 5; 0: none)"
-    )
-    parser.add_argument(
-        "--doors", nargs="+", choices=DOORS, default=list(DOORS), help="try these alone (default: all)"
-    )
-    return parser.parse_args(arguments)
-
-
-def tried(trial: Callable[[Any, Mapping[str, Any]], None], name: str) -> str:
-    """Why a trial fails with a tiny model of this class; "" where it works."""
-    import transformers
-
-    from ckpt_surgery import tiny_model
-
-    try:
-        tiny = tiny_model(getattr(transformers, name))
-        trial(tiny.model.train(), tiny.inputs)
-    except Exception as error:  # whatever it is belongs into the table
-        return error_line(error)[:300]
-    return ""
+_WHAT = """\
+The whole test suite runs with torch 2.13.0 and transformers 5.23.0 and 4.57.6. With other versions tiny models of the
+most used classes go through these doors, on the processor, and `verify` looks for faults that were planted into the
+checkpointing of transformers 5: for all of them, or for every fifth. A door added later was not tried with all."""
 
 
 def _wrap(model: Any, inputs: Mapping[str, Any], **options: Any) -> None:
@@ -218,7 +177,7 @@ def _compiled_save(model: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _products(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
+    """Return the gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
     import torch
 
     from ckpt_surgery.measure.loss import loss_of
@@ -238,7 +197,7 @@ def _run(model: Any, inputs: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         script = Path(folder) / "train.py"
         script.write_text(_SCRIPT.format(name=type(model).__name__), encoding="utf-8")
-        ended = stopwatch.measure([sys.executable, "-m", "ckpt_surgery", "run", script], folder=ROOT, keep=20_000)
+        ended = measure([sys.executable, "-m", "ckpt_surgery", "run", script], folder=ROOT, keep=20_000)
     said = ended.output + ended.errors
     assert "trained" in said, "the script did not end"
     assert "blocks proved" in said, f"nothing is proved: {' '.join(said.split())[-200:]}"
@@ -259,7 +218,7 @@ TRIALS: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
 
 
 def gradients(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The gradients of a step of a model as it stands, and the bytes that it keeps."""
+    """Return the gradients of a step of a model as it stands, and the bytes that it keeps."""
     from ckpt_surgery.measure.step import run_step
     from ckpt_surgery.measure.switch import as_it_stands
 
@@ -286,15 +245,133 @@ def _same(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, most: float = 0
             assert apart <= most, f"the gradient of {name} is {apart:.2g} apart"
 
 
-def planted(every: int) -> tuple[int, tuple[str, ...]]:
-    """How many planted faults were tried, and which were missed. Raises CommandFailed where the tests don't run."""
+def planted(every: int) -> Row:
+    """Look for each N-th planted fault: how many were tried, and which were missed. Raises CommandFailed."""
     pytest = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
-    listed = stopwatch.measure([*pytest, "--collect-only", PLANTED], folder=ROOT, keep=2_000_000)
+    listed = measure([*pytest, "--collect-only", PLANTED], folder=ROOT, keep=2_000_000)
     chosen = [line for line in listed.output.splitlines() if "::" in line and "[" in line][::every]
-    ran = stopwatch.measure([*pytest, "-rfE", *chosen], folder=ROOT, accept=(0, 1), keep=2_000_000)
-    skipped = _SKIPPED.search(ran.output)  # those that cannot be planted into this release
-    return len(chosen) - int(skipped[1] if skipped else 0), tuple(_FAILED.findall(ran.output))
+    ran = measure([*pytest, "-rfE", *chosen], folder=ROOT, accept=(0, 1), keep=2_000_000)
+    skipped = SKIPPED.search(ran.output)  # those that cannot be planted into this release
+    return {"faults": len(chosen) - int(skipped[1] if skipped else 0), "missed": FAILED.findall(ran.output)}
 
 
+def cases() -> list[str]:
+    """Return the doors with the classes that go through them, and the planted faults."""
+    return [*(f"{door}: {name}" for door in DOORS for name in _TRIED_WITH.get(door, CLASSES)), "planted"]
+
+
+def tried(every: int, case: str) -> Row:
+    """Try one door with one class, or the planted faults."""
+    if case == "planted":
+        return planted(every)
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    door, _, name = case.partition(": ")
+    made = tiny(name)
+    TRIALS[door](made.model, made.inputs)
+    return {}
+
+
+def key(row: Row) -> tuple[Version, Version, Version]:
+    """Return torch, transformers and Python, by which rows of the page are told apart and ordered."""
+    torch, transformers, python = (Version(row["versions"][name]) for name in ("torch", "transformers", "python"))
+    return Version(torch.public), transformers, python
+
+
+def figures_of(rows: Sequence[Row], kept: Sequence[Row]) -> tuple[Row, list[Row]]:
+    """Return the row of what was tried, and with it all rows; what only an earlier try of its versions tried stays."""
+    versions = {"python": platform.python_version(), **installed_versions()}
+    versions.pop("ckpt-surgery", None)
+    worked: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, str]] = {}
+    found: dict[str, Any] = {"faults": 0, "missed": []}
+    for row in rows:
+        door, _, name = row["case"].partition(": ")
+        if door == "planted":
+            problem = [row["problem"]] if "problem" in row else []
+            found = {"faults": row.get("faults", 0), "missed": [*row.get("missed", ()), *problem]}
+            continue
+        worked.setdefault(door, [])
+        if "problem" in row:
+            reasons.setdefault(door, {})[name] = row["problem"]
+        else:
+            worked[door].append(name)
+    made = {"versions": versions, "worked": worked, "reasons": reasons, **found}
+    others = {key(row): row for row in kept}
+    if earlier := others.get(key(made)):
+        before = {door: why for door, why in earlier["reasons"].items() if door not in worked}
+        made |= {"worked": {**earlier["worked"], **worked}, "reasons": {**before, **reasons}}
+        made |= {} if found["faults"] else {name: earlier[name] for name in found}
+    return made, sorted({**others, key(made): made}.values(), key=key)
+
+
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page."""
+    rows = [(*map(str, key(row)), row) for row in sorted(figures["rows"], key=key)]
+    yield "# Versions of torch and transformers"
+    yield _WHAT
+    table = [
+        [
+            *versions,
+            f"{row['faults'] - len(row['missed']):,} of {row['faults']:,}" if row["faults"] else "not tried",
+            *(_share(row, door) for door in DOORS),
+        ]
+        for *versions, row in rows
+    ]
+    titles = ["torch", "transformers", "Python", "tests of planted faults passed", *DOORS]
+    yield markdown_table(titles, table)
+    yield "\n".join(f"- {door}: {meaning}." for door, meaning in DOORS.items())
+    yield "## What does not work"
+    failures = [
+        f"- torch {torch}, transformers {transformers}: {what}"
+        for torch, transformers, _, row in rows
+        for what in (
+            *(f"{code(fault)} fails." for fault in row["missed"]),
+            *(f"{door} of {code(name)}: {why}" for door, each in row["reasons"].items() for name, why in each.items()),
+        )
+    ]
+    yield "\n".join(failures) or "Nothing that is known."
+
+
+def _share(row: Row, door: str) -> str:
+    if door not in row["worked"]:
+        return "not tried"
+    worked = len(row["worked"][door])
+    return f"{worked} of {worked + len(row['reasons'].get(door, {}))}"
+
+
+def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
+    """Print the page of what was tried alone, and tell whether something does not work."""
+    made, every = figures_of(rows, PAGE.read()["rows"])
+    if page:
+        PAGE.write({"rows": every})
+    print(PAGE.text({"rows": [made]}))
+    return bool(made["missed"]) or any(made["reasons"].values())
+
+
+def prepare() -> None:
+    """Import what all classes import, without a network."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    tiny(CLASSES[0])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try the installed versions."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--every", type=int, default=5, metavar="N", help="each N-th planted fault (default: 5)")
+    options, _ = parser.parse_known_args(arguments)
+    work = partial(tried, options.every)
+    survey = Survey("versions", __doc__, cases, work, conclude, prepare, seconds=3600.0, shuffled=False)
+    return survey.main(arguments, [parser])
+
+
+PAGE = Page(
+    "versions",
+    "<!-- Written by `python -m benchmarks.versions`, and by `python -m docs.generate` from versions.json. -->",
+    sections,
+)
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,13 +1,15 @@
 """What do `check` and `apply` do to public code that is not transformers' own?
 
-Fetches pinned wheels from PyPI (see `releases`), runs `check` on each, and `apply` on copies, safe and unsafe. Every
-changed file must compile, a second run must change nothing, and a module that could be imported must still be so.
-Writes docs/coverage/wild.json and docs/coverage/wild.md. A few minutes on two cores, once the wheels are there.
-With `--repositories FOLDER` the git checkouts in a folder are measured instead, each named `owner+name`; nothing of
-theirs is imported.
+    python -m benchmarks.wild wild.jsonl --page
+    python -m benchmarks.wild repositories.jsonl --page --repositories FOLDER
 
-The rules never run what they read. To see whether a changed module still imports, this script imports it, in a process
-of its own: run it where that is acceptable, or with `--no-imports`.
+Fetches pinned wheels from PyPI (see `releases`), runs `check` on each, and `apply` on copies, safe and unsafe. Every
+changed file must compile, a second run must change nothing, and a module that could be imported must still be so. With
+`--repositories` the git checkouts in a folder are measured, each named `owner+name`. Exits with 1 where a repair
+failed.
+
+The rules never run what they read. To see whether a changed module still imports, it is imported in a process of its
+own: run this where that is acceptable, or with `--no-imports`; nothing of a repository is imported.
 """
 
 from __future__ import annotations
@@ -16,164 +18,117 @@ import argparse
 import ast
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.releases import WHEEL_SHA256, ReleaseError, fetch_wheel
-from benchmarks.screen import progress_bar
-from benchmarks.wild_report import FIGURES, PAGE, Package, Repair, Wild, page, read_wild, write_wild
+from benchmarks.survey import Page, Row, Survey, installed
 from ckpt_surgery import apply, check
-from ckpt_surgery.static.results import ApplyResult, CheckResult, Progress
+from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
+from tests.releases import WHEEL_SHA256, fetch_wheel
 
 PART_OF = {"fla_core": "flash_linear_attention"}
 """Distributions that install into the folders of another."""
 IMPORTED_ALONG = frozenset({"certifi", "charset_normalizer", "requests", "urllib3"})
 """Distributions that are not measured: diffusers needs them to be imported, and transformers does not bring them."""
 IMPORT_SECONDS = 300
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the packages. Return 0; 1 where a repair failed; 2 where a package could not be had."""
-    options = _options(arguments)
-    if options.repositories:
-        return _measure_repositories(options.repositories, options.jobs)
-    wheels = wheels_by_package()
-    unknown = [name for name in options.packages if name not in wheels]
-    if unknown:
-        print(f"wild: {unknown[0]} is none of {', '.join(wheels)}.", file=sys.stderr)
-        return 2
-    names = options.packages or list(wheels)
-    packages = dict(read_wild().packages) if options.packages and FIGURES.exists() else {}
+IMPORT = """\
+import contextlib, importlib, json, sys
+def failure(name):
     try:
-        with progress_bar() as progress:
-            for done, name in enumerate(names):
-                if progress:
-                    progress("packages", done, len(names))
-                folders = [fetch_wheel(wheel) for wheel in wheels[name]]
-                release = wheels[name][0].split("-")[1]
-                packages[name] = measure(folders, release, options.jobs, progress, imports=options.imports)
-                if not progress:
-                    print(f"{name}: {_summary(packages[name])}", flush=True)
-    except ReleaseError as error:
-        print(f"wild: {error}.", file=sys.stderr)
-        return 2
-    write_wild(Wild(_versions(), packages, read_wild().repositories if FIGURES.exists() else {}))
-    PAGE.write_text(page(read_wild()), encoding="utf-8")
-    failed = [name for name in names if packages[name].failed]
-    print(f"{len(names)} packages; a repair failed in {', '.join(failed) or 'none'}.")
-    return int(bool(failed))
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="wild", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="measure these anew (default: all)")
-    parser.add_argument("--repositories", type=Path, metavar="FOLDER", help="measure the git checkouts in a folder")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default: 2)")
-    parser.add_argument("--no-imports", dest="imports", action="store_false", help="import no changed module")
-    return parser.parse_args(arguments)
-
-
-def _measure_repositories(folder: Path, jobs: int) -> int:
-    """Measure the git checkouts in a folder, and write the page with them in place of those before."""
-    measured: dict[str, Package] = {}
-    try:
-        for checkout in sorted(path for path in folder.iterdir() if (path / ".git").exists()):
-            name = checkout.name.replace("+", "/")
-            measured[name] = measure([checkout], _commit(checkout), jobs, imports=False)
-            print(f"{name}: {_summary(measured[name])}", flush=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"wild: {folder} cannot be measured: {error}.", file=sys.stderr)
-        return 2
-    if not measured:
-        print(f"wild: there is no git checkout in {folder}.", file=sys.stderr)
-        return 2
-    wild = replace(read_wild(), repositories=measured)
-    write_wild(wild)
-    PAGE.write_text(page(wild), encoding="utf-8")
-    return int(any(repository.failed for repository in measured.values()))
-
-
-def _commit(checkout: Path) -> str:
-    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        said = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    return ""
+sys.path[0] = sys.argv[1]
+with contextlib.redirect_stdout(sys.stderr):
+    reasons = {name: failure(name) for name in sys.stdin.read().split()}
+print(json.dumps(reasons))
+"""
+"""Imports the modules named on standard input from a folder, and prints for each why it cannot be, as JSON."""
+COMMANDS = {"safe": "apply", "unsafe": "apply --unsafe"}
+"""The two repairs, and the commands that make them."""
 
 
 def wheels_by_package() -> dict[str, list[str]]:
-    """The pinned wheels of each package that is measured, its own first."""
+    """Return the pinned wheels of each package that is measured, its own first."""
     wheels: dict[str, list[str]] = {}
-    for wheel in sorted(WHEEL_SHA256, key=lambda wheel: _distribution(wheel) in PART_OF):
-        name = _distribution(wheel)
+    for wheel in sorted(WHEEL_SHA256, key=lambda wheel: wheel.partition("-")[0] in PART_OF):
+        name = wheel.partition("-")[0]
         if name not in IMPORTED_ALONG:
             wheels.setdefault(PART_OF.get(name, name), []).append(wheel)
     return dict(sorted(wheels.items()))
 
 
-def _distribution(wheel: str) -> str:
-    return wheel.partition("-")[0]
+def measure_package(name: str, *, imports: bool = True) -> Row:
+    """Fetch a package and measure it. Raises ReleaseError where it cannot be had."""
+    wheels = wheels_by_package()[name]
+    return measure([fetch_wheel(wheel) for wheel in wheels], wheels[0].split("-")[1], imports=imports)
 
 
-def imported_along() -> list[Path]:
-    """Folders with distributions that changed modules may need. Raises ReleaseError where one cannot be had."""
-    return [fetch_wheel(wheel) for wheel in WHEEL_SHA256 if _distribution(wheel) in IMPORTED_ALONG]
+def measure_repository(folder: Path, name: str) -> Row:
+    """Measure a git checkout."""
+    checkout = folder / name.replace("/", "+")
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return measure([checkout], commit, imports=False)
 
 
-def measure(
-    folders: Sequence[Path], release: str, jobs: int, progress: Progress | None = None, *, imports: bool = True
-) -> Package:
-    """What `check` finds in a package that lies in these folders, and what `apply` does to copies of it."""
+def measure(folders: Sequence[Path], release: str, *, imports: bool = True) -> Row:
+    """Run `check` on the package that lies in these folders, and `apply` on copies of it."""
     with tempfile.TemporaryDirectory(prefix="wild-") as scratch:
-        before, safe, unsafe = (Path(scratch).resolve() / name for name in ("before", "safe", "unsafe"))
-        for copy in (before, safe, unsafe):
+        before, *copies = (Path(scratch).resolve() / name for name in ("before", *COMMANDS))
+        for copy in (before, *copies):
             for folder in folders:
                 ignored = shutil.ignore_patterns("__pycache__", ".*")
                 shutil.copytree(folder, copy, symlinks=True, ignore=ignored, dirs_exist_ok=True)
-        checked = check([before], jobs=jobs, cache=False, progress=progress)
-        changed = {copy: _repair(copy, jobs, progress, unsafe=copy is unsafe) for copy in (safe, unsafe)}
-        modules = {copy: [_module(path) for path in paths] for copy, (paths, _) in changed.items()} if imports else {}
-        reasons = _import_failures(before, {name for names in modules.values() for name in names})
-        importable = {name for name, reason in reasons.items() if not reason}
-        repairs = [
-            _imported(repair, copy, importable.intersection(modules.get(copy, ())))
-            for copy, (_, repair) in changed.items()
-        ]
-        return Package(
-            version=release,
-            requires=_required_transformers(before),
-            files=checked.files,
-            seconds=round(checked.seconds, 1),
-            findings=_tally(checked),
-            safe=repairs[0],
-            unsafe=repairs[1],
-            skipped=dict(sorted(Counter(filter(None, reasons.values())).items())),
-        )
+        checked = check([before], cache=False)
+        findings: dict[str, Counter[str]] = {}
+        for finding in checked.findings:
+            findings.setdefault(finding.code, Counter())[str(finding.applicability)] += 1
+        repairs = {copy: repair(copy, unsafe=copy.name == "unsafe") for copy in copies}
+        modules = {
+            copy: [p.removesuffix(".py").replace("/", ".") for p in paths] for copy, (paths, _) in repairs.items()
+        }
+        every = {name for names in modules.values() for name in names} if imports else set()
+        reasons = import_failures(before, every)
+        for copy, (_, made) in repairs.items():
+            names = [name for name in modules[copy] if reasons.get(name) == ""]
+            made["broken"] = {name: why for name, why in import_failures(copy, names).items() if why}
+            made["imported"] = len(names) - len(made["broken"])
+        return {
+            "version": release,
+            "requires": required_transformers(before),
+            "files": checked.files,
+            "seconds": round(checked.seconds, 1),
+            "findings": {rule: dict(sorted(kinds.items())) for rule, kinds in sorted(findings.items())},
+            **{copy.name: made for copy, (_, made) in repairs.items()},
+            "skipped": dict(sorted(Counter(filter(None, reasons.values())).items())),
+        }
 
 
-def _repair(copy: Path, jobs: int, progress: Progress | None, *, unsafe: bool) -> tuple[list[str], Repair]:
+def repair(copy: Path, *, unsafe: bool) -> tuple[list[str], dict[str, Any]]:
     """Repair a copy in place, twice; return the paths of the changed files in it, and what can be said of them."""
+    made: dict[str, Any] = {"changed": 0, "unparsed": [], "unsettled": [], "imported": 0, "broken": {}, "crash": ""}
     try:
-        first = apply([copy], unsafe=unsafe, jobs=jobs, progress=progress)
-        second = apply([copy], unsafe=unsafe, jobs=jobs, progress=progress, write=False)
+        results = [apply([copy], unsafe=unsafe), apply([copy], unsafe=unsafe, write=False)]
     except Exception as error:  # whatever a repair dies of is a result here
-        return [], Repair(crash=f"{type(error).__name__}: {error}")
-    changed = _changed(first, copy)
-    unparsed = tuple(path for path in changed if not _compiles(copy / path))
-    return changed, Repair(len(changed), unparsed, tuple(_changed(second, copy)))
-
-
-def _changed(result: ApplyResult, copy: Path) -> list[str]:
-    return sorted(Path(change.path).relative_to(copy).as_posix() for change in result.changes)
+        return [], {**made, "crash": f"{type(error).__name__}: {error}"}
+    changed, again = (
+        sorted(Path(change.path).relative_to(copy).as_posix() for change in result.changes) for result in results
+    )
+    unparsed = [path for path in changed if not _compiles(copy / path)]
+    return changed, {**made, "changed": len(changed), "unparsed": unparsed, "unsettled": again}
 
 
 def _compiles(path: Path) -> bool:
@@ -184,47 +139,32 @@ def _compiles(path: Path) -> bool:
     return True
 
 
-def _imported(repair: Repair, copy: Path, modules: Collection[str]) -> Repair:
-    """The same repair, with what became of the modules that could be imported before."""
-    broken = {name: reason for name, reason in _import_failures(copy, modules).items() if reason}
-    return replace(repair, imported=len(modules) - len(broken), broken=broken)
+def imported_along() -> list[Path]:
+    """Return the folders of distributions that changed modules may need. Raises ReleaseError."""
+    return [fetch_wheel(wheel) for wheel in WHEEL_SHA256 if wheel.partition("-")[0] in IMPORTED_ALONG]
 
 
-def _module(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
-
-
-def _import_failures(folder: Path, modules: Iterable[str]) -> dict[str, str]:
-    """For each module why it cannot be imported from a folder; empty where it can."""
+def import_failures(folder: Path, modules: Collection[str]) -> dict[str, str]:
+    """Say for each module why it cannot be imported from a folder; empty where it can."""
     names = sorted(modules)
     if not names:
         return {}
-    command = [sys.executable, "-B", str(ROOT / "benchmarks" / "import_modules.py"), str(folder)]
     paths = os.pathsep.join([*map(str, imported_along()), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
+    command = [sys.executable, "-B", "-c", IMPORT, str(folder)]
+    options: dict[str, Any] = {"cwd": folder, "env": environment, "timeout": IMPORT_SECONDS, "errors": "replace"}
     try:
-        run = subprocess.run(
-            command,
-            input="\n".join(names),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            cwd=folder,
-            env=environment,
-            timeout=IMPORT_SECONDS,
-        )
+        run = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=False, **options)
+        failures: dict[str, str] = json.loads(run.stdout)
     except subprocess.TimeoutExpired:
         return dict.fromkeys(names, f"not done within {IMPORT_SECONDS} s")
-    try:
-        failures: dict[str, str] = json.loads(run.stdout)
     except ValueError:
         return dict.fromkeys(names, f"the process ended with {run.returncode}")
     return {name: reason.replace(str(folder), "") for name, reason in failures.items()}
 
 
-def _required_transformers(folder: Path) -> str:
-    """The versions of transformers that a package asks for, or that its extras do."""
+def required_transformers(folder: Path) -> str:
+    """Return the versions of transformers that a package asks for, or that its extras do."""
     always: dict[str, None] = {}
     extras: dict[str, None] = {}
     for path in sorted(folder.glob("*.dist-info/METADATA")):
@@ -238,29 +178,131 @@ def _required_transformers(folder: Path) -> str:
     return "; ".join(always or extras)
 
 
-def _tally(result: CheckResult) -> dict[str, dict[str, int]]:
-    counts: dict[str, Counter[str]] = {}
-    for finding in result.findings:
-        counts.setdefault(finding.code, Counter())[str(finding.applicability)] += 1
-    return {code: dict(sorted(kinds.items())) for code, kinds in sorted(counts.items())}
+def failed(package: Row) -> bool:
+    """Tell whether a repaired package is worse than the one that was there, or `apply` is not idempotent."""
+    return any(package[each][key] for each in COMMANDS for key in ("crash", "unparsed", "unsettled", "broken"))
 
 
-def _versions() -> Mapping[str, str]:
-    """Under which versions modules were imported."""
-    versions = {"Python": ".".join(map(str, sys.version_info[:2]))}
-    for name in ("torch", "transformers"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page."""
+    kinds = [*map(str, Applicability)]
+    packages, repositories = figures["packages"], figures["repositories"]
+    every = {**packages, **repositories}
+    versions = listed([f"{name} {version}" for name, version in figures["versions"].items()])
+    yield "# Other packages' code"
+    yield (
+        f"What `check` and `apply` make of {plural(len(packages), 'package')} from PyPI: models and training code "
+        "that are not transformers' own. `python -m benchmarks.wild` fetches pinned wheels and measures them."
+    )
+    yield "## Findings"
+    yield (
+        "`apply` repairs the safe findings. The unsafe ones are for `apply --unsafe` or a person, and the others are "
+        "no faults. The third column says which release of transformers the package asks for."
+    )
+    rows = {name: _row(package) for name, package in every.items()}
+    heads = ["package", "version", "transformers", "files", *kinds, "seconds"]
+    yield markdown_table(heads, [[name, *rows[name]] for name in packages])
+    if repositories:
+        command = "python -m benchmarks.wild --repositories FOLDER"
+        yield f"Public repositories: `{command}` measures the checkouts in a folder."
+        heads = ["repository", "commit", "files", *kinds, "seconds"]
+        yield markdown_table(heads, [[name, rows[name][0], *rows[name][2:]] for name in repositories])
+    yield "### By rule"
+    by_rule = [
+        [name, rule, *(f"{counts.get(kind, 0):,}" for kind in kinds)]
+        for name, package in every.items()
+        for rule, counts in sorted(package["findings"].items())
+    ]
+    yield markdown_table(["package", "rule", *kinds], by_rule)
+    yield "## Repairs"
+    yield (
+        "Files changed on a copy, those of them that do not compile, those that a second run would change, and the "
+        "changed modules that could be imported before: how many can be after, and how many cannot "
+        f"({versions})."
+    )
+    made = [
+        [name, code(COMMANDS[each]), *_counts(package[each], imports=name in packages)]
+        for name, package in every.items()
+        for each in COMMANDS
+        if package[each]["changed"] or package[each]["crash"]
+    ]
+    heads = ["package", "command", "changed", "not compiling", "changed again", "imported", "import broken"]
+    yield markdown_table(heads, made)
+    broken = [
+        [name, code(COMMANDS[each]), *cells]
+        for name, package in every.items()
+        for each in COMMANDS
+        for cells in _broken(package[each])
+    ]
+    yield titled("## What broke", markdown_table(["package", "command", "what", "reason"], broken) if broken else "")
+    skipped = [
+        [name, str(count), prose(reason)]
+        for name, package in every.items()
+        for reason, count in package["skipped"].items()
+    ]
+    table = markdown_table(["package", "modules", "reason"], skipped)
+    yield titled("## Not imported before", table if skipped else "")
 
 
-def _summary(package: Package) -> str:
-    findings = sum(sum(kinds.values()) for kinds in package.findings.values())
-    changed = " and ".join(f"{repair.changed} by {command}" for command, repair in package.repairs.items())
-    return f"{findings} findings in {package.files} files, changed {changed}{'; FAILED' if package.failed else ''}"
+def _row(package: Row) -> list[str]:
+    counts = sum(map(Counter, package["findings"].values()), Counter[str]())
+    figures = [f"{number:,}" for number in (package["files"], *(counts[kind] for kind in Applicability))]
+    return [package["version"], package["requires"], *figures, f"{package['seconds']:.1f}"]
 
 
+def _counts(made: Row, *, imports: bool) -> list[str]:
+    counts = [made["changed"], len(made["unparsed"]), len(made["unsettled"])]
+    return [*map(str, counts), *map(str, (made["imported"], len(made["broken"])) if imports else ("not tried",) * 2)]
+
+
+def _broken(made: Row) -> Iterator[list[str]]:
+    """Say what went wrong; one reason once, with the first module that it holds for and how many others."""
+    if made["crash"]:
+        yield ["crashed", prose(made["crash"])]
+    for what, key in (("does not compile", "unparsed"), ("changes again", "unsettled")):
+        yield from ([what, code(path)] for path in made[key])
+    for reason in dict.fromkeys(made["broken"].values()):
+        first, *others = (module for module, why in made["broken"].items() if why == reason)
+        yield [f"{code(first)}{f' and {len(others)} more' if others else ''}", prose(reason)]
+
+
+def conclude(kind: str, rows: Sequence[Row], known: int, page: bool) -> bool:
+    """Print what became of each package or repository, and tell whether a repair failed."""
+    measured = {row["case"]: {key: row[key] for key in row if key != "case"} for row in rows}
+    whole = {name: row for name, row in sorted(measured.items()) if "problem" not in row}
+    for name, row in measured.items():
+        said = row.get("problem") or f"{sum(sum(each.values()) for each in row['findings'].values())} findings"
+        print(f"{name}: {said}{'; a repair FAILED' if name in whole and failed(row) else ''}")
+    if page:
+        figures = PAGE.read()
+        if kind == "packages":
+            whole = dict(sorted({**figures[kind], **whole}.items()))
+            python = ".".join(platform.python_version_tuple()[:2])
+            figures["versions"] = {"Python": python, **installed("torch", "transformers")}
+        PAGE.write({**figures, kind: whole})
+    return len(whole) < len(measured) or any(map(failed, whole.values()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure packages, or repositories where a folder of them is given."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--repositories", type=Path, metavar="FOLDER", help="measure the git checkouts in a folder")
+    parser.add_argument("--no-imports", dest="imports", action="store_false", help="import no changed module")
+    options, _ = parser.parse_known_args(arguments)
+    kind, cases, work = "packages", list(wheels_by_package()), partial(measure_package, imports=options.imports)
+    if options.repositories:
+        checkouts = sorted(path for path in options.repositories.iterdir() if (path / ".git").exists())
+        kind, cases = "repositories", [path.name.replace("+", "/") for path in checkouts]
+        work = partial(measure_repository, options.repositories)
+    concluded = partial(conclude, kind)
+    survey = Survey("wild", __doc__, lambda: cases, work, concluded, seconds=3600.0, shuffled=False)
+    return survey.main(arguments, [parser])
+
+
+PAGE = Page(
+    "wild",
+    "<!-- Written by `python -m benchmarks.wild`, and by `python -m docs.generate` from wild.json. -->",
+    sections,
+)
 if __name__ == "__main__":
     sys.exit(main())

@@ -47,13 +47,13 @@ def __dir__() -> list[str]:
 
 
 def _needs(home: str) -> tuple[str, ...]:
-    """The packages that a module of ours needs."""
+    """Name the packages that a module of ours needs."""
     modules = (module for module in _NEEDS if home.startswith(f"{__name__}.{module}"))
     return tuple(package for module in modules for package in _NEEDS[module])
 
 
 def _available() -> list[str]:
-    """The public names that can be had here: `help()` and a star import work without torch too."""
+    """List the public names that can be had here: `help()` and a star import work without torch too."""
     from ckpt_surgery.optional import runtime_problem
 
     return [name for name, home in _HOMES.items() if not (needs := _needs(home)) or not runtime_problem(name, needs)]

@@ -28,13 +28,13 @@ _BLOCK_START = re.compile(r"^(?:[-+#]+|\d+(?=[.)]))(?=[.)]?(?:\s|$))")
 
 
 def size(count: int) -> str:
-    """A number of bytes with its unit, such as 1.5 KiB or 200 MiB."""
+    """Format a number of bytes with its unit, such as 1.5 KiB or 200 MiB."""
     unit, divisor = size_unit(count)
     return f"{count} B" if unit == "B" else f"{count / divisor:.{1 if abs(count) < 100 * divisor else 0}f} {unit}"
 
 
 def size_unit(largest: float) -> tuple[str, int]:
-    """The unit in which `largest` bytes are a number below 1024, and its size in bytes."""
+    """Return the unit in which `largest` bytes are a number below 1024, and its size in bytes."""
     power = 0
     while abs(largest) >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1
@@ -42,7 +42,7 @@ def size_unit(largest: float) -> tuple[str, int]:
 
 
 def flops(count: int) -> str:
-    """A number of floating-point operations with its unit, such as 1.5 MFLOP (1000 kFLOP) or 200 GFLOP."""
+    """Format a number of floating-point operations with its unit, such as 1.5 MFLOP (1000 kFLOP) or 200 GFLOP."""
     power = 0
     while abs(count) >= 1000 ** (power + 1) and power < len(_THOUSANDS) - 1:
         power += 1
@@ -51,7 +51,7 @@ def flops(count: int) -> str:
 
 
 def size_in_bytes(said: str) -> int | None:
-    """What a size with its unit, such as 80GB (10**9) or 80 GiB (2**30), is in bytes; None where it is none."""
+    """Read a size with its unit, such as 80GB (10**9) or 80 GiB (2**30), in bytes; None where it is none."""
     match = _SIZE.fullmatch(said.strip())
     if match is None:
         return None
@@ -60,43 +60,43 @@ def size_in_bytes(said: str) -> int | None:
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
-    """The number with its noun: 1 class, 1,200 classes."""
+    """Format a number with its noun: 1 class, 1,200 classes."""
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def one_line(said: object) -> str:
-    """What an error or a text says, on one line."""
+    """Put what an error or a text says on one line."""
     return " ".join(str(said).split())
 
 
 def error_line(error: BaseException) -> str:
-    """An error on one line of at most 300 characters, with its type and without its traceback."""
+    """Put an error on one line of at most 300 characters, with its type and without its traceback."""
     said = one_line(error)
     line = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names as a clause: `a, b and c`."""
+    """Join names as a clause: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """The first few names, and how many more there are."""
+    """List the first few names, and how many more there are."""
     every = list(names)
     more = len(every) - most
     return ", ".join(every[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def ranks_in_words(ranks: Sequence[int], of: int) -> str:
-    """These ranks of a group of `of`: rank 1, ranks 0 and 2, or every rank."""
+    """Name ranks of a group of `of`: rank 1, ranks 0 and 2, or every rank."""
     if len(ranks) == of:
         return "every rank"
     return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
 
 
 def percent(share: float | None) -> str:
-    """A share in per cent, or a dash where there is none."""
+    """Format a share in per cent, or a dash where there is none."""
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
@@ -118,13 +118,13 @@ def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as indented lines with their columns below one another; every row has as many cells."""
+    """Set rows as indented lines with their columns below one another; every row has as many cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [("  " + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
 
 
 def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> list[str]:
-    """The lines of a plain-text table; the column headed `right` is aligned right."""
+    """Return the lines of a plain-text table; the column headed `right` is aligned right."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -153,18 +153,18 @@ class ShownInNotebooks:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table. Its cells are Markdown of one line."""
+    """Return a table in Markdown. Its cells are Markdown of one line."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def code(text: str) -> str:
-    """A name as code on one line. A backtick becomes a quote: what has to be exact stands in a fenced block."""
+    """Format a name as code on one line. A backtick becomes a quote: what has to be exact stands in a fenced block."""
     return f"`{one_line(text).replace('`', chr(39))}`"
 
 
 def prose(text: str) -> str:
-    """A sentence on one line: what stands between two single backticks stays code, all else is plain.
+    """Put a sentence on one line: what stands between two single backticks stays code, all else is plain.
 
     Nobody is called and no issue is linked: `@name` and `#12` become code.
     """
@@ -177,12 +177,12 @@ def prose(text: str) -> str:
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list of items that are Markdown of one line each."""
+    """Return a list of items that are Markdown of one line each."""
     return "\n".join(f"- {item}" for item in items)
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A block that shows `text` as it is: its fence is longer than any run of backticks inside."""
+    """Return a block that shows `text` as it is: its fence is longer than any run of backticks inside."""
     fence = "`" * max(3, 1 + _longest_run(text))
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
@@ -203,7 +203,7 @@ def paragraphs(*pieces: str) -> str:
 
 
 def folded(summary: str, body: str) -> str:
-    """A part that opens on a click. The summary is plain text, the body Markdown."""
+    """Return a part that opens on a click. The summary is plain text, the body Markdown."""
     return f"<details>\n<summary>{html.escape(summary, quote=False)}</summary>\n\n{body}\n\n</details>"
 
 
@@ -222,7 +222,7 @@ def _escaped(text: str) -> str:
 
 
 def _guarded(start: str) -> str:
-    """The start of a line that would make it a heading, a list or a rule."""
+    """Escape the start of a line that would make it a heading, a list or a rule."""
     return f"{start}\\" if start.isdigit() else f"\\{start}"
 
 

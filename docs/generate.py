@@ -20,16 +20,16 @@ import typer
 
 import ckpt_surgery
 from benchmarks import (
-    guard_survey_report,
-    kept_bytes_report,
+    guard_survey,
+    kept_bytes,
     long_context_report,
-    policies_report,
-    release_table_report,
-    versions_report,
-    wild_report,
+    policies,
+    release_table,
+    stacks,
+    versions,
+    wild,
 )
 from benchmarks.faults import report as faults_report
-from benchmarks.stacks import report as stacks_report
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
 from ckpt_surgery.codemods import RULES, Rule
@@ -89,6 +89,8 @@ Import the names of the first three sections from `ckpt_surgery`, and the others
 {sections}"""
 CARDS_BEGIN = "<!-- Written by `python -m docs.generate` from coverage/long_context_cards.json. -->"
 CARDS_END = "<!-- The end of the table. -->"
+SURVEYS = (guard_survey, kept_bytes, policies, release_table, stacks, versions, wild)
+"""Surveys whose pages are made from the json beside them."""
 PACKAGES = ("distributed", "testing", "tiny")
 """Packages whose own `__all__` the Python reference documents."""
 
@@ -101,16 +103,10 @@ def pages() -> dict[str, str]:
         "reference/cli.md": cli_page(),
         "reference/config.md": config_page(),
         "reference/python.md": python_page(),
-        "coverage/releases.md": release_table_report.page(release_table_report.read_columns()),
-        "coverage/stacks.md": stacks_report.page(stacks_report.read_stacks()),
-        "coverage/guard.md": guard_survey_report.page(guard_survey_report.read_guard()),
-        "coverage/kept_bytes.md": kept_bytes_report.page(kept_bytes_report.read()),
-        "coverage/policies.md": policies_report.page(policies_report.read_columns()),
         "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
         "coverage/faults.md": faults_report.page(faults_report.read_table()),
         "how-to/long-context.md": with_cards((DOCS / "how-to" / "long-context.md").read_text(encoding="utf-8")),
-        "coverage/wild.md": wild_report.page(wild_report.read_wild()),
-        "coverage/versions.md": versions_report.page(versions_report.read_rows()),
+        **{f"coverage/{survey.PAGE.name}.md": survey.PAGE.text() for survey in SURVEYS},
     }
 
 

@@ -88,7 +88,7 @@ def read(script: Path) -> Case:
 
 
 def _literal(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """The value of a literal, in which names of earlier ones may stand; None for anything else."""
+    """Return the value of a literal, in which names of earlier ones may stand; None for anything else."""
     if isinstance(node, ast.Dict):
         return {
             _literal(key, known): _literal(value, known)
@@ -120,7 +120,7 @@ def judge(case: Case) -> Result:
 
 
 def _differences(case: Case, door: str, right: Mapping[str, Any], plain: str) -> list[str]:
-    """What one door gave that is not right."""
+    """Return what one door gave that is not right."""
     code, output = _run(case, door)
     expected = right.get("exit", 0)
     lines = [] if code == expected else [f"exit code {code}, not {expected}"]
@@ -137,7 +137,7 @@ def _steps(output: str) -> list[str]:
 
 
 def _run(case: Case, door: str) -> tuple[int, str]:
-    """The exit code of a door, and what it wrote."""
+    """Return the exit code of a door, and what it wrote."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     command = [sys.executable, *(launcher if case.ranks > 1 else ()), *ARGUMENTS[door](str(case.script))]
     environment = {
@@ -155,7 +155,7 @@ def _run(case: Case, door: str) -> tuple[int, str]:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """A row for each case: what it does through each door."""
+    """Make a row for each case: what it does through each door."""
     grid = Table(title="trainings that went wrong for somebody", title_style="bold")
     for heading in ("case", "doors", "as it should be"):
         grid.add_column(heading)

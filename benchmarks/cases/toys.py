@@ -44,7 +44,7 @@ class Stack(nn.Module):
 
 
 def llama(**options: object) -> nn.Module:
-    """A Llama of three layers in training mode, always of the same weights."""
+    """Make a Llama of three layers in training mode, always of the same weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
@@ -54,13 +54,13 @@ def llama(**options: object) -> nn.Module:
 
 
 def tokens() -> dict[str, Tensor]:
-    """A batch for a language model: token ids of shape [2, 12], which are the labels too."""
+    """Make a batch for a language model: token ids of shape [2, 12], which are the labels too."""
     ids = torch.arange(1, 25).reshape(2, 12)
     return {"input_ids": ids, "labels": ids}
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that ask for a gradient."""
+    """Return the parameters that ask for a gradient."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
@@ -91,12 +91,12 @@ def fit(
 
 
 def squares(model: nn.Module) -> Callable[[], Tensor]:
-    """The loss of a `Stack` on random vectors."""
+    """Return the loss of a `Stack` on random vectors."""
     return lambda: model(torch.randn(4, 8, 4)).square().mean()
 
 
 def kept_bytes(run: Callable[[], object]) -> int:
-    """What a forward saves for its backward, in bytes."""
+    """Return what a forward saves for its backward, in bytes."""
     total = 0
 
     def pack(tensor: Tensor) -> Tensor:

@@ -1,18 +1,22 @@
-"""Features that are tensors among the arguments of a block, alone and in containers."""
+"""Features that a block is given or gives: tensors, objects and caches among its arguments, and its outputs."""
 
 from __future__ import annotations
 
+import importlib.util
 import random
-from collections import UserDict
+from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature, linear, scaled
+from benchmarks.fuzz_cases.feature import FEATURES, Feature, Output, linear, of_kind, scaled
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
+
+# arguments
 
 
 class Point(NamedTuple):
@@ -58,7 +62,7 @@ class TensorArgument(Feature):
         self._first: Tensor | None = None
 
     def tensor(self, model: Any, hidden: Tensor) -> Tensor:
-        """The tensor for this forward."""
+        """Return the tensor for this forward."""
         if self._first is None:
             self._first = torch.sin(model.other(hidden))
         return self._first
@@ -148,23 +152,448 @@ class WrittenMask(Feature):
         return scaled(hidden, value)
 
 
-class WrittenAfter(Feature):
-    """A tensor without gradient that is written after the forward, as a buffer of inputs is."""
+# objects
 
-    argument = "inputs_buffer"
+
+class Holder(Feature):
+    """A dictionary through which the first block gives its keys to the others."""
+
+    argument = "shared"
+    unjudged = frozenset({"shared"})
+
+    def build(self, block: Any, index: int) -> None:
+        block.index = index
+        block.keys = linear()
+
+    def begin(self, model: Any) -> None:
+        self.shared: Any = {}
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        return self.shared
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        if block.index == 0:
+            value["keys"] = block.keys(hidden)
+        return hidden * torch.cos(value["keys"])
+
+
+class Collector(Feature):
+    """A list to which every block appends its hidden states; the model uses them."""
+
+    argument = "collected"
+    unjudged = frozenset({"collected"})
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self.through_data = rng.random() < 0.5
+        self.detached = rng.random() < 0.5
 
     def begin(self, model: Any) -> None:
-        self.given = torch.linspace(0, 1, FEATURES)
+        self.collected: list[Tensor] = []
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.given
-
-    def after_forward(self, model: Any) -> None:
-        (self.given.data if self.through_data else self.given).zero_()
+        return self.collected
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(hidden + value)
+        value.append(hidden.detach() if self.detached else hidden * 1)
+        return hidden
+
+    def added_loss(self) -> Tensor | None:
+        return torch.stack(self.collected).square().mean()
+
+
+class ChangedBetween(Feature):
+    """A list of which a number changes from block to block, as the index of the layer does."""
+
+    argument = "progress"
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.given = [0.0]
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        self.given[0] = float(index)
+        return self.given
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return scaled(hidden, value[0])
+
+
+class SwitchedAround(Feature):
+    """A switch outside that is on in the forward of the model, and not in its backward."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.on = False
+
+    def begin(self, model: Any) -> None:
+        self.on = True
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return torch.sin(hidden) if self.on else torch.cos(hidden)
+
+    def after_forward(self, model: Any) -> None:
+        self.on = False
+
+
+class LazyTables(Feature):
+    """Tables that are made when they are first asked for: no cache, although the argument is called like one."""
+
+    argument = "state"
+
+    def begin(self, model: Any) -> None:
+        self.rotary = SimpleNamespace(table=None)
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        return self.rotary
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        if value.table is None:
+            value.table = torch.linspace(0, 1, hidden.shape[1], dtype=hidden.dtype)[:, None]
+        return torch.sin(hidden + value.table)
+
+
+class FunctionArgument(Feature):
+    """A function that holds a layer of the model, or that layer."""
+
+    argument = "function"
+
+    def attach(self, model: Any) -> None:
+        model.called = linear()
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        layer: Callable[[Tensor], Tensor] = model.called
+        return layer if self._variant else lambda values: layer(values)
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return hidden + torch.tanh(value(hidden))
+
+
+# outputs
+
+
+@dataclass
+class BlockOutput:
+    """What a block returns, by name."""
+
+    hidden: Tensor
+    extras: tuple[Tensor, ...] = ()
+
+
+class NamedOutput(NamedTuple):
+    """What a block returns, by name and place."""
+
+    hidden: Tensor
+    extra: Tensor
+
+
+def _complex(block: Any, hidden: Tensor, given: Tensor) -> Any:
+    hidden = hidden.float()
+    return hidden, torch.complex(hidden, torch.sin(hidden))
+
+
+Pack = Callable[[Any, Tensor, Tensor], Any]
+Unpack = Callable[[Any], tuple[Tensor, list[Tensor]]]
+
+
+def _pair(result: Any) -> tuple[Tensor, list[Tensor]]:
+    return result[0], list(result[1:])
+
+
+_OUTPUT_ROWS: dict[str, tuple[Pack, Unpack]] = {
+    "TupleOutput": (lambda b, h, g: (h, None, torch.softmax(h, -1)), lambda result: (result[0], [result[2]])),
+    "UnusedOutput": (lambda b, h, g: (h, torch.softmax(h, -1)), lambda result: (result[0], [])),
+    "DictOutput": (lambda b, h, g: {"h": h, "extra": h.square()}, lambda result: (result["h"], [result["extra"]])),
+    "OrderedOutput": (lambda b, h, g: OrderedDict(h=h, extra=h.square()), lambda r: (r["h"], [r["extra"]])),
+    "DataclassOutput": (
+        lambda b, h, g: BlockOutput(h, (torch.sin(h), h.detach())),
+        lambda result: (result.hidden, list(result.extras)),
+    ),
+    "NamedTupleOutput": (lambda b, h, g: NamedOutput(h, h.exp()), _pair),
+    "NestedOutput": (
+        lambda b, h, g: (h, {"a": [torch.sin(h), (h.detach(), 3)]}),
+        lambda result: (result[0], [result[1]["a"][0], result[1]["a"][1][0]]),
+    ),
+    "SameTensorOutput": (lambda b, h, g: (h, h), lambda result: (result[0], [result[1] * 2])),
+    "ViewOutput": (lambda b, h, g: (h, h[:, 1:].transpose(0, 1)), _pair),
+    "GivenOutput": (lambda b, h, g: (h, g, g[:, :1]), _pair),
+    "WeightOutput": (lambda b, h, g: (h, b.up.weight, b.down.weight[1:]), _pair),
+    "NumberOutput": (
+        lambda b, h, g: [h, float(h.detach().mean()), "text"],
+        lambda result: (result[0] * (1 + 0.1 * result[1]), []),
+    ),
+    "ComplexOutput": (_complex, lambda result: (result[0], [result[1].abs()])),
+}
+
+
+class _Row(Output):
+    """A form of a row of the table."""
+
+    packed: ClassVar[Pack]
+    unpacked: ClassVar[Unpack]
+
+    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
+        return type(self).packed(block, hidden, given)
+
+    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
+        return type(self).unpacked(result)
+
+
+_OUTPUTS: dict[str, type[Output]] = {
+    name: type(name, (_Row,), {"__doc__": name, "packed": staticmethod(pack), "unpacked": staticmethod(unpack)})
+    for name, (pack, unpack) in _OUTPUT_ROWS.items()
+}
+
+
+class TableOutput(Output):
+    """A table that is an attribute of the block, beside what it made."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.returned_table = torch.linspace(0, 1, 8)
+
+    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
+        return hidden * torch.cos(block.returned_table), block.returned_table
+
+    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
+        return result[0] * result[1], [result[1]]
+
+
+class StoredOutput(Output):
+    """What the block returns is also on the block, where the model reads it."""
+
+    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
+        block.output = torch.sin(hidden)
+        return hidden
+
+    def after_block(self, model: Any, hidden: Any, index: int) -> Any:
+        return hidden + 0.1 * model.layers[index].output
+
+
+# caches
+
+
+class Segments:
+    """Keys by layer, in an object that nothing tells to be a cache."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, Tensor] = {}
+
+    def update(self, keys: Tensor, layer: int) -> Tensor:
+        """Return the keys of a layer, old and new."""
+        before = self.layers.get(layer)
+        self.layers[layer] = keys if before is None else torch.cat([before, keys], 1)
+        return self.layers[layer]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """How many keys a layer has."""
+        return self.layers[layer].shape[1] if layer in self.layers else 0
+
+
+class KeyCache(Segments):
+    """The same, called a cache."""
+
+
+class Cache(Segments):
+    """The same, called as the base class of transformers is."""
+
+
+class StaticCache(Cache):
+    """Keys without gradient, written in place into memory that was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: dict[int, int] = {}
+
+    def update(self, keys: Tensor, layer: int) -> Tensor:
+        start = self.lengths.get(layer, 0)
+        memory = self.layers.setdefault(layer, keys.new_zeros(keys.shape[0], 4 * keys.shape[1], keys.shape[2]))
+        before = memory[:, :start].clone()
+        with torch.no_grad():
+            memory[:, start : start + keys.shape[1]] = keys
+        self.lengths[layer] = start + keys.shape[1]
+        return torch.cat([before, keys], 1)
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.lengths.get(layer, 0)
+
+
+_CACHES: dict[str, type[Segments]] = {kind.__name__: kind for kind in (Segments, KeyCache, Cache, StaticCache)}
+_OF_TRANSFORMERS = "DynamicCache"
+_CACHE_KINDS = (*_CACHES, _OF_TRANSFORMERS)
+
+
+def _made(kind: str) -> Any:
+    """Make a new cache; one of our own where transformers is not installed."""
+    if kind in _CACHES or importlib.util.find_spec("transformers") is None:
+        return _CACHES.get(kind, Cache)()
+    import transformers
+
+    return getattr(transformers, kind)()
+
+
+def _updated(cache: Any, keys: Tensor, layer: int) -> Tensor:
+    """Return the keys of a layer, old and new."""
+    updated: Tensor = cache.update(keys, layer) if isinstance(cache, Segments) else cache.update(keys, keys, layer)[0]
+    return updated
+
+
+def _detach(cache: Any) -> None:
+    """Drop the graphs of all keys."""
+    if isinstance(cache, Segments):
+        cache.layers = {layer: keys.detach() for layer, keys in cache.layers.items()}
+        return
+    for layer in filter(lambda layer: layer.get_seq_length(), cache.layers):
+        layer.keys, layer.values = layer.keys.detach(), layer.values.detach()
+
+
+class EmptyCache(Feature):
+    """An empty cache that a block writes its keys into; without one it computes the same."""
+
+    argument = "past_key_values"
+    unjudged = frozenset({"cache"})
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._kind = rng.choice(_CACHE_KINDS)
+        self.of_transformers = rng.random() < 0.5
+
+    def build(self, block: Any, index: int) -> None:
+        block.layer_idx = index
+        block.cached = linear()
+
+    def begin(self, model: Any) -> None:
+        self.cache: Any = _made(self._kind)
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        return self.cache
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        keys = block.cached(hidden)
+        if value is not None:
+            keys = _updated(value, keys, block.layer_idx)
+        return hidden * torch.cos(keys.mean(1, keepdim=True))
+
+
+class FilledCache(EmptyCache):
+    """A cache that holds keys already, which the blocks read and append to."""
+
+    def begin(self, model: Any) -> None:
+        super().begin(model)
+        for layer in range(len(model.layers)):
+            _updated(self.cache, torch.ones(2, 2, FEATURES), layer)
+
+
+class CrossLayerCache(EmptyCache):
+    """A cache through which a block reads the keys of the block before: without it the result is another.
+
+    Its blocks do not pass for those of transformers, of which the families that do so are known.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._kind = rng.choice(tuple(_CACHES)[:3])
+        self.of_transformers = False
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        keys = block.cached(hidden)
+        value.update(keys, block.layer_idx)
+        return hidden * torch.cos(value.layers.get(block.layer_idx - 1, keys))
+
+
+class CacheOfModel(EmptyCache):
+    """A cache that the model keeps: one forward fills it, and the next reads it, with gradients or without.
+
+    Where a backward has ended in between, the keys have no gradients any more.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._forwards = 0
+        self._detached = rng.random() < 0.4
+
+    def begin(self, model: Any) -> None:
+        self._next()
+        model.kept_cache = self.cache
+
+    def _next(self) -> None:
+        self._forwards += 1
+        if self._forwards % 2 or not hasattr(self, "cache"):
+            self.cache = _made(self._kind)
+        elif self._detached:
+            _detach(self.cache)
+
+    def after_backward(self, model: Any) -> None:
+        if hasattr(self, "cache"):
+            _detach(self.cache)
+
+
+class CacheOfCaller(CacheOfModel):
+    """The same, given to the model by its caller. What it holds in the end counts where it is told to be a cache."""
+
+    unjudged = frozenset()
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        by_name = {"KeyCache"} if self.argument in PAST_STATE else set()
+        if self._kind in {"Cache", "StaticCache", _OF_TRANSFORMERS, *by_name}:
+            self.strict = frozenset({"cache"})
+
+    def begin(self, model: Any) -> None:
+        """Do nothing: the caller has it."""
+
+    def inputs(self) -> dict[str, Any]:
+        self._next()
+        return {self.argument: self.cache}
+
+
+# use_cache
+
+
+class UseCache(Feature):
+    """`use_cache` for a block that computes something else with it; an argument for a cache stands beside it."""
+
+    argument = "use_cache"
+    beside = ("past_key_values",)
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.of_transformers = rng.random() < 0.5
+        self._given = rng.random() < 0.8
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        return self._given
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return torch.sin(hidden) if value else torch.cos(hidden)
+
+
+class ChangingUseCache(UseCache):
+    """The same, and every second block is given the other."""
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        return index % 2 == 0
+
+
+class UseCacheOutput(UseCache, Output):
+    """With `use_cache` a block returns its keys too, and the model uses them."""
+
+    def build(self, block: Any, index: int) -> None:
+        block.returned_keys = linear()
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        block.asked = bool(value)
+        return hidden
+
+    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
+        return (hidden, (block.returned_keys(hidden),)) if vars(block).get("asked") else (hidden,)
+
+    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
+        return result[0], [keys for more in result[1:] for keys in more]
+
+
+KINDS: dict[str, dict[str, type[Feature]]] = {
+    "arguments": of_kind({}, TensorArgument, ContainedTensors, HiddenAgain, Mask, LeafArgument, WrittenMask),
+    "objects": of_kind({}, Holder, Collector, ChangedBetween, SwitchedAround, LazyTables, FunctionArgument),
+    "outputs": of_kind(_OUTPUTS, TableOutput, StoredOutput),
+    "caches": of_kind({}, EmptyCache, FilledCache, CrossLayerCache, CacheOfModel, CacheOfCaller),
+    "use_cache": of_kind({}, UseCache, ChangingUseCache, UseCacheOutput),
+}

@@ -6,14 +6,23 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, KIND_OF, LOOPS, PLAIN_SCENARIO, SCENARIOS
+from benchmarks.fuzz_cases import arguments, blocks
 from benchmarks.fuzz_cases.feature import Feature, Output
+from benchmarks.fuzz_cases.loops import LOOPS
 from benchmarks.fuzz_cases.model import FuzzModel, model_of
-from benchmarks.fuzz_cases.training import FIRST_STEPS, Scenario
+from benchmarks.fuzz_cases.training import FIRST_STEPS
 
 Store = Literal["cpu", "late", "disk"]
 """Where offload puts what it moves: host memory at once, host memory as late as may be, or files."""
 STORES: tuple[Store, ...] = ("cpu", "late", "disk")
+
+GROUPS = {**blocks.KINDS, **arguments.KINDS}
+FEATURES = {name: feature for group in GROUPS.values() for name, feature in group.items()}
+SCENARIOS = {name: loop for group in LOOPS.values() for name, loop in group.items()}
+PLAIN_SCENARIO = "OneStep"
+KINDS = (*GROUPS, *LOOPS)
+KIND_OF = {name: kind for kinds in (GROUPS, LOOPS) for kind, group in kinds.items() for name in group}
+"""Every feature and every training loop by its kind and by name."""
 
 _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 _PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "ThreeSteps", "EightSteps")
@@ -44,7 +53,7 @@ class Case:
 
     @classmethod
     def drawn(cls, seed: int) -> Case:
-        """The case of a seed."""
+        """Return the case of a seed."""
         rng = random.Random(f"case {seed}")
         groups = [rng.choice(list(GROUPS)) for _ in range(rng.choice(_NUMBER_OF_FEATURES))]
         features = _compatible([rng.choice(list(GROUPS[group])) for group in groups])
@@ -71,7 +80,7 @@ class Case:
         )
 
     def without(self, feature: str) -> Case:
-        """The case without one of its features."""
+        """Return the case without one of its features."""
         return replace(self, features=tuple(name for name in self.features if name != feature))
 
     def simpler(self) -> list[Case]:
@@ -90,19 +99,15 @@ class Case:
         return [case for case in (*map(self.without, self.features), *changes) if case != self]
 
     def make_features(self) -> list[Feature]:
-        """New features for one run."""
+        """Return new features for one run."""
         return [FEATURES[name](random.Random(f"{self.seed} {name}")) for name in self.features]
 
     def make_model(self, features: list[Feature]) -> FuzzModel:
-        """A new model of these features. Some of its arguments are given by position, the others by keyword."""
+        """Make a new model of these features. Some of its arguments are given by position, the others by keyword."""
         rng = random.Random(f"call {self.seed}")
         count, place = rng.randint(0, 4), rng.randint(0, 3)
         names = [feature.argument for feature in features if feature.argument]
         return model_of(features, names[:count], self.blocks, place)
-
-    def make_scenario(self) -> Scenario:
-        """The training loop."""
-        return SCENARIOS[self.scenario]()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -124,12 +129,12 @@ class Case:
         return [*words, *(f"save:{name}" for name in self.save)]
 
     def __str__(self) -> str:
-        """What `parsed` reads."""
+        """Return what `parsed` reads."""
         return "/".join((f"{self.seed}", self.scenario, "+".join(self.features), "+".join(self._options)))
 
     @classmethod
     def parsed(cls, text: str) -> Case:
-        """The case that a text says: a seed, or what `str` makes of a case. Raises ValueError."""
+        """Return the case that a text says: a seed, or what `str` makes of a case. Raises ValueError."""
         if text.isdigit():
             return cls.drawn(int(text))
         seed, scenario, names, options = text.split("/")
@@ -163,7 +168,7 @@ layer, and the families in which one reads what another has left are known."""
 
 
 def _compatible(names: list[str]) -> tuple[str, ...]:
-    """The features that can stand together: each once, of those that fill the same argument or output the first."""
+    """Choose features that can stand together: each once, of those that fill one argument or output the first."""
     chosen: list[str] = []
     taken: set[str] = set()
     for name in names:

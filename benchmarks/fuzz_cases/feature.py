@@ -45,48 +45,48 @@ class Feature:
         """Register hooks, or link blocks, once the model is built."""
 
     def inputs(self) -> dict[str, Any]:
-        """What the caller gives the model beside its batch."""
+        """Return what the caller gives the model beside its batch."""
         return {}
 
     def begin(self, model: Any) -> None:
         """Prepare one forward of the model."""
 
     def around(self) -> AbstractContextManager[Any]:
-        """What the forward of the model, and not its backward, runs in."""
+        """Return what the forward of the model, and not its backward, runs in."""
         return nullcontext()
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        """The argument that block `index` is given."""
+        """Return the argument that block `index` is given."""
         return None
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        """What the block does with its hidden states and with the argument."""
+        """Return what the block does with its hidden states and with the argument."""
         return hidden
 
     def after_block(self, model: Any, hidden: Any, index: int) -> Any:
-        """What the model does with the hidden states between blocks."""
+        """Return what the model does with the hidden states between blocks."""
         return hidden
 
     def added_loss(self) -> Tensor | None:
-        """A term of the loss that comes from outside the block's outputs."""
+        """Make a term of the loss that comes from outside the block's outputs."""
         return None
 
     def after_forward(self, model: Any) -> None:
-        """What happens between the forward and the backward."""
+        """Do what happens between the forward and the backward."""
 
     def after_backward(self, model: Any) -> None:
-        """What happens after a backward."""
+        """Do what happens after a backward."""
 
 
 class Output(Feature):
     """A form in which a block returns its hidden states, alone or beside other values."""
 
     def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        """What the block returns. `given` are the hidden states that it got."""
+        """Return what the block returns. `given` are the hidden states that it got."""
         return hidden
 
     def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        """The hidden states, and the other tensors that the model uses."""
+        """Return the hidden states, and the other tensors that the model uses."""
         return result, []
 
 
@@ -112,13 +112,18 @@ def _part(name: str, make: Make, run: Run) -> type[Feature]:
     return type(name, (Feature,), {"__doc__": name, "build": build, "run": run_part})
 
 
+def of_kind(table: Mapping[str, type[Feature]], *more: type[Feature]) -> dict[str, type[Feature]]:
+    """Return features by name: those of a table, and others."""
+    return {**table, **{kind.__name__: kind for kind in more}}
+
+
 def nothing() -> dict[str, Any]:
     """No attributes."""
     return {}
 
 
 def linear() -> nn.Linear:
-    """A layer from hidden states to hidden states."""
+    """Make a layer from hidden states to hidden states."""
     return nn.Linear(FEATURES, FEATURES)
 
 

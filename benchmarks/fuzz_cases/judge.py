@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -11,8 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
-from benchmarks.fuzz_cases.case import Case
-from benchmarks.fuzz_cases.catalog import KIND_OF
+from benchmarks.fuzz_cases.case import KIND_OF, Case
 from benchmarks.fuzz_cases.model import Endless, FuzzBlock
 from benchmarks.fuzz_cases.run import Run, Treatment, checkpointed, operated, train, untreated
 from benchmarks.fuzz_cases.snapshot import GRADIENT, differences
@@ -99,7 +99,7 @@ def _torch_is_right(case: Case, reference: Run) -> bool:
 
 
 def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Result:
-    """A failure that ended with `error`, unless the reference is at fault, or torch's own checkpointing fails so too.
+    """Confirm a failure that ended with `error`, unless the reference or torch's own checkpointing is at fault.
 
     Weights that are written through `.data` after a forward are not missed by torch: its backward then reads what
     was written later. A reference that keeps copies for its backward shows that.
@@ -199,7 +199,24 @@ def _path(difference: str) -> str:
 
 
 def _grouped(message: str) -> str:
-    """A message without what differs from case to case."""
+    """Return a message without what differs from case to case."""
     line = " ".join(message.split())
     line = re.sub(rf"{FuzzBlock.__name__} layers\.\d+", "BLOCK", line)
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", line)[:140]
+
+
+def minimised(result: Result, run: Callable[[Case], Result] = judge) -> Result:
+    """Drop features, options and blocks one at a time while the outcome stays, until nothing can be dropped.
+
+    A crash has to keep the type of its error.
+    """
+    smallest = result
+    while simpler := next((r for r in map(run, smallest.case.simpler()) if _alike(r, result)), None):
+        smallest = simpler
+    return smallest
+
+
+def _alike(one: Result, other: Result) -> bool:
+    if one.outcome is not other.outcome:
+        return False
+    return one.outcome is not Outcome.CRASHED or one.reason.partition(":")[0] == other.reason.partition(":")[0]

@@ -39,7 +39,7 @@ class FuzzBlock(nn.Module):
             feature.build(self, index)
 
     def compute(self, hidden_states: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of the block, once its arguments are known. Raises Endless."""
+        """Run the block, once its arguments are known. Raises Endless."""
         self.entries.append(None)
         if len(self.entries) > MOST_CALLS:
             raise Endless(f"the blocks were called {MOST_CALLS} times")
@@ -56,7 +56,7 @@ class FuzzBlock(nn.Module):
         return hidden if output is None else output.pack(self, hidden, hidden_states)
 
     def layers(self, hidden: Tensor) -> Tensor:
-        """The block's own layers: nonlinear, so that a wrong input gives wrong gradients."""
+        """Run the block's own layers: nonlinear, so that a wrong input gives wrong gradients."""
         change: Tensor = self.down(torch.tanh(self.up(hidden)))
         return hidden + torch.tanh(change)
 
@@ -74,7 +74,7 @@ class FuzzModel(nn.Module):
         self.head = nn.Linear(FEATURES, 1)
 
     def forward(self, values: Tensor, **given: Any) -> Tensor:
-        """A scalar for values of shape (batch, positions, inputs); features know what else is `given`."""
+        """Make a scalar for values of shape (batch, positions, inputs); features know what else is `given`."""
         output = next((feature for feature in self.features if isinstance(feature, Output)), None)
         with ExitStack() as contexts:
             for feature in self.features:
@@ -110,7 +110,7 @@ class FuzzModel(nn.Module):
 
 
 def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int, place: int) -> FuzzModel:
-    """A model whose blocks have these features; the arguments named in `positional` are given by position."""
+    """Make a model whose blocks have these features; the arguments named in `positional` are given by position."""
     named = [*positional, *(f.argument for f in features if f.argument), *(n for f in features for n in f.beside)]
     parameters = list(dict.fromkeys(named))
 

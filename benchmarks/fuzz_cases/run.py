@@ -8,20 +8,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases.case import SCENARIOS, Case
 from benchmarks.fuzz_cases.feature import Feature
 from benchmarks.fuzz_cases.model import FuzzBlock
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
-from benchmarks.fuzz_cases.stores import moving_all
 from benchmarks.fuzz_cases.training import Note, Training
 from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.offloader import Offloader, Transport
+from ckpt_surgery.runtime.surgery import checkpointing
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from tests.runtime.late_copies import Deferred
 
 Treatment = Callable[[nn.Module, Case], Callable[[], None]]
 """Changes a model before its training; returns what takes that back."""
@@ -47,7 +53,7 @@ class Run:
 
 
 def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
-    """The reference: no checkpointing."""
+    """Leave the model without checkpointing, as the reference."""
     return lambda: None
 
 
@@ -55,7 +61,7 @@ def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]
     """With `wrap_blocks`."""
     if case.save:
         options = {"save": case.save, "save_offload": case.offload is not None, **options}
-    with moving_all(case):
+    with patch.object(checkpointing, "_offloader", partial(_offloader, case)):
         surgery = wrap_blocks(
             model,
             use_reentrant=case.reentrant,
@@ -65,6 +71,16 @@ def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]
             **options,
         )
     return surgery.undo
+
+
+def _offloader(case: Case, options: SurgeryOptions) -> Offloader | None:
+    """Return the offloader of a case, for which no tensor is too small, with the store that the case says."""
+    if options.offload is None:
+        return None
+    transport: Transport = DiskTransport() if case.offload == "disk" else HostTransport()
+    if case.offload == "late":
+        transport = Deferred(case.seed if case.seed % 4 else None)
+    return Offloader(transport, minimum_bytes=0, in_flight=1 + case.seed % 3)
 
 
 def treatment_of(self_check: SelfCheck | None) -> Treatment:
@@ -114,7 +130,7 @@ def train(case: Case, treatment: Treatment = untreated) -> Run:
             training.undo = treat()
             added = attribute_names(model) - attributes
             _seed(case.seed + 1)
-            case.make_scenario().train(training)
+            SCENARIOS[case.scenario](training)
             _note_state(run, model, features, added)
         except Exception as error:
             run.error = error

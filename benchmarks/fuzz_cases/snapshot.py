@@ -26,14 +26,14 @@ _ABSENT = object()
 
 
 def leaves_of(value: Any, path: str = "") -> Leaves:
-    """The leaves of any value, containers and objects opened. Iterators are advanced to see what they would give."""
+    """Open any value to its leaves, through containers and objects; iterators are advanced to see what they give."""
     leaves: Leaves = {}
     _collect(value, path, leaves, set(), 0)
     return leaves
 
 
 def model_leaves(model: nn.Module, ignored: frozenset[tuple[str, str]] = frozenset()) -> tuple[Leaves, Leaves]:
-    """The state of a model in two tables: what a recompute has to leave alone, and what it may write twice.
+    """Return the state of a model in two tables: what a recompute has to leave alone, and what it may write twice.
 
     To the first belong parameters, and of the modules of blocks buffers, modes, and attributes that are numbers, texts
     or tensors. `ignored` are pairs of module and attribute.
@@ -60,7 +60,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def numpy_state(generator: Any) -> tuple[Any, ...]:
-    """The state of a generator of NumPy's old kind, or of the module that has the global one."""
+    """Return the state of a generator of NumPy's old kind, or of the module that has the global one."""
     name, keys, *rest = generator.get_state()
     return (name, keys.tobytes(), *rest)
 
@@ -71,7 +71,7 @@ def attribute_names(model: nn.Module) -> frozenset[tuple[str, str]]:
 
 
 def differences(ours: Leaves, theirs: Leaves, tolerance: float = 0.0) -> list[str]:
-    """The paths at which two tables differ, with what stands there; `tolerance` is relative to the largest element."""
+    """Name the paths at which two tables differ, and what is there; `tolerance` is relative to the largest element."""
     found = []
     for path in [*ours, *(path for path in theirs if path not in ours)]:
         one, other = ours.get(path, _ABSENT), theirs.get(path, _ABSENT)

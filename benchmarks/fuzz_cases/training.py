@@ -52,7 +52,7 @@ class Training:
         return torch.randn((BATCH, POSITIONS, INPUTS), generator=generator).requires_grad_(requires_grad)
 
     def run(self, values: Tensor) -> Any:
-        """What the model makes of a batch and of what the features give it."""
+        """Return what the model makes of a batch and of what the features give it."""
         if self._went_back:
             self.step_number += 1
             self._went_back = False
@@ -63,7 +63,7 @@ class Training:
         return self.model(values, **given)
 
     def forward(self, number: int = 0, values: Tensor | None = None) -> Tensor:
-        """The loss of a batch, after what the features do between forward and backward."""
+        """Return the loss of a batch, after what the features do between forward and backward."""
         loss: Tensor = self.run(self.batch(number) if values is None else values)
         self.note("loss", loss)
         for feature in self.features:
@@ -78,7 +78,7 @@ class Training:
             self.end_backward()
 
     def end_backward(self) -> None:
-        """What follows a backward."""
+        """Do what follows a backward."""
         self._went_back = True
         for feature in self.features:
             feature.after_backward(self.model)
@@ -115,11 +115,3 @@ class Training:
         """Note what the model makes of a batch without gradients."""
         with torch.no_grad():
             self.note("evaluation", self.run(self.batch(number)))
-
-
-class Scenario:
-    """A training loop."""
-
-    def train(self, training: Training) -> None:
-        """Train, and note what has to be the same."""
-        raise NotImplementedError

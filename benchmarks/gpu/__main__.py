@@ -50,7 +50,7 @@ class Run:
         return self.folder / "gpu.md" if self.dry else ROOT / "docs" / "gpu.md"
 
     def file(self, part: Part) -> Path:
-        """The json of a part."""
+        """Return the json of a part."""
         return self.folder / f"{part.name}.json"
 
 
@@ -115,7 +115,7 @@ def _begin(run: Run) -> None:
 
 
 def _result(part: Part, run: Run, left: float, *, again: bool) -> Result:
-    """What a part measured: kept where it has ended, else what it measures now in the seconds that are left."""
+    """Return what a part measured: kept where it has ended, else what it measures now in the seconds that are left."""
     file = run.file(part)
     kept = Result.of(part, read_json(file))
     if again:
@@ -161,7 +161,7 @@ def _keep(file: Path, result: Result) -> Result:
 
 
 def commit() -> str:
-    """The commit of the code; empty where it is not in a repository."""
+    """Return the commit of the code; empty where it is not in a repository."""
     command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -170,7 +170,7 @@ def commit() -> str:
 
 
 def code_digest() -> str:
-    """The start of a sha256 over the sources, committed or not."""
+    """Return the start of a sha256 over the sources, committed or not."""
     digest = hashlib.sha256()
     for name in _CODE:
         for source in sorted((ROOT / name).rglob("*.py")):
@@ -179,12 +179,12 @@ def code_digest() -> str:
 
 
 def today() -> str:
-    """The date, as it stands on the page."""
+    """Return the date, as it stands on the page."""
     return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 def described(run: Run, results: Iterable[Result]) -> Mapping[str, str]:
-    """The machine and the versions, as the page names them, and when it was measured."""
+    """Return the machine and the versions, as the page names them, and when it was measured."""
     machine = run.machine
     dates = sorted({result.date for result in results if result.date})
     rows = {"device": machine.device, "date": " to ".join(dict.fromkeys((*dates[:1], *dates[-1:])))}

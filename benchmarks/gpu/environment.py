@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def installed(name: str) -> str:
-    """The version of a package; empty where it is not installed."""
+    """Return the version of a package; empty where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -45,7 +45,7 @@ def installed(name: str) -> str:
 
 
 def problem_of(name: str, version: str) -> str:
-    """What is wrong with a package of this version, empty where it is not installed; empty where nothing is."""
+    """Return what is wrong with a package of this version, empty where it is not installed; empty where nothing is."""
     if not version:
         return f"{name} is not installed"
     oldest = NEEDED[name][0]
@@ -53,12 +53,12 @@ def problem_of(name: str, version: str) -> str:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version, as far as there are only numbers."""
+    """Return the numbers of a version, as far as there are only numbers."""
     return tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
 
 
 def target() -> list[str]:
-    """The options with which pip loads wheels for this machine on any other."""
+    """Return the options with which pip loads wheels for this machine on any other."""
     if sys.platform != "linux":
         return []
     platforms = [f"--platform={tag}_{platform.machine()}" for tag in MANYLINUX]

@@ -40,7 +40,7 @@ class Machine:
 
 
 def this_machine(*, dry: bool) -> Machine:
-    """The machine, as a process of its own sees it."""
+    """Return the machine, as a process of its own sees it."""
     command = [sys.executable, "-m", "benchmarks.gpu.machine", *(["--dry"] if dry else [])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -52,7 +52,7 @@ def this_machine(*, dry: bool) -> Machine:
 
 
 def seen(*, dry: bool) -> Machine:
-    """The machine, as this process sees it."""
+    """Return the machine, as this process sees it."""
     import torch
 
     from benchmarks.device import PROCESSOR
@@ -99,7 +99,7 @@ def why_no_gpu() -> str:
 
 
 def attention_kernel(device: str) -> str:
-    """The kernel that torch chooses there for causal attention in bfloat16: "math" makes the matrix of weights."""
+    """Name the kernel that torch chooses for causal attention in bfloat16: "math" makes the matrix of weights."""
     import torch
     from torch.nn.attention import SDPBackend
 
@@ -109,7 +109,7 @@ def attention_kernel(device: str) -> str:
 
 
 def driver_version() -> str:
-    """The version of NVIDIA's driver; empty where it is not known."""
+    """Return the version of NVIDIA's driver; empty where it is not known."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").split()
     except OSError:

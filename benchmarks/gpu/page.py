@@ -1,4 +1,4 @@
-"""docs/gpu.md, made from the json files of a GPU run. Nothing on it is written by hand."""
+"""docs/gpu.md, made from the json files of a GPU run; by hand there stands only what it says before the first."""
 
 from __future__ import annotations
 
@@ -28,67 +28,6 @@ What others have published of their own machines, for comparison:
   less memory at 3 to 5 %.
 - [transformers](https://github.com/huggingface/transformers/pull/48444): offload of checkpoints, with what it frees.
 """
-_FROM_OUTSIDE = """\
-## Measured from outside on an H200
-
-On commit cdb4c05, not by `make gpu`: one NVIDIA H200, torch 2.11.0+cu130, transformers 5.23.0, Python 3.12.3,
-2026-11-27. A Llama of 1.1 billion parameters (24 layers of 2048, bfloat16, sdpa), a step and its peak:
-
-| way | 8,192 tokens | 32,768 tokens |
-| --- | --- | --- |
-| no checkpointing | 0.196 s, 19.86 GB | 1.396 s, 72.49 GB |
-| transformers' own | 0.252 s, 5.33 GB | 1.785 s, 9.30 GB |
-| `wrap_blocks` | 0.251 s, 5.33 GB | 1.785 s, 9.30 GB |
-| transformers' offload | 0.287 s, 5.30 GB | 1.874 s, 8.10 GB |
-| torch's `save_on_cpu` | | 1.892 s, 8.10 GB |
-| `offload="cpu"` | 0.254 s, 5.30 GB | 1.786 s, 8.15 GB |
-| torch's selective checkpointing, attention | 0.257 s, 5.33 GB | 1.546 s, 12.48 GB |
-| `save=["attention"]` | 0.298 s, 5.33 GB | 1.548 s, 12.48 GB |
-| `save=["attention"]`, `offload="cpu"`, `save_offload=True` | | 1.551 s, 8.28 GB |
-| `save=["matmul:2"]`, at 32K with attention | 0.295 s, 7.91 GB | 1.510 s, 27.80 GB |
-| `self_check="always"` | 0.538 s | |
-| guard, a block proved in every step | 0.268 s, 0.99 GB more | |
-| guard, every step checked | 0.323 s | |
-
-Gradients were equal to the bit in 29 classes with `wrap_blocks`, with and without offload. `verify` gave the verdict
-of the processor on eleven of twelve classes; T5 failed there. `explain` said 0.11 to 0.74 % less than
-`max_memory_allocated` for language models, 2.14 % less for a ViT-L with 128 images, and 4.04 % less with
-checkpointing.
-
-## Expected for the code of today
-
-These are expectations, and nobody has measured them. Where the host was the limit, they follow from its time for a
-block on a processor, and the kernels are the same:
-
-| what | measured at cdb4c05 | expected | why |
-| --- | --- | --- | --- |
-| `save=["attention"]` at 8,192 tokens | 0.298 s | 0.236 to 0.240 s | what was kept is replayed, without a mode |
-| `save=["matmul:2"]` at 8,192 tokens | 0.295 s | 0.232 to 0.240 s | the same |
-| `self_check="always"` at 8,192 tokens | 0.538 s | 0.262 to 0.27 s | what a block saves is summed in one launch |
-| `explain`, language models | 69 MB too little | within 0.3 % | it counts cuBLAS's workspace, which is as large |
-| `explain`, ViT-L, plain and checkpointed | -2.14 %, -4.04 % | -1.6 %, -0.5 % | it counts that and the images |
-| `verify`, T5 | failed | ok | kernels that add up in any order are measured as noise |
-
-Of the guard no other figures than the measured ones are expected."""
-NOT_RUN = f"""{_INTRODUCTION}
-It has not been run on a GPU yet. Until then, this page has what was measured from outside.
-
-```console
-$ make gpu
-```
-
-It needs one CUDA GPU, and no network: it runs with the torch (2.8 or later) and the transformers (4.52.4 or later) of
-your Python, and where they are missing it says what to download elsewhere. It takes less than 40 minutes; with
-`MINUTES=9` it leaves out what does not fit, and says so. It measures, in the order of what it proves: the tests;
-offload at 8K and 32K tokens, next to transformers' own and to torch's `save_on_cpu`; what `save` keeps, next to
-torch's selective checkpointing; what the self-check and the guard cost; predicted peaks and a plan against measured
-ones; the longest sequence at which a model of 8 billion parameters trains; what a call of a block costs; and offload
-and `save` at 128K tokens. A run that was ended goes on where it stopped. `make gpu DRY=1` shows on any machine what
-would run.
-
-{_FROM_OUTSIDE}
-
-{_OTHERS}"""
 _DRY = "**A dry run: toy sizes on the processor. These figures mean nothing, and none of them is of a GPU.**"
 _NO_PICTURES = "There are no pictures: matplotlib is not installed."
 _UNPLOTTED = ("x", "", "block inputs")
@@ -118,7 +57,7 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
 
 
 def summary(results: Sequence[Result]) -> str:
-    """A line for each part: whether it met its targets."""
+    """Make a line for each part: whether it met its targets."""
     rows = [
         [f"[{result.part.question}](#{slug(result.part.question)})", verdict(result), f"{result.seconds:.0f} s"]
         for result in results
@@ -127,7 +66,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def verdict(result: Result) -> str:
-    """What became of a part, in a few words."""
+    """Return what became of a part, in a few words."""
     if result.state is State.WAITING:
         return "not finished" if result.figures else "not run yet"
     if result.state is not State.ENDED:
@@ -170,12 +109,12 @@ def section(result: Result, picture: str) -> str:
 
 
 def slug(heading: str) -> str:
-    """The anchor that Python-Markdown gives a heading."""
+    """Return the anchor that Python-Markdown gives a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def missing(result: Result) -> Iterator[str]:
-    """What a part has not measured, and why."""
+    """Return what a part has not measured, and why."""
     some = " What it had measured by then:" if result.figures else ""
     if result.state is State.WAITING:
         yield ("Not finished." if result.figures else "Not run yet.") + " `make gpu` goes on with it."
@@ -192,19 +131,9 @@ def missing(result: Result) -> Iterator[str]:
 
 
 def bars(result: Result) -> dict[str, dict[str, float]]:
-    """The values that a part's picture shows, by unit; empty where it has none."""
+    """Return the values that a part's picture shows, by unit; empty where it has none."""
     chosen: dict[str, dict[str, float]] = {}
     for name, figure in result.figures.items():
         if name.startswith(result.part.plotted) and figure["values"] and figure["unit"] not in _UNPLOTTED:
             chosen.setdefault(figure["unit"], {})[name] = statistics.median(figure["values"])
     return chosen
-
-
-def main() -> None:
-    """Write the page as it is before any GPU run."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
-    page.write_text(NOT_RUN, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

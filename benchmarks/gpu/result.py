@@ -41,7 +41,7 @@ class Result:
 
     @classmethod
     def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
-        """The result that a json file holds."""
+        """Return the result that a json file holds."""
         return cls(
             part,
             State(content.get("state", State.WAITING)),

@@ -7,32 +7,82 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from benchmarks.releases import SHA256, ReleaseError, fetch
-from benchmarks.replay.grade import grade_classes, grade_sites, wanted_by
-from benchmarks.replay.report import Replay, as_json, render
-from benchmarks.replay.sites import Snapshot, Wanted, read
-from benchmarks.replay.tree import Tree
+from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
+from benchmarks.replay.sites import Snapshot, Tree, Wanted, read
 from benchmarks.screen import console_of, progress_bar
 from ckpt_surgery.static.results import ApplyResult
+from tests.releases import SHA256, ReleaseError, fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 Apply = Callable[..., ApplyResult]
 _FLAG = re.compile(r"^\s+supports_gradient_checkpointing(: bool)? = True", re.MULTILINE)
 PLAIN_WIDTH = 120
 WORKERS = 2
+ORDER = (Grade.WORSE, Grade.SAFER, Grade.CHANGED, Grade.HARMLESS, Grade.LEFT_ALONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One replay: the three trees as read, and every graded site and class. `problems` and `notes` are apply's."""
+
+    before: Snapshot
+    ours: Snapshot
+    upstream: Snapshot
+    sites: tuple[Comparison, ...]
+    classes: tuple[Comparison, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    changed_files: int = 0
+    apply_seconds: float = 0.0
+    grade_seconds: float = 0.0
+
+    @property
+    def worse(self) -> int:
+        """How many sites and classes are worse than upstream's."""
+        return sum(item.grade is Grade.WORSE for item in (*self.sites, *self.classes))
+
+    @property
+    def comparable(self) -> tuple[Comparison, ...]:
+        """The inline branches of BEFORE that upstream replaced by the same call."""
+        return tuple(site for site in self.sites if site.comparable)
+
+    @property
+    def upstream_left(self) -> Counter[str]:
+        """By file: the inline branches of BEFORE that upstream left."""
+        return Counter(site.path for site in self.sites if site.upstream_inline)
+
+    @property
+    def converted(self) -> dict[str, int]:
+        """How many classes of BEFORE became a layer by their own bases, in upstream, in ours and in both."""
+        old = {fact.key for fact in self.before.classes if not fact.is_layer_itself}
+        mine, theirs = (
+            {fact.key for fact in tree.classes if fact.is_layer_itself} & old for tree in (self.ours, self.upstream)
+        )
+        anyhow = {fact.key for fact in self.ours.classes if fact.is_layer}
+        return {
+            "upstream": len(theirs),
+            "ours": len(mine),
+            "both": len(theirs & mine),
+            "upstream_only": len(theirs - anyhow),
+            "ours_only": len(mine - theirs),
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,11 +134,9 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
             if granted:
                 folders = [copy / before.name / name for name in granted]
                 results.append(apply(folders, unsafe=True, include_unsupported=True, progress=progress))
-        with _status("reading and grading three trees"):
-            start = time.perf_counter()
-            old, ours, upstream = _read_all(before, copy / before.name, after, family)
-            sites = grade_sites(old, ours, upstream)
-            classes = grade_classes(old, ours, upstream)
+        start = time.perf_counter()
+        old, ours, upstream = _read_all(before, copy / before.name, after, family)
+        sites, classes = grade_sites(old, ours, upstream), grade_classes(old, ours, upstream)
     return Replay(
         before=old,
         ours=ours,
@@ -104,7 +152,7 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
 
 
 def newly_supported(before: Path, after: Path) -> list[str]:
-    """The model folders whose support for checkpointing people declared in between.
+    """Return the model folders whose support for checkpointing people declared in between.
 
     That a model supports checkpointing is a decision and no repair: ours is told of it, by
     `include_unsupported` for these folders, and has to make of it what people made.
@@ -135,7 +183,105 @@ def _read(folder: Path, family: str, wanted: Wanted) -> Snapshot:
         gc.enable()
 
 
-def _status(text: str) -> AbstractContextManager[object]:
-    """A spinner on stderr where that is a terminal."""
-    console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()
+def render(console: Console, before: str, after: str, result: Replay) -> None:
+    """Print the whole report."""
+    console.print(_table(before, after, result))
+    for line in _counts(before, after, result):
+        console.print(Text(line), soft_wrap=True)
+    for line in _differences(result):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _table(before: str, after: str, result: Replay) -> Table:
+    columns = {
+        "comparable inline branches": result.comparable,
+        "all inline branches": [site for site in result.sites if site.inline],
+        "plain calls": [site for site in result.sites if not site.inline],
+        "classes": result.classes,
+    }
+    grid = Table(title=f"{before} repaired by codemods against {after}", title_style="bold")
+    grid.add_column("grade", no_wrap=True)
+    counts = {name: Counter(item.grade for item in items) for name, items in columns.items()}
+    for name in columns:
+        grid.add_column(name, justify="right")
+    for grade in Grade:
+        style = "bold red" if grade is Grade.WORSE and result.worse else ""
+        grid.add_row(grade, *(str(count[grade] or "") for count in counts.values()), style=style)
+    grid.add_section()
+    grid.add_row("all", *(str(len(items)) for items in columns.values()), style="bold")
+    return grid
+
+
+def _counts(before: str, after: str, result: Replay) -> Iterator[str]:
+    real = sum(site.switched for site in result.before.sites)
+    files = len({site.path for site in result.before.sites if site.switched})
+    left = sum(site.switched for site in result.ours.sites)
+    yield f"Inline branches: {real} in {files} files of {before}; {left} left in ours."
+    counts = ", ".join(f"{path} {count}" for path, count in result.upstream_left.items()) or "none"
+    yield f"Left by upstream in {after}: {counts}."
+    count = result.converted
+    yield (
+        f"Classes made a layer: {count['upstream']} upstream, {count['ours']} in ours, {count['both']} in both; "
+        f"{count['upstream_only']} of upstream's are none in ours, {count['ours_only']} are layers only in ours."
+    )
+    yield (
+        f"Checkpoint calls of any kind: {result.before.inline.total()} before, {result.ours.inline.total()} in ours, "
+        f"{result.upstream.inline.total()} upstream."
+    )
+    times = f"{result.apply_seconds:.1f} s to apply, {result.grade_seconds:.1f} s to read and grade"
+    yield f"Files changed: {result.changed_files}; {times}."
+    yield from (f"problem: {problem}" for problem in result.problems)
+    yield from (f"note: {note}" for note in result.notes)
+
+
+def _differences(result: Replay) -> Iterator[str]:
+    everything = (*result.classes, *result.sites)
+    for grade in ORDER:
+        items = [item for item in everything if item.grade is grade]
+        if items:
+            yield f"\n{grade.upper()} ({len(items)})"
+        for item in items:
+            yield from _lines(item)
+    noted = [item for item in everything if item.notes and item.grade is Grade.IDENTICAL]
+    if noted:
+        yield f"\nIDENTICAL, AND BOTH LEAVE SOMETHING ({len(noted)})"
+    for item in noted:
+        yield from _lines(item)
+
+
+def _lines(item: Comparison) -> Iterator[str]:
+    yield f"{item.path}:{item.line} {item.class_name}: {'; '.join((*item.reasons, *item.notes))}"
+    shown = [("before", item.before), ("ours", item.ours), ("upstream", item.upstream)]
+    for name, text in shown if item.ours != item.before else shown[1:]:
+        yield f"    {name:<9} {text or '(gone)'}"
+
+
+def as_json(before: str, after: str, result: Replay) -> str:
+    """Return the report as json: the same figures, and every site and class with its grade."""
+    figures = {
+        "before": before,
+        "after": after,
+        "worse": result.worse,
+        "comparable": {"all": len(result.comparable), **_grades(result.comparable)},
+        "inline": _grades(site for site in result.sites if site.inline),
+        "plain_calls": _grades(site for site in result.sites if not site.inline),
+        "classes": _grades(result.classes),
+        "converted": result.converted,
+        "inline_branches": {
+            "before": sum(site.switched for site in result.before.sites),
+            "ours": sum(site.switched for site in result.ours.sites),
+            "upstream_left": dict(result.upstream_left),
+        },
+        "changed_files": result.changed_files,
+        "apply_seconds": round(result.apply_seconds, 2),
+        "grade_seconds": round(result.grade_seconds, 2),
+        "problems": list(result.problems),
+        "notes": list(result.notes),
+        "sites": [asdict(site) for site in result.sites],
+        "changed_classes": [asdict(item) for item in result.classes],
+    }
+    return json.dumps(figures, indent=1) + "\n"
+
+
+def _grades(items: Iterable[Comparison]) -> dict[str, int]:
+    return {str(grade): count for grade, count in sorted(Counter(item.grade for item in items).items())}

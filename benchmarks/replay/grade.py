@@ -1,17 +1,109 @@
-"""Grades what the codemods made of a call site or class against what people made of it by hand.
-
-What the names of arguments mean stands in `replay_names`, which sites belong together in `replay_align`.
-"""
+"""Grades what the codemods made of a call site or class against what people made of it by hand."""
 
 from __future__ import annotations
 
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from benchmarks.replay.align import align
-from benchmarks.replay.body import changed_lines
-from benchmarks.replay.names import carries_gradient, is_past
 from benchmarks.replay.sites import Arguments, ClassFact, Site, Snapshot, Wanted
+
+SHOWN = 4
+"""The lines of a changed body that are shown."""
+PAST = frozenset(
+    [
+        "past_key_value",
+        "past_key_values",
+        "layer_past",
+        "past_states",
+        "past_buckets_states",
+        "cache_params",
+        "cache",
+        "kv_cache",
+        "padding_cache",
+        "state",
+        "mems",
+        "shared_kv_states",
+        "prev_states",
+        "encoder_past_key_values",
+    ]
+)
+GRADIENT = frozenset(
+    [
+        "hidden_states",
+        "hidden_state",
+        "hidden",
+        "x",
+        "input",
+        "residual",
+        "activations",
+        "inputs_embeds",
+        "hidden_states_in",
+        "encoder_hidden_states",
+        "vision_encoder_hidden_states",
+        "text_encoder_hidden_states",
+        "image_hidden_states",
+        "original_hidden_states",
+        "word_hidden_states",
+        "entity_hidden_states",
+        "global_hidden_states",
+        "decoder_embeddings",
+        "cross_attention_states",
+        "vision_features",
+        "task_features",
+        "text_features",
+        "queries",
+        "keys",
+        "query_states",
+        "query_embeds",
+        "position_bias",
+        "encoder_decoder_position_bias",
+        "relative_position_bias",
+        "rel_embeddings",
+        "rel_pos",
+        "rel_2d_pos",
+        "object_queries",
+        "query_position_embeddings",
+        "query_position",
+        "query_sine_embed",
+        "query_point_embedding",
+        "protein_kv_states",
+        "structure_kv_states",
+        "msa_kv_states",
+        "bbox_pos_emb",
+        "layout_inputs",
+        "per_layer_input",
+        "self_attn_prompt",
+        "cross_attn_prompt",
+        "input_features",
+        "mel_spec",
+    ]
+)
+"""What the names of arguments mean: a list of its own, kept apart from the codemods' vocabulary."""
+LEARNED = {"position_embeddings": "query", "reference_points": "reference_points_input"}
+"""Names that carry gradient only where the expression says so.
+
+Position embeddings where they are those of learned queries, reference points where a decoder scales its own
+for the levels; elsewhere both are computed from shapes alone.
+"""
+
+
+def carries_gradient(parameter: str, expression: str) -> bool:
+    """Whether an argument can carry gradient, by its parameter, or its expression where no signature names it."""
+    name = _name(parameter, expression)
+    return name in GRADIENT or (name in LEARNED and LEARNED[name] in expression)
+
+
+def is_past(parameter: str, expression: str) -> bool:
+    """Whether an argument is past state."""
+    return _name(parameter, expression) in PAST
+
+
+def _name(parameter: str, expression: str) -> str:
+    return expression.rsplit(".", 1)[-1] if parameter.startswith("#") else parameter
+
 
 MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
@@ -96,7 +188,7 @@ def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Compar
 
 
 def _faults(before: Site, ours: Site | None, upstream: Site | None) -> list[str]:
-    """What makes ours worse, whatever upstream did: each as a sentence."""
+    """Return what makes ours worse, whatever upstream did: each as a sentence."""
     if ours is None:
         return ["the call is gone"]
     faults = []
@@ -194,7 +286,7 @@ def _same(ours: Site, upstream: Site) -> bool:
 
 
 def _layers_among(one: Site, other: Site) -> set[str]:
-    """The layers of one among the blocks of both: upstream may have renamed a block."""
+    """Return the layers of one among the blocks of both: upstream may have renamed a block."""
     return set(one.layers) & set(other.blocks)
 
 
@@ -227,7 +319,7 @@ def _sort_arguments(before: Site, ours: Site, upstream: Site) -> tuple[list[str]
 
 
 def _shared_faults(ours: Site, upstream: Site) -> list[str]:
-    """What neither ours nor upstream repaired: listed, not held against ours."""
+    """Return what neither ours nor upstream repaired: listed, not held against ours."""
     theirs = _kinds(upstream.arguments)
     notes = [
         f"both pass the gradient argument {name} by keyword"
@@ -308,5 +400,70 @@ def _heading(fact: ClassFact | None) -> str:
 
 
 def wanted_by(before: Snapshot) -> Wanted:
-    """The calls to look for in the other trees even where they call no block: those with an inline branch."""
+    """Return the calls to look for in the other trees even where they call no block: those with an inline branch."""
     return frozenset((site.place, site.callee) for site in before.sites if site.inline)
+
+
+def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
+    """Match sites of two trees: by method, callee and order; then, for what is left, by the block's class."""
+    left, right = list(before), list(other)
+    partners: dict[Site, Site] = {}
+    for key in (_by_callee, _by_block, _by_block_anywhere):
+        pools: dict[tuple[object, ...], list[Site]] = defaultdict(list)
+        taken = set(partners.values())
+        for site in right:
+            if site not in taken:
+                pools[key(site)].append(site)
+        waiting: dict[tuple[object, ...], list[Site]] = defaultdict(list)
+        for site in left:
+            if site not in partners:
+                waiting[key(site)].append(site)
+        for group, sites in waiting.items():
+            partners.update(_pair(sites, pools.get(group, [])))
+    return partners
+
+
+def _by_callee(site: Site) -> tuple[object, ...]:
+    return (site.place, site.callee)
+
+
+def _by_block(site: Site) -> tuple[object, ...]:
+    return (site.place, site.blocks or site.callee)
+
+
+def _by_block_anywhere(site: Site) -> tuple[object, ...]:
+    return (site.place[:3], site.blocks or site.callee)
+
+
+def _pair(left: list[Site], right: list[Site]) -> dict[Site, Site]:
+    """Pair in order; where the numbers differ, those with the same arguments, then the same target, go first."""
+    if len(left) == len(right):
+        return dict(zip(left, right, strict=True))
+    partners: dict[Site, Site] = {}
+    free = list(right)
+    for same in (_same_arguments, _same_target, _any):
+        for site in left:
+            partner = next((o for o in free if site not in partners and same(site, o)), None)
+            if partner:
+                partners[site] = partner
+                free.remove(partner)
+    return partners
+
+
+def _same_arguments(one: Site, other: Site) -> bool:
+    return one.arguments.bound == other.arguments.bound
+
+
+def _same_target(one: Site, other: Site) -> bool:
+    return one.target == other.target
+
+
+def _any(one: Site, other: Site) -> bool:
+    return True
+
+
+def changed_lines(before: str, after: str) -> str:
+    """Show what differs between two bodies, as `- line` and `+ line`, on one line and cut short."""
+    pairs = difflib.ndiff(before.splitlines(), after.splitlines()) if before != after else ()
+    lines = [f"{line[0]} {line[2:].strip()}" for line in pairs if line[0] in "+-"]
+    return "; ".join(lines[:SHOWN] + (["..."] if len(lines) > SHOWN else []))

@@ -15,7 +15,16 @@ import typer
 
 from ckpt_surgery.cli.config import ConfigError, load_config
 from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
-from ckpt_surgery.cli.options import Ignore, IncludeUnsupported, Jobs, Select, Timeout, analysis_options, named_paths
+from ckpt_surgery.cli.options import (
+    Ignore,
+    IncludeUnsupported,
+    Jobs,
+    Select,
+    Timeout,
+    analysis_options,
+    named_paths,
+    time_limit,
+)
 from ckpt_surgery.cli.terminal import progress_bar, say, width_of, write_lines
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.optional import need_runtime
@@ -37,17 +46,19 @@ def adopt_command(
     output: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Write the diff, a section for the model card and a pull request to this new folder."
+            metavar="DIR", help="Write the diff, a model-card section and a pull request to this new folder."
         ),
     ] = None,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Also repairs that may break callers elsewhere.")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Also make repairs that may break callers elsewhere.")
+    ] = False,
     select: Select = None,
     ignore: Ignore = None,
     include_unsupported: IncludeUnsupported = None,
     jobs: Jobs = None,
     timeout: Timeout = TIMEOUT,
 ) -> None:
-    """Find, repair and prove the code of one model of your own.
+    """Find and repair the faults of one model's own code, and prove the repair.
 
     Without --trust-remote-code nothing in the folder is run; without --write nothing in it is changed.
     """
@@ -56,6 +67,7 @@ def adopt_command(
         from ckpt_surgery.adopt.folder import read_folder
         from ckpt_surgery.adopt.pages import check_output
         from ckpt_surgery.adopt.source import examine_source
+        from ckpt_surgery.adopt.text import repair_lines, source_lines
 
         if write and not trust_remote_code:
             raise ConfigError(
@@ -67,48 +79,29 @@ def adopt_command(
         place = None if output is None else named_paths([output])[0]
         if place is not None:
             check_output(place, model)
-        limit = _limit(timeout)
+        limit = time_limit(timeout)
         config = load_config(model.path)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache=False)
         if trust_remote_code:
             need_runtime("adopt --trust-remote-code")
         source = examine_source(model, unsafe=unsafe, **options)
-        _show_source(source, unsafe)
-        proofs = _proofs(source, options["jobs"], limit) if trust_remote_code else ()
+        width = width_of(sys.stdout)
+        for problem in source.repair.problems:
+            say(f"error: {problem}")
+        write_lines(source_lines(source, width=width))
+        diff = b"".join(patch.diff for patch in source.patches).decode("utf-8", "backslashreplace").split("\n")[:-1]
+        write_lines([*diff, ""] if diff else [], diff=True)
+        write_lines(repair_lines(source, unsafe=unsafe, width=width))
+        proofs: tuple[ClassProof, ...] = ()
+        if trust_remote_code:
+            from ckpt_surgery.adopt.prove import prove
+            from ckpt_surgery.survey.worker_pool import WorkerPool
+
+            with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
+                proofs = prove(source, pool=pool, workers=options["jobs"], timeout=limit, progress=progress)
         return _settled(source, proofs, unsafe, trust_remote_code, write, place)
 
     finish(body, lambda: "the folder is as it was, or repaired as a whole")
-
-
-def _show_source(source: SourceResult, unsafe: bool) -> None:
-    """What is known before anything is run: the model, the findings and the diff."""
-    from ckpt_surgery.adopt.text import repair_lines, source_lines
-
-    width = width_of(sys.stdout)
-    for problem in source.repair.problems:
-        say(f"error: {problem}")
-    write_lines(source_lines(source, width=width))
-    diff = b"".join(patch.diff for patch in source.patches).decode("utf-8", "backslashreplace").split("\n")[:-1]
-    write_lines([*diff, ""] if diff else [], diff=True)
-    write_lines(repair_lines(source, unsafe=unsafe, width=width))
-
-
-def _limit(timeout: float) -> float:
-    from ckpt_surgery.survey.options import checked_timeout
-    from ckpt_surgery.survey.target import TargetError
-
-    try:
-        return checked_timeout(timeout)
-    except TargetError as error:
-        raise ConfigError(f"--timeout {error}") from None
-
-
-def _proofs(source: SourceResult, workers: int | None, timeout: float) -> tuple[ClassProof, ...]:
-    from ckpt_surgery.adopt.prove import prove
-    from ckpt_surgery.survey.worker_pool import WorkerPool
-
-    with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
-        return prove(source, pool=pool, workers=workers, timeout=timeout, progress=progress)
 
 
 def _settled(

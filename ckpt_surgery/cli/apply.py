@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 def apply_command(
     paths: Annotated[list[str], typer.Argument(metavar="PATHS", help="Files, folders or a transformers checkout.")],
-    diff: Annotated[bool, typer.Option("--diff", help="Print the changes, make none.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the changes without making them.")] = False,
     check_only: Annotated[
-        bool, typer.Option("--check", help="Make no change; exit with 1 where there would be one.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if something would change.")
     ] = False,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Also repairs that may break callers elsewhere.")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Also make repairs that may break callers elsewhere.")
+    ] = False,
     select: Select = None,
     ignore: Ignore = None,
     jobs: Jobs = None,
@@ -31,7 +33,7 @@ def apply_command(
 ) -> None:
     """Repair files in place, each as a whole or not at all.
 
-    What works is left: inline branches outside of transformers, say. `--select CKPT002` replaces these too.
+    What works is left alone, such as inline branches outside of transformers; `--select CKPT002` replaces these too.
     """
 
     def body() -> int:

@@ -54,12 +54,12 @@ def check_command(
             parser=choice_of(OutputFormat),
             metavar=choice_names(OutputFormat),
             rich_help_panel=REPORT,
-            help="How to report (default: text).",
+            help="Report format (default: text).",
         ),
     ] = None,
     output: Output = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", rich_help_panel=REPORT, help="Counts by rule instead of findings.")
+        bool, typer.Option("--statistics", rich_help_panel=REPORT, help="Show counts by rule instead of findings.")
     ] = False,
     select: Select = None,
     ignore: Ignore = None,
@@ -67,9 +67,7 @@ def check_command(
     jobs: Jobs = None,
     show_unknown: Annotated[
         bool | None,
-        typer.Option(
-            "--show-unknown/--no-show-unknown", rich_help_panel=REPORT, help="Also show what could not be decided."
-        ),
+        typer.Option("--show-unknown/--no-show-unknown", rich_help_panel=REPORT, help="Also show undecided findings."),
     ] = None,
     show_info: Annotated[
         bool, typer.Option("--show-info", rich_help_panel=REPORT, help="Also show findings that are not faults.")
@@ -79,14 +77,14 @@ def check_command(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            readable=False, metavar="FILE", help="Leave out the findings in FILE, which is written if it is not there."
+            readable=False, metavar="FILE", help="Leave out the findings in FILE; create it if it does not exist."
         ),
     ] = None,
     update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write the baseline anew with the findings of now.")
+        bool, typer.Option("--update-baseline", help="Rewrite the baseline with the current findings.")
     ] = False,
     since: Annotated[
-        str | None, typer.Option(metavar="REV", help="Only findings in lines that changed since this git revision.")
+        str | None, typer.Option(metavar="REV", help="Only report lines changed since this git revision.")
     ] = None,
 ) -> None:
     """Report faulty gradient checkpointing. No code is run."""
@@ -146,18 +144,12 @@ def _write(report: CheckReport, output_format: OutputFormat, output: Path | None
 
 
 def _document(report: CheckReport, output_format: OutputFormat) -> str:
-    if output_format is OutputFormat.JSON:
-        from ckpt_surgery.static.render.json import to_json
-
-        return to_json(report, __version__)
-    if output_format is OutputFormat.GITHUB:
-        from ckpt_surgery.static.render.github import to_github
-
-        return to_github(report)
     if output_format is OutputFormat.HTML:
         from ckpt_surgery.report.check_page import to_html
 
         return to_html(report)
-    from ckpt_surgery.static.render.sarif import to_sarif
+    from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
 
-    return to_sarif(report, __version__)
+    if output_format is OutputFormat.GITHUB:
+        return to_github(report)
+    return (to_json if output_format is OutputFormat.JSON else to_sarif)(report, __version__)

@@ -65,16 +65,19 @@ class Config:
 
 
 def load_config(start: str | Path | None = None) -> Config:
-    """The configuration for `start` (a file or folder; default: the working folder).
+    """Read the configuration for `start` (a file or folder; default: the working folder).
 
     It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one. A folder that may not
     be searched is passed over.
 
     Raises:
-        ConfigError: a pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type; or the
+        ConfigError: A pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type; or the
             working folder counts and no longer exists.
     """
-    place = _absolute(start or os.curdir)
+    try:
+        place = Path(os.path.abspath(start or os.curdir))
+    except FileNotFoundError:
+        raise ConfigError("the working folder no longer exists: change to another") from None
     for folder in (place, *place.parents):
         file = folder / "pyproject.toml"
         if os.path.isfile(file):  # Path.is_file raises where the folder may not be searched
@@ -85,12 +88,12 @@ def load_config(start: str | Path | None = None) -> Config:
 
 
 def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tuple[str, ...]:
-    """Those of `codes` that `entries` name, in the order of `codes`. A prefix names all codes that start with it.
+    """Return those of `codes` that `entries` name, in the order of `codes`; a prefix names all that start with it.
 
     Each entry may be a list with commas. `where` (`--select`, a file and key) is named in the error.
 
     Raises:
-        ConfigError: a prefix that no code starts with, or entries that name nothing.
+        ConfigError: A prefix that no code starts with, or entries that name nothing.
     """
     entries = list(entries)
     prefixes = [prefix.strip().upper() for entry in entries for prefix in entry.split(",") if prefix.strip()]
@@ -102,13 +105,6 @@ def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tu
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(f"{where}: no rule has the code {prefix}: {hint}`ckpt_surgery rule` lists them all")
     return tuple(code for code in codes if code.startswith(tuple(prefixes)))
-
-
-def _absolute(start: str | Path) -> Path:
-    try:
-        return Path(os.path.abspath(start))
-    except FileNotFoundError:
-        raise ConfigError("the working folder no longer exists: change to another") from None
 
 
 def _table(file: Path) -> Mapping[str, object] | None:

@@ -49,12 +49,15 @@ def finish(body: Callable[[], int], after_interrupt: Callable[[], str] | None = 
         code = fail(str(error))
     except KeyboardInterrupt as interrupt:
         state = after_interrupt() if after_interrupt else "every file is whole, as it was or repaired"
-        terminated = isinstance(interrupt, Terminated)
         number = interrupt.number if isinstance(interrupt, Terminated) else signal.SIGINT
-        say(f"ckpt_surgery: {f'ended by {signal.Signals(number).name}' if terminated else 'interrupted'}; {state}")
+        ended = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        say(f"ckpt_surgery: {ended}; {state}")
         code = 128 + number
     except Exception as error:
-        code = _fail_as_bug(error)
+        if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
+            traceback.print_exc()
+        said = one_line(f"{type(error).__name__}: {error}")
+        code = fail(f"{said}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
     raise typer.Exit(int(code))
 
 
@@ -89,10 +92,3 @@ def fail(message: str) -> ExitCode:
     """Say what is wrong, and return the exit code for it."""
     say(f"ckpt_surgery: error: {message}")
     return ExitCode.ERROR
-
-
-def _fail_as_bug(error: Exception) -> ExitCode:
-    if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
-        traceback.print_exc()
-    description = one_line(f"{type(error).__name__}: {error}")
-    return fail(f"{description}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")

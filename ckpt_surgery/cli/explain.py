@@ -74,23 +74,23 @@ def explain_command(
         ),
     ] = ExplainedSteps.BOTH,
     offload: Annotated[
-        bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
+        bool, typer.Option("--offload", help="With checkpointing: keep the inputs of blocks in host memory.")
     ] = False,
     for_long_context: Annotated[
         bool,
         typer.Option(
-            "--long-context", help="With checkpointing, all of long_context: offload, tiled MLPs and a fused loss."
+            "--long-context", help="With checkpointing: offloading, tiled MLPs and a fused loss, as with long_context."
         ),
     ] = False,
     host: Annotated[
         bool,
-        typer.Option("--host", help="With --long-context: queries, keys and values wait in host memory, too."),
+        typer.Option("--host", help="With --long-context: keep queries, keys and values in host memory, too."),
     ] = False,
     save: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="With checkpointing, keep results of these operators: attention, matmul:2, ... (repeatable).",
+            help="With checkpointing: keep the results of operators: attention, matmul:2, ... (repeatable).",
         ),
     ] = None,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
@@ -99,17 +99,17 @@ def explain_command(
     zero: Zero = None,
     device: DeviceName = None,
     html: Annotated[
-        Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with pictures.")
+        Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write an HTML page with plots.")
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", readable=False, metavar="FILE", help="Also write all of it as JSON.")
+        Path | None, typer.Option("--json", readable=False, metavar="FILE", help="Also write the report as JSON.")
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Say what a training step of a model will keep in memory, and where.
+    """Show what a training step of a model will keep in memory, and where.
 
-    The step runs on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
-    read, and nothing else.
+    The step runs on shapes at the model's released size: no weights, no GPU. Only the config.json of a model on the
+    Hub is downloaded.
     """
 
     def body() -> int:
@@ -183,7 +183,7 @@ class _ExplainRequest:
 def _explained(
     request: _ExplainRequest, progress: Progress | None
 ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation], LeverPeak | None]:
-    """The model, its explanation for each of the steps that were asked for, and what a lever on states takes off."""
+    """Return the model, its explanation for each step asked for, and what a lever on states takes off."""
 
     def at(step: str, done: int) -> None:
         if progress is not None:
@@ -227,7 +227,7 @@ def _tried(
     at: Callable[[str, int], None],
     total: int,
 ) -> LeverPeak | None:
-    """What the last of the steps takes with the lever on states that may have the most effect."""
+    """Return what the last step takes with the lever on states that may have the most effect."""
     from ckpt_surgery.planning.answer import state_lever_of
     from ckpt_surgery.planning.levers import RANK, LeverPeak, StateLever
 
@@ -246,7 +246,7 @@ def _tried(
 def _on_shapes(
     request: _ExplainRequest, target: SurveyTarget, at: Callable[[str, int], None], total: int
 ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
-    """The model and its explanations, from steps on shapes. Raises PlanningError."""
+    """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
     from ckpt_surgery.errors import SurgeryError
     from ckpt_surgery.planning.lora import add_lora
     from ckpt_surgery.planning.target import DTYPES, explain_released, released, wrap_released

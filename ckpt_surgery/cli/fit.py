@@ -34,22 +34,22 @@ _CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 def fit_command(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script, and what it is given."),
+        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script and its arguments."),
     ] = None,
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as after python -m.")] = False,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Fit into so much: 24GB (10**9) or 24GiB (2**30) (default: the card's)."),
+        typer.Option(metavar="SIZE", help="Memory budget: 24GB (10**9) or 24GiB (2**30) (default: the card's)."),
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose memory and time are planned with, as in plan (default: the card's)."),
+        typer.Option(metavar="NAME", help="Plan for this device, as in plan (default: the card here)."),
     ] = None,
     margin: Annotated[
-        float, typer.Option(metavar="PERCENT", help="Leave so much of the memory for what is not predicted.")
+        float, typer.Option(metavar="PERCENT", help="Percentage of the memory left for what is not predicted.")
     ] = 8.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and stop before the first step.")
+        bool, typer.Option("--dry-run", help="Say what would be done and stop before the first step.")
     ] = False,
     write: Annotated[
         Path | None,
@@ -57,10 +57,10 @@ def fit_command(
     ] = None,
     launched: Annotated[str | None, typer.Option("--launched", hidden=True)] = None,
 ) -> None:
-    """Run a training script that runs out of memory, with what makes its steps fit at the least extra time.
+    """Make a training script that runs out of memory fit, at the least extra time.
 
-    The choice is made as the first batch comes, on shapes. Options of this command stand before the script. The script
-    needs no change. With --dry-run, exits with 1 where nothing fits.
+    The choice is made on shapes when the first batch arrives. Options of this command go before the script. The script
+    needs no change. With --dry-run, exits with 1 if nothing fits.
     """
 
     def body() -> int:
@@ -76,7 +76,7 @@ def fit_command(
             raise OptionError(f"--memory is {memory!r}: give a size with its unit, such as 24GB")
         if memory is None and device is None and not any(map(os.path.exists, _CARDS)):
             raise OptionError(
-                "there is no card here to fit a training to: give --memory 24GB, or --device 4090, before the script"
+                "there is no GPU here to plan for: give --memory 24GB, or --device 4090, before the script"
             )
         figures = None if device is None else device_of(device)
         started = shlex.join([*(["-m"] if module else []), *arguments])
@@ -116,7 +116,7 @@ def _fit(
     *,
     running: bool,
 ) -> Undoable:
-    """The operation of this command. A forward that is `running` is the first, and has its arguments."""
+    """Make a model fit as its first batch comes. A forward that is `running` is the first, and has its arguments."""
     from ckpt_surgery.planning.first_batch import running_inputs
     from ckpt_surgery.planning.fit import Fit, FitTarget
 

@@ -15,7 +15,7 @@ class GroupedCommand(TyperCommand):
     """A command whose help lists arguments and options by their `rich_help_panel`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The arguments as their metavar has them, those that may be left out in brackets."""
+        """List the arguments as their metavar has them, optional ones in brackets."""
         pieces = ["[OPTIONS]"]
         for parameter in self.get_params(ctx):
             if parameter.param_type_name == "argument":
@@ -57,7 +57,7 @@ def _write_groups(rows: Iterable[tuple[str, str, str]], formatter: Any) -> None:
 
 
 def _names(parameter: Any) -> str:
-    """What is typed: `--[no-]wrap` for a pair, with the metavar of the value."""
+    """Show what is typed: `--[no-]wrap` for a pair, with the metavar of the value."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar)
     names = ", ".join(sorted(parameter.opts, key=len))

@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -49,11 +48,22 @@ app = typer.Typer(
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --version, also those that a bug report needs.")
+        bool, typer.Option("--all", help="With --version, also print what a bug report needs.")
     ] = False,
 ) -> None:
+    def body() -> int:
+        if not version:
+            raise OptionError("--all needs --version here: run `ckpt_surgery --version --all`")
+        if everything:
+            from ckpt_surgery.measure.versions import bug_report_versions
+
+            write_lines(aligned(list(bug_report_versions().items())))
+        else:
+            write(f"ckpt_surgery {__version__}\n")
+        return ExitCode.CLEAN
+
     if version or everything:
-        finish(partial(_print_version, version, everything))
+        finish(body)
 
 
 _TRAIN, _VERIFY, _MAINTAIN = "Train", "Verify", "Maintain a model"
@@ -81,7 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        app(args=_as_launched(sys.argv[1:] if arguments is None else arguments), prog_name="ckpt_surgery")
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        if len(given) > 1 and given[1] in ("run", "fit") and _LOCAL_RANK.fullmatch(given[0]):
+            # DeepSpeed's launcher and `torch.distributed.launch` put it first: it is the script's
+            given[:2] = [given[1], f"--launched={given[0]}"]
+        app(args=given, prog_name="ckpt_surgery")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except OSError as error:  # the help: whatever else a command writes goes through `terminal.write`
@@ -90,25 +104,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("ckpt_surgery: interrupted")
         return 128 + signal.SIGINT
     return 0
-
-
-def _as_launched(arguments: Sequence[str]) -> list[str]:
-    """The arguments with what a launcher has put before `run` or `fit`, such as --local_rank=0, as an option of it.
-
-    DeepSpeed's launcher and `torch.distributed.launch` put it first: it is the script's.
-    """
-    if len(arguments) > 1 and arguments[1] in ("run", "fit") and _LOCAL_RANK.fullmatch(arguments[0]):
-        return [arguments[1], f"--launched={arguments[0]}", *arguments[2:]]
-    return list(arguments)
-
-
-def _print_version(version: bool, everything: bool) -> int:
-    if not version:
-        raise OptionError("--all needs --version here: run `ckpt_surgery --version --all`")
-    if not everything:
-        write(f"ckpt_surgery {__version__}\n")
-        return ExitCode.CLEAN
-    from ckpt_surgery.measure.versions import bug_report_versions
-
-    write_lines(aligned(list(bug_report_versions().items())))
-    return ExitCode.CLEAN

@@ -19,7 +19,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def choice_of(choices: type[_Choice]) -> Callable[[str], _Choice]:
-    """The parser of an option that takes one of `choices`."""
+    """Return the parser of an option that takes one of `choices`."""
 
     def parse(text: str) -> _Choice:
         try:
@@ -31,15 +31,15 @@ def choice_of(choices: type[_Choice]) -> Callable[[str], _Choice]:
 
 
 def choice_names(choices: type[StrEnum]) -> str:
-    """The choices of an option as the help shows them: `[text|json]`."""
+    """Show the choices of an option as the help does: `[text|json]`."""
     return f"[{'|'.join(choices)}]"
 
 
 def named_paths(texts: Sequence[str]) -> list[Path]:
-    """The paths that the command line names. They stay text until here: `Path("")` would be the working folder.
+    """Return the paths that the command line names. They stay text until here: `Path("")` is the working folder.
 
     Raises:
-        OptionError: an empty path.
+        OptionError: An empty path.
     """
     from ckpt_surgery.static.discover import checked_path
 
@@ -51,7 +51,7 @@ _MOST = 10**9
 
 
 def count(text: str) -> int:
-    """The parser of an option that takes a number, 1 or more."""
+    """Parse the value of an option that takes a number, 1 or more."""
     digits = text.lstrip("0")
     number = int(digits[: len(str(_MOST)) + 1]) if digits.isdecimal() else 0  # with one digit more it is too large
     if not is_count(number):
@@ -68,23 +68,35 @@ def _seconds(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number of seconds") from None
 
 
+def time_limit(seconds: float) -> float:
+    """Return the value of --timeout. Raises ConfigError if no process can be given that long."""
+    from ckpt_surgery.survey.target import TargetError, checked_timeout
+
+    try:
+        return checked_timeout(seconds)
+    except TargetError as error:
+        raise ConfigError(f"--timeout {error}") from None
+
+
 Select: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="CODES", help="Only these rules: codes or the start of codes, with commas or given again."),
+    typer.Option(metavar="CODES", help="Only these rules: codes or prefixes of codes, comma-separated (repeatable)."),
 ]
-Ignore: TypeAlias = Annotated[list[str] | None, typer.Option(metavar="CODES", help="Not these rules; as in --select.")]
+Ignore: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="CODES", help="Leave out these rules, given as in --select.")
+]
 IncludeUnsupported: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--include-unsupported/--no-include-unsupported",
-        help="Also look at models without supports_gradient_checkpointing = True.",
+        help="Also check models without supports_gradient_checkpointing = True.",
     ),
 ]
 NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", rich_help_panel=WORK, help="Ignore the cache.")]
 Jobs: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        parser=count, metavar="N", rich_help_panel=WORK, help="Worker processes (default: one for each core)."
+        parser=count, metavar="N", rich_help_panel=WORK, help="Number of worker processes (default: one per core)."
     ),
 ]
 Output: TypeAlias = Annotated[
@@ -92,7 +104,7 @@ Output: TypeAlias = Annotated[
     typer.Option(readable=False, metavar="FILE", rich_help_panel=REPORT, help="Write the report to this file."),
 ]
 ExitZero: TypeAlias = Annotated[
-    bool, typer.Option("--exit-zero", rich_help_panel=REPORT, help="Exit with 0 whatever is found.")
+    bool, typer.Option("--exit-zero", rich_help_panel=REPORT, help="Exit with 0 even if faults are found.")
 ]
 Timeout: TypeAlias = Annotated[
     float,
@@ -125,7 +137,7 @@ def analysis_options(
     --select also overrides the configuration's `ignore`: whoever names a rule wants to see it.
 
     Raises:
-        ConfigError: a code that no rule has, or options that leave no rule.
+        ConfigError: A code that no rule has, or options that leave no rule.
     """
     from ckpt_surgery.codemods import RULES
 

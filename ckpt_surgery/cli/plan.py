@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +41,6 @@ from ckpt_surgery.text import LINE, plural, size, text_table, wrapped
 if TYPE_CHECKING:
     from ckpt_surgery.planning.mixtures import PlanRow
     from ckpt_surgery.planning.plan import Plan
-    from ckpt_surgery.static.results import Progress
 
 DEVICE = "H100"
 """Whose time is estimated where none is named."""
@@ -62,7 +60,7 @@ def plan_command(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="For everything on the device: 80GB (10**9) or 80GiB (2**30) (default: 92 % of the --device's).",
+            help="Memory budget: 80GB (10**9) or 80GiB (2**30) (default: 92 % of the --device's).",
         ),
     ] = None,
     tokens: Tokens = None,
@@ -76,34 +74,35 @@ def plan_command(
     zero: Zero = None,
     device: DeviceName = None,
     offload: Annotated[
-        bool, typer.Option("--offload/--no-offload", help="Whether what blocks keep may go to host memory.")
+        bool, typer.Option("--offload/--no-offload", help="Whether what blocks keep may move to host memory.")
     ] = True,
     changes: Annotated[
-        bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs be tiled.")
+        bool, typer.Option("--changes/--no-changes", help="Whether the loss may be fused and MLPs tiled.")
     ] = True,
     save: Annotated[
-        bool, typer.Option("--save/--no-save", help="Whether results of operators may be kept instead of run again.")
+        bool, typer.Option("--save/--no-save", help="Whether results of operators may be kept instead of recomputed.")
     ] = True,
     maximize: Annotated[
         Maximized | None,
         typer.Option(
             parser=choice_of(Maximized),
             metavar=choice_names(Maximized),
-            help="Search the largest batch, or the longest text, that fits.",
+            help="Find the largest batch, or the longest sequence, that fits.",
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with the front.")
+        Path | None,
+        typer.Option("--html", readable=False, metavar="FILE", help="Also write an HTML page with the trade-offs."),
     ] = None,
     yaml: Annotated[
         Path | None, typer.Option("--yaml", readable=False, metavar="FILE", help="Also write the calls as YAML.")
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Choose what to checkpoint, so that a step fits a memory budget at the least extra time.
+    """Choose what to checkpoint so that a step fits a memory budget at the least extra time.
 
-    Steps run on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
-    read, and nothing else. Exits with 1 where nothing fits.
+    Steps run on shapes at the model's released size: no weights, no GPU. Only the config.json of a model on the Hub is
+    downloaded. Exits with 1 if nothing fits.
     """
 
     def body() -> int:
@@ -171,7 +170,7 @@ def plan_command(
                 found = resized(found, *largest)
                 text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
                 head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
-            begin = partial(_metering, progress) if progress is not None else None
+            begin = None if progress is None else lambda number: progress("metering steps", number, 0)
             try:
                 made = plan_released(
                     found, budget, training=training, offload=offload, changes=changes, save=save, begin=begin
@@ -189,10 +188,6 @@ def plan_command(
     finish(body, lambda: "nothing was written")
 
 
-def _metering(progress: Progress, number: int) -> None:
-    progress("metering steps", number, 0)
-
-
 def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool) -> list[str]:
     head = wrapped(made.answer, LINE)
     head += [line for said in assumptions for line in wrapped(said, LINE)]
@@ -208,7 +203,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool)
         *text_table(["", "checkpointed", "also", "kept", "peak", "extra time"], rows),
         f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source})"
         f"{', as --device names no card' if assumed else ''}; ~ is an estimate between steps that were metered.",
-        *(f"{name} is no choice here: {why}" for name, why in made.unavailable.items()),
+        *(f"{name} is not available here: {why}" for name, why in made.unavailable.items()),
         "Not counted: workspace of kernels but cuBLAS's and flash attention's, fragments, the CUDA context.",
     ]
 

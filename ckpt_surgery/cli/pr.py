@@ -31,7 +31,7 @@ def pr_command(
     checkout: Annotated[Path, typer.Argument(metavar="CHECKOUT", help="A git checkout of transformers.")],
     families: Annotated[
         list[str] | None,
-        typer.Option(metavar="FAMILIES", help="Model folders (gpt_bigcode,zamba), with commas or repeated."),
+        typer.Option(metavar="FAMILIES", help="Model folders (gpt_bigcode,zamba), comma-separated (repeatable)."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model folder that is not deprecated.")] = False,
     select: Select = None,
@@ -67,6 +67,11 @@ def pr_command(
         from ckpt_surgery.errors import UpstreamError
         from ckpt_surgery.upstream.run.prepare import prepare
 
+        if coordination is not None and not _ISSUE.fullmatch(coordination):
+            raise ConfigError(
+                f"--coordination {coordination} is not an issue of upstream's: give its address, "
+                f"https://github.com/{UPSTREAM}/issues/N, or that of the comment that agrees"
+            )
         options = PrepareOptions(
             out=out,
             families=_names(families, everything),
@@ -74,7 +79,7 @@ def pr_command(
             group_by=group_by,
             base=base,
             python=python,
-            coordination=_checked_url(coordination),
+            coordination=coordination or "",
             include_unreproduced=include_unreproduced,
             jobs=jobs or load_config().jobs,
         )
@@ -107,7 +112,7 @@ def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
 
 
 def _codes(select: list[str] | None) -> tuple[str, ...]:
-    """The chosen rules, without those for training scripts, which do not apply to upstream's source."""
+    """Return the chosen rules, without those for training scripts, which do not apply to upstream's source."""
     from ckpt_surgery.codemods import RULES
     from ckpt_surgery.codemods.finding import Subject
 
@@ -115,27 +120,21 @@ def _codes(select: list[str] | None) -> tuple[str, ...]:
     return expand_codes(select, codes, "--select") if select else ()
 
 
-def _checked_url(url: str | None) -> str:
-    if url is not None and not _ISSUE.fullmatch(url):
-        raise ConfigError(
-            f"--coordination {url} is not an issue of upstream's: give its address, "
-            f"https://github.com/{UPSTREAM}/issues/N, or that of the comment that agrees"
-        )
-    return url or ""
-
-
 def _lines(result: PrepareResult) -> list[str]:
-    """What was made, what was not and why, and what a person would run next."""
+    """Say what was made, what was not and why, and what a person would run next."""
     from ckpt_surgery.text import listed, plural
 
-    lines = []
-    branches = _branches_by_reason(result)
+    lines: list[str] = []
+    branches: dict[str, tuple[str, ...]] = {}
+    for series in result.series:
+        for reason in series.evidence.reasons:
+            branches[reason.text] = (*branches.get(reason.text, ()), series.evidence.branch)
     for series in result.series:
         evidence = series.evidence
         counts = [
             plural(len(evidence.commits), "commit"),
             plural(len(evidence.files), "file"),
-            f"{plural(len(_repaired(series)), 'class', 'classes')} repaired",
+            f"{plural(len({row.model for row in evidence.rows if row.better}), 'class', 'classes')} repaired",
         ]
         lines.append(
             f"{evidence.branch}: {evidence.status} ({', '.join(counts)}); see {series.folder / 'evidence.md'}"
@@ -155,21 +154,8 @@ def _lines(result: PrepareResult) -> list[str]:
     return lines or ["Nothing to repair."]
 
 
-def _branches_by_reason(result: PrepareResult) -> dict[str, tuple[str, ...]]:
-    """The series that each reason is given for."""
-    branches: dict[str, tuple[str, ...]] = {}
-    for series in result.series:
-        for reason in series.evidence.reasons:
-            branches[reason.text] = (*branches.get(reason.text, ()), series.evidence.branch)
-    return branches
-
-
-def _repaired(series: FinishedSeries) -> set[str]:
-    return {row.model for row in series.evidence.rows if row.better}
-
-
 def _exit_code(result: PrepareResult) -> int:
-    """1 if a series is not ready, or if faults were found and there is no series."""
+    """Return 1 if a series is not ready, or if faults were found and there is no series."""
     from ckpt_surgery.upstream.evidence.results import SeriesStatus
 
     if any(series.evidence.status is SeriesStatus.NOT_READY for series in result.series):
@@ -179,7 +165,7 @@ def _exit_code(result: PrepareResult) -> int:
 
 
 def _kept(done: list[FinishedSeries]) -> str:
-    """The finished series, by name."""
+    """Name the finished series."""
     if not done:
         return "nothing was made"
     return "finished and kept: " + ", ".join(f"{series.evidence.branch} ({series.folder})" for series in done)

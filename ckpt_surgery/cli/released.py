@@ -40,12 +40,12 @@ Tokens: TypeAlias = Annotated[
         parser=count,
         metavar="N",
         rich_help_panel=_BATCH,
-        help="Sequence length in tokens (default: 2048, or the model's positions if fewer).",
+        help="Sequence length in tokens (default: 2048, or the model's maximum if shorter).",
     ),
 ]
 Batch: TypeAlias = Annotated[
     int | None,
-    typer.Option(parser=count, metavar="N", rich_help_panel=_BATCH, help="Samples in a batch (default: 1)."),
+    typer.Option(parser=count, metavar="N", rich_help_panel=_BATCH, help="Batch size (default: 1)."),
 ]
 Dtype: TypeAlias = Annotated[
     WeightDtype,
@@ -62,7 +62,7 @@ Lora: TypeAlias = Annotated[
         parser=count,
         metavar="RANK",
         rich_help_panel=_BATCH,
-        help="Freeze the model, with adapters of this rank on its linear layers.",
+        help="Freeze the model and train adapters of this rank on its linear layers.",
     ),
 ]
 FourBits: TypeAlias = Annotated[
@@ -70,7 +70,7 @@ FourBits: TypeAlias = Annotated[
     typer.Option(
         "--load-in-4bit",
         rich_help_panel=_BATCH,
-        help="With --lora: the weights of linear layers in 4 bits, as for QLoRA.",
+        help="With --lora: keep the frozen linear layers in 4 bits, as in QLoRA.",
     ),
 ]
 CountedOptimizer: TypeAlias = Annotated[
@@ -79,7 +79,7 @@ CountedOptimizer: TypeAlias = Annotated[
         parser=choice_of(Optimizer),
         metavar="NAME",
         rich_help_panel=_BATCH,
-        help=f"Whose state to count: {', '.join(Optimizer)}.",
+        help=f"Optimizer whose state is counted: {', '.join(Optimizer)}.",
     ),
 ]
 Ranks: TypeAlias = Annotated[
@@ -88,11 +88,11 @@ Ranks: TypeAlias = Annotated[
         parser=count,
         metavar="N",
         rich_help_panel=_DEVICES,
-        help="Divide the model among so many devices; sizes are of one.",
+        help="Number of devices that share the model; sizes are per device.",
     ),
 ]
 Fsdp: TypeAlias = Annotated[
-    bool, typer.Option("--fsdp", rich_help_panel=_DEVICES, help="With --ranks: FSDP2, each block by itself.")
+    bool, typer.Option("--fsdp", rich_help_panel=_DEVICES, help="With --ranks: FSDP2, one unit per block.")
 ]
 Zero: TypeAlias = Annotated[
     int | None,
@@ -100,7 +100,7 @@ Zero: TypeAlias = Annotated[
         parser=count,
         metavar="STAGE",
         rich_help_panel=_DEVICES,
-        help="With --ranks: ZeRO of DeepSpeed, stage 1, 2 or 3.",
+        help="With --ranks: DeepSpeed ZeRO stage 1, 2 or 3.",
     ),
 ]
 DeviceName: TypeAlias = Annotated[
@@ -113,7 +113,7 @@ TrustRemoteCode: TypeAlias = Annotated[
 
 
 def sharding_of(*, fsdp: bool, zero: int | None) -> str | None:
-    """The sharding that two options name. Raises PlanningError where they name two, or a stage that there is not."""
+    """Return the sharding that two options name. Raises PlanningError if both are given."""
     if fsdp and zero:
         raise PlanningError("--fsdp and --zero are two ways to divide a model: give one of them")
     return f"zero{zero}" if zero else "fsdp" if fsdp else None

@@ -32,6 +32,6 @@ def rule_command(
                 write(f"{rule.code} {rule.name}\n\n{rule.documentation.strip()}\n")
                 return ExitCode.CLEAN
         expand_codes([code], [rule.code for rule in RULES], "rule")
-        raise ConfigError(f"rule: {code} is the start of several codes: give a whole one, such as {RULES[0].code}")
+        raise ConfigError(f"rule: {code} is a prefix of several codes: give a whole one, such as {RULES[0].code}")
 
     finish(body)

@@ -44,14 +44,14 @@ class OnFault(StrEnum):
 
 
 def _when(text: str) -> str | int:
-    """The parser of an option that says in which steps."""
+    """Parse the value of an option that says in which steps."""
     return text if text in _WHEN else count(text)
 
 
 def run_command(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script, and what it is given."),
+        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script and its arguments."),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as after python -m.")] = False,
     wrap: Annotated[
@@ -87,28 +87,34 @@ def run_command(
         typer.Option(
             metavar="[BLOCKS=]NAME",
             rich_help_panel=_KEPT,
-            help="Results of operators: attention, matmul:2, router, aten.mm, ... (repeatable).",
+            help="Keep results of operators: attention, matmul:2, router, aten.mm, ... (repeatable).",
         ),
     ] = None,
     save_offload: Annotated[
         bool,
-        typer.Option("--save-offload", rich_help_panel=_KEPT, help="What --save keeps waits where the inputs do."),
+        typer.Option(
+            "--save-offload", rich_help_panel=_KEPT, help="Keep what --save keeps where the inputs are kept."
+        ),
     ] = False,
     offload: Annotated[
         bool,
-        typer.Option("--offload", rich_help_panel=_KEPT, help="The blocks' inputs, in host memory."),
+        typer.Option("--offload", rich_help_panel=_KEPT, help="Keep the blocks' inputs in host memory."),
     ] = False,
     offload_to: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", rich_help_panel=_KEPT, help="The blocks' inputs, in cpu, disk, or a folder."),
+        typer.Option(
+            metavar="PLACE", rich_help_panel=_KEPT, help="Keep the blocks' inputs in cpu, disk, or a folder."
+        ),
     ] = None,
     offload_pinned: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", rich_help_panel=_KEPT, help="So much of it pinned at most: 8GB, 8GiB."),
+        typer.Option(metavar="SIZE", rich_help_panel=_KEPT, help="Pin at most this much of it: 8GB, 8GiB."),
     ] = None,
     long_context: Annotated[
         bool,
-        typer.Option("--long-context", rich_help_panel=_KEPT, help="Offload, tiled MLPs and a fused loss for all."),
+        typer.Option(
+            "--long-context", rich_help_panel=_KEPT, help="Offloading, tiled MLPs and a fused loss together."
+        ),
     ] = False,
     tokens: Annotated[
         int | None,
@@ -121,7 +127,7 @@ def run_command(
         typer.Option(
             "--host",
             rich_help_panel=_KEPT,
-            help="With --long-context: queries, keys and values in host memory, too (default: where it must be).",
+            help="With --long-context: keep queries, keys and values in host memory, too (default: if needed).",
         ),
     ] = False,
     keep: Annotated[
@@ -129,23 +135,27 @@ def run_command(
         typer.Option(
             metavar="SIZE",
             rich_help_panel=_KEPT,
-            help="With --long-context: so much of the blocks' inputs stays on the device: 20GB.",
+            help="With --long-context: keep this much of the blocks' inputs on the device: 20GB.",
         ),
     ] = None,
     auto: Annotated[
         bool,
-        typer.Option("--auto", rich_help_panel=_KEPT, help="The fastest of four ways, by the first whole batch."),
+        typer.Option(
+            "--auto", rich_help_panel=_KEPT, help="Choose the fastest of four ways on the first whole batch."
+        ),
     ] = False,
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME", rich_help_panel=_KEPT, help="With --auto: whose figures (default: the card's)."),
+        typer.Option(
+            metavar="NAME", rich_help_panel=_KEPT, help="With --auto: plan for this device (default: the card here)."
+        ),
     ] = None,
     preserve_rng_state: Annotated[
         bool | None,
         typer.Option(
             "--preserve-rng-state/--no-preserve-rng-state",
             rich_help_panel=_RECOMPUTE,
-            help="Draw the random numbers of the forward (default: as the script has it, else yes).",
+            help="Draw the forward's random numbers again (default: as in the script, else yes).",
             show_default=False,
         ),
     ] = None,
@@ -154,7 +164,7 @@ def run_command(
         typer.Option(
             "--unsafe-rng-state",
             rich_help_panel=_RECOMPUTE,
-            help="As --no-preserve-rng-state, and refuse nothing.",
+            help="Like --no-preserve-rng-state, but refuse nothing.",
         ),
     ] = False,
     skip_frozen: Annotated[
@@ -162,7 +172,7 @@ def run_command(
         typer.Option(
             "--skip-frozen/--no-skip-frozen",
             rich_help_panel=_RECOMPUTE,
-            help="Not in calls that need no gradient (default).",
+            help="Skip calls that need no gradient (default).",
             show_default=False,
         ),
     ] = None,
@@ -178,7 +188,7 @@ def run_command(
     plan: Annotated[
         Path | None,
         typer.Option(
-            readable=False, metavar="FILE", rich_help_panel=_KEPT, help="As fit --write or plan --yaml has written."
+            readable=False, metavar="FILE", rich_help_panel=_KEPT, help="Apply a plan from fit --write or plan --yaml."
         ),
     ] = None,
     every: Annotated[
@@ -192,7 +202,7 @@ def run_command(
         typer.Option(
             "--prove/--no-prove",
             rich_help_panel=_WATCHED,
-            help="Prove each block's gradients (default, but with --plan).",
+            help="Prove each block's gradients (default without --plan).",
             show_default=False,
         ),
     ] = None,
@@ -225,9 +235,9 @@ def run_command(
     ] = None,
     launched: Annotated[str | None, typer.Option("--launched", hidden=True)] = None,
 ) -> None:
-    """Run a training script with gradient checkpointing that works, and say at its end what it did.
+    """Run a training script with gradient checkpointing that works, and report at the end what was done.
 
-    Options of this command stand before the script. The script needs no change.
+    Options of this command go before the script. The script needs no change.
     """
 
     def body() -> int:
@@ -339,7 +349,7 @@ def start(
 
 
 def _long_context(options: Mapping[str, Any], model: nn.Module, *, running: bool) -> Undoable:
-    """The operation of --long-context."""
+    """Apply --long-context to a model that trains."""
     from ckpt_surgery.long_sequences.long_context import long_context
 
     context = long_context(model, **options)
@@ -349,7 +359,7 @@ def _long_context(options: Mapping[str, Any], model: nn.Module, *, running: bool
 
 
 def _fastest(device: Device | None, options: Mapping[str, Any], model: nn.Module, *, running: bool) -> Undoable:
-    """The operation of --auto. A forward that is `running` began without it: the next one is the first."""
+    """Apply --auto to a model that trains. A forward that is `running` began without it: the next one is the first."""
     from ckpt_surgery.guarding.asked_options import wrap_as_asked
     from ckpt_surgery.planning.fastest import FastestWrap
 
@@ -358,11 +368,11 @@ def _fastest(device: Device | None, options: Mapping[str, Any], model: nn.Module
 
 
 def _planned(path: Path) -> Operation:
-    """The operation of --plan. The file is read at once, torch when the first model trains. Raises OptionError."""
+    """Return what applies --plan. The file is read at once, torch when the first model trains. Raises OptionError."""
     calls = read_plan(path)
 
     def apply(model: nn.Module, *, running: bool) -> Undoable:
-        from ckpt_surgery.distributed.calls import apply_plan
+        from ckpt_surgery.long_sequences.calls import apply_plan
 
         return apply_plan(calls, model, running=running)
 
@@ -378,14 +388,14 @@ def _refuse_beside(why: str, wrap: bool | None, options: Iterable[str]) -> None:
 
 
 def _bytes(option: str, text: str | None) -> int | None:
-    """The size that an option gives, in bytes. Raises OptionError."""
+    """Parse the size that an option gives, in bytes. Raises OptionError."""
     if text is not None and (count := size_in_bytes(text)) is None:
         raise OptionError(f"{option} is {text!r}: give a size with its unit, such as 8GB")
     return None if text is None else count
 
 
 def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:
-    """The numbers of blocks, by stack where a stack is named. Raises OptionError."""
+    """Parse numbers of blocks, by stack where a stack is named. Raises OptionError."""
     if not texts:
         return None
     numbers: dict[str, int] = {}
@@ -404,7 +414,7 @@ def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:
 
 
 def _saved_names(texts: Sequence[str] | None) -> list[str] | dict[str, list[str]] | None:
-    """The names of operators, by blocks where blocks are named. Raises OptionError."""
+    """Parse names of operators, by blocks where blocks are named. Raises OptionError."""
     names: dict[str, list[str]] = {}
     for text in texts or ():
         pattern, equals, name = text.rpartition("=")
@@ -417,12 +427,12 @@ def _saved_names(texts: Sequence[str] | None) -> list[str] | dict[str, list[str]
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that have a value."""
+    """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def rank_of_process() -> str:
-    """The rank of this process, from whoever launched it."""
+    """Return the rank of this process, from whoever launched it."""
     return next((rank for name in _RANKS if (rank := os.environ.get(name))), "0")
 
 

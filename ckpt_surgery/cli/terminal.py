@@ -42,7 +42,7 @@ class OutputError(CkptSurgeryError, OSError):
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns to write: the terminal's own, `PLAIN_WIDTH` where there is none."""
+    """Return the columns to write: the terminal's own, `PLAIN_WIDTH` where there is none."""
     return max(40, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
 
 
@@ -62,7 +62,7 @@ def write(text: str) -> None:
 
 
 def unwritable_output(error: OSError) -> OutputError:
-    """The error for a standard output that cannot be written to; nothing more is written there."""
+    """Make the error for a standard output that cannot be written to; nothing more is written there."""
     _silence(sys.stdout)
     return OutputError(f"standard output cannot be written to: {error.strerror or error}")
 
@@ -143,9 +143,9 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(*, after: float = 0.0) -> Iterator[Progress | None]:
-    """A progress callback that draws a bar on standard error; None where that is no terminal.
+    """Give a progress callback that draws a bar on standard error; None if that is not a terminal.
 
-    A step of a total of 0 is one of nobody knows how many. Nothing is drawn for so many seconds.
+    A total of 0 is not known. Nothing is drawn in the first `after` seconds.
     """
     if not sys.stderr.isatty():
         yield None

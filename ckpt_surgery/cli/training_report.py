@@ -43,7 +43,12 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
         return
     if path.suffix == ".json":
         models = [
-            {**_report(trained), "problems": trained.problems, "said": trained.said} for trained in takeover.trained
+            {
+                **({"model": trained.name} if trained.report is None else trained.report.to_dict()),
+                "problems": trained.problems,
+                "said": trained.said,
+            }
+            for trained in takeover.trained
         ]
         error = {"error": takeover.explained} if takeover.explained else {}
         write_document(json.dumps({"models": models, **error, **memory}, indent=2) + "\n", path)
@@ -56,7 +61,7 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
 
 
 def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """What is known where torch ran out of memory: as data, and a line each."""
+    """Return what is known where torch ran out of memory: as data, and a line each."""
     lines, data = [], dict[str, Any]()
     if caught := takeover.caught:
         data["out_of_memory_caught"] = caught
@@ -84,7 +89,7 @@ def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, 
 
 
 def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
-    """What was seen, a line each; of models of which the same is to be said, once."""
+    """Return what was seen, a line each; models with the same lines share them."""
     names: dict[tuple[str, ...], list[str]] = {}
     for model in trained:
         names.setdefault(tuple(_lines(model, broke_off=broke_off)), []).append(model.name)
@@ -106,8 +111,3 @@ def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
         if report.faults:
             lines.append(f"ckpt_surgery: {plural(len(report.told), 'fault')}")
     return lines
-
-
-def _report(trained: Trained) -> dict[str, Any]:
-    report = trained.report
-    return {"model": trained.name} if report is None else report.to_dict()

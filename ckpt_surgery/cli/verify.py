@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from ckpt_surgery.cli.config import ConfigError, load_config
 from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
-from ckpt_surgery.cli.options import REPORT, WORK, ExitZero, Jobs, Output, Timeout, choice_names, choice_of
+from ckpt_surgery.cli.options import REPORT, WORK, ExitZero, Jobs, Output, Timeout, choice_names, choice_of, time_limit
 from ckpt_surgery.cli.terminal import (
     PLAIN_WIDTH,
     check_writable,
@@ -33,9 +33,7 @@ from ckpt_surgery.text import plural
 
 if TYPE_CHECKING:
     from ckpt_surgery.measure.report import Report
-    from ckpt_surgery.measure.results import Level, Mode
-    from ckpt_surgery.survey.target import SurveyTarget
-    from ckpt_surgery.survey.worker_pool import WorkerPool
+    from ckpt_surgery.measure.results import Level
 
 HTML_FILE = Path("ckpt_surgery-report.html")
 """Where an HTML page goes without `--output`."""
@@ -66,7 +64,7 @@ def verify_command(
     ] = False,
     modes: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODES", help="non_reentrant, reentrant, with commas (default: both)."),
+        typer.Option(metavar="MODES", help="non_reentrant, reentrant, comma-separated (default: both)."),
     ] = None,
     levels: Annotated[
         list[str] | None,
@@ -75,7 +73,7 @@ def verify_command(
         ),
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="With --all, also judge loop and precision: twice as long.")
+        bool, typer.Option("--deep", help="With --all, also judge loop and precision; takes twice as long.")
     ] = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Examine each model again after wrap_blocks; that decides the exit code.")
@@ -90,7 +88,7 @@ def verify_command(
             parser=choice_of(VerifyFormat),
             metavar=choice_names(VerifyFormat),
             rich_help_panel=REPORT,
-            help=f"How to report; html goes to {HTML_FILE} without --output.",
+            help=f"Report format; html goes to {HTML_FILE} without --output.",
         ),
     ] = VerifyFormat.TEXT,
     output: Output = None,
@@ -105,7 +103,7 @@ def verify_command(
             readable=False,
             metavar="FILE",
             rich_help_panel=WORK,
-            help="Keep finished reports here, and skip those that are here.",
+            help="Keep finished reports in this file, and skip those already there.",
         ),
     ] = None,
     trust_remote_code: Annotated[
@@ -116,7 +114,7 @@ def verify_command(
     ] = False,
     exit_zero: ExitZero = False,
 ) -> None:
-    """Run tiny models, and prove that checkpointing works.
+    """Run tiny models and prove that checkpointing works.
 
     Each is trained for one step with and without checkpointing; every difference is a fault.
     """
@@ -124,16 +122,44 @@ def verify_command(
     def body() -> int:
         start = perf_counter()
         place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
-        _check_output(place, output_format)
-        request = _Request(
-            list(models or ()), everything, trust_remote_code, modes, levels, deep, shard, timeout, device
-        )
-        workers = jobs or load_config().jobs
-        with termination_raises():
-            reports = _survey(request, fix, workers, resume)
+        if place is not None:
+            check_writable(place)
+        if output_format is VerifyFormat.HTML:
+            from ckpt_surgery.report.figure import need_matplotlib
+
+            need_matplotlib()
+        if not models and not everything:
+            raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
+        if models and everything:
+            raise ConfigError("--all and a named model exclude each other: give one of them")
+        need_runtime("verify")
+        from ckpt_surgery.measure.results import MODES
+        from ckpt_surgery.survey import survey
+        from ckpt_surgery.survey.resolve import resolve_in
+        from ckpt_surgery.survey.target import TargetError, parse_shard
+        from ckpt_surgery.survey.worker_pool import WorkerPool
+
+        options: dict[str, Any] = {"modes": _chosen(modes, MODES, "--modes") or MODES}
+        options |= {"levels": _judged(levels, deep, everything), "timeout": time_limit(timeout), "resume": resume}
+        try:
+            part = parse_shard(shard) if shard is not None else None
+        except TargetError as error:
+            raise ConfigError(f"--shard {error}") from None
+        options |= {"workers": jobs or load_config().jobs, "shard": part, "fix": fix}
+        where: dict[str, Any] = {"device": device} if device else {}
+        with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
+            named = {"names": list(models or ()), "everything": everything, "trust_remote_code": trust_remote_code}
+            targets = resolve_in(pool, **named, **where)
+            reports = survey(targets, **options, progress=progress, pool=pool, **where)
+        if part and not reports:
+            classes = plural(len(targets), "class", "classes")
+            say(f"ckpt_surgery: part {part[0]} of {part[1]} is empty: the names mean {classes}")
         _write(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
         if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):
-            return max(fail(_problem(report)) for report in unbuilt)
+            return max(
+                fail(f"{report.target or report.label}: {report.problem or 'nothing was measured'}")
+                for report in unbuilt
+            )
         from ckpt_surgery.report.summary import stays_broken
 
         return ExitCode.FINDINGS if any(map(stays_broken, reports)) and not exit_zero else ExitCode.CLEAN
@@ -146,90 +172,20 @@ def verify_command(
     finish(body, after_interrupt)
 
 
-class _Request:
-    """What the command line asks for, validated.
+def _judged(levels: Sequence[str] | None, deep: bool, everything: bool) -> tuple[Level, ...]:
+    """Return the levels that the options ask for. Raises ConfigError if they contradict each other."""
+    from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, QUICK_LEVELS
 
-    Raises:
-        ConfigError: a word or number that an option does not take.
-        MissingPackageError: torch or transformers is not installed.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        everything: bool,
-        trust_remote_code: bool,
-        modes: Sequence[str] | None,
-        levels: Sequence[str] | None,
-        deep: bool,
-        shard: str | None,
-        timeout: float,
-        device: str,
-    ) -> None:
-        from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, MODES, QUICK_LEVELS
-        from ckpt_surgery.survey.options import checked_timeout, parse_shard
-        from ckpt_surgery.survey.target import TargetError
-
-        if not names and not everything:
-            raise ConfigError("no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all")
-        if names and everything:
-            raise ConfigError("--all and a named model exclude each other: give one of them")
-        need_runtime("verify")
-        self.names, self.everything, self.trust_remote_code = list(names), everything, trust_remote_code
-        self.device = {"device": device} if device else {}
-        self.modes: tuple[Mode, ...] = _chosen(modes, MODES, "--modes") or MODES
-        chosen = _chosen(levels, ("all", *LEVELS), "--levels")
-        if deep and chosen:
-            raise ConfigError("--deep and --levels exclude each other: give one of them")
-        self.levels: tuple[Level, ...] = LONE_LEVELS
-        if chosen and "all" not in chosen:
-            self.levels = tuple(level for level in LEVELS if level in chosen)
-        elif everything and not chosen and not deep:
-            self.levels = QUICK_LEVELS
-        try:
-            option = "--timeout"
-            self.timeout = checked_timeout(timeout)
-            option = "--shard"
-            self.shard = parse_shard(shard) if shard is not None else None
-        except TargetError as error:
-            raise ConfigError(f"{option} {error}") from None
-
-    def targets(self, pool: WorkerPool) -> list[SurveyTarget]:
-        """The models that the names mean. Raises TargetError for a name that means none."""
-        from ckpt_surgery.survey.resolve import resolve_in
-
-        options = {"names": self.names, "everything": self.everything, "trust_remote_code": self.trust_remote_code}
-        return resolve_in(pool, **options, **self.device)
-
-
-def _survey(request: _Request, fix: bool, workers: int | None, resume: Path | None) -> list[Report]:
-    from ckpt_surgery.survey import survey
-    from ckpt_surgery.survey.worker_pool import WorkerPool
-
-    with WorkerPool() as pool, progress_bar() as progress:
-        targets = request.targets(pool)
-        reports = survey(
-            targets,
-            modes=request.modes,
-            levels=request.levels,
-            fix=fix,
-            workers=workers,
-            timeout=request.timeout,
-            resume=resume,
-            shard=request.shard,
-            progress=progress,
-            pool=pool,
-            **request.device,
-        )
-    if request.shard and not reports:
-        index, count = request.shard
-        classes = plural(len(targets), "class", "classes")
-        say(f"ckpt_surgery: part {index} of {count} is empty: the names mean {classes}")
-    return reports
+    chosen = _chosen(levels, ("all", *LEVELS), "--levels")
+    if deep and chosen:
+        raise ConfigError("--deep and --levels exclude each other: give one of them")
+    if chosen and "all" not in chosen:
+        return tuple(level for level in LEVELS if level in chosen)
+    return QUICK_LEVELS if everything and not chosen and not deep else LONE_LEVELS
 
 
 def _chosen(given: Sequence[str] | None, choices: Sequence[_Word], option: str) -> tuple[_Word, ...]:
-    """The choices that an option lists, in the order of `choices`. Dashes count as underscores."""
+    """Return the choices that an option lists, in the order of `choices`. Dashes count as underscores."""
     words = [word.strip().lower().replace("-", "_") for entry in given or () for word in entry.split(",")]
     words = [word for word in words if word]
     if given and not words:
@@ -240,21 +196,6 @@ def _chosen(given: Sequence[str] | None, choices: Sequence[_Word], option: str) 
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
             raise ConfigError(f"{option} does not know {word}: {hint}")
     return tuple(choice for choice in choices if choice in words)
-
-
-def _check_output(place: Path | None, output_format: VerifyFormat) -> None:
-    """Notice before the work, not after it, that the report could not be made or written."""
-    if place is not None:
-        check_writable(place)
-    if output_format is VerifyFormat.HTML:
-        from ckpt_surgery.report.figure import need_matplotlib
-
-        need_matplotlib()
-
-
-def _problem(report: Report) -> str:
-    """Why there is no verdict on a model that was named."""
-    return f"{report.target or report.label}: {report.problem or 'nothing was measured'}"
 
 
 def _write(
@@ -298,7 +239,7 @@ def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: f
 
 
 def _details(reports: Sequence[Report], width: int) -> list[str]:
-    """The full report on the only model, if it was built, or on the first ones that fail."""
+    """Return the full report on the only model, if it was built, or on the first ones that fail."""
     from ckpt_surgery.report.summary import worth_telling
 
     if len(reports) == 1:

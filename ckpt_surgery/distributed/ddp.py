@@ -1,7 +1,7 @@
 """Losses that bypass a DistributedDataParallel: notice them, or run the method that computes them through it.
 
 DDP averages the gradients of one backward for each of its forwards. Any other gradient stays on its rank without a
-warning: each rank then trains a model of its own, and rank 0's is saved.
+warning: each rank then trains its own model, and rank 0's is saved.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Literal
-from weakref import WeakSet
+from weakref import WeakSet, finalize, ref
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.distributed.awaited import await_gradients, has_finished, this_rank
 from ckpt_surgery.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.text import some
 from ckpt_surgery.torch_names import CALL_HOOKS, current_graph_task_id, engine, tree_leaves
 from ckpt_surgery.undo import UndoableHooks
 
@@ -42,9 +44,9 @@ class _Averaging(Enum):
 class DDPWatch(UndoableHooks):
     """Watches every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
 
-    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards whose gradients stayed as this rank
-    computed them (more than once where reentrant checkpointing runs others inside), or with `when="step"` the
-    optimizer's steps on such gradients.
+    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards whose gradients were not averaged
+    (more than once where reentrant checkpointing runs others inside), or with `when="step"` the optimizer's steps on
+    such gradients.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class DDPWatch(UndoableHooks):
         self._prepared = False  # the reducer waits for a backward
         self._reached_since = False  # and a backward has reached a parameter since
         self._learnt = not ddp.static_graph  # a static graph's first reduction depends on the outputs of the forward
-        self._running: WeakSet[_Backward] = WeakSet()  # the backwards that began at a marked output
+        self._running: WeakSet[partial[None]] = WeakSet()  # the backwards that began at a marked output
         self._last_from_outputs = -1
         self._unspent: set[int] = set()  # forwards under no_sync that no backward has come back to
         self._forwards = 0
@@ -100,12 +102,12 @@ class DDPWatch(UndoableHooks):
                     tensor.register_hook(partial(self._from_output, self._forwards))  # type: ignore[no-untyped-call]
 
     def _from_output(self, forward: int, gradient: Tensor) -> None:
-        """A backward begins at an output of a marked forward; those inside reentrant checkpoints belong to it."""
+        """Note that a backward begins at an output of a marked forward; reentrant ones inside belong to it."""
         self._unspent.discard(forward)
         self._last_from_outputs = current_graph_task_id()
-        backward = _Backward(self._from_outputs_ends)
-        self._running.add(backward)
-        engine.queue_callback(backward)
+        ends = partial(self._from_outputs_ends)  # only the engine holds it, until the backward has ended or failed
+        self._running.add(ends)
+        engine.queue_callback(ends)
 
     def _from_outputs_ends(self) -> None:
         if self._prepared and not self._learnt:
@@ -128,12 +130,12 @@ class DDPWatch(UndoableHooks):
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
     def _judged(self, first: Tensor) -> _Averaging:
-        """What becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
+        """Tell what becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
         if self._prepared and not self._learnt:
             if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
                 engine.queue_callback(partial(self._first_ends, self._task, first))
             return _Averaging.AVERAGED
-        if self._prepared and not (self._reached_since and has_finished(self._ddp)):
+        if self._prepared and not (self._reached_since and _has_finished(self._ddp)):
             self._reached_since = True
             return _Averaging.AVERAGED
         if self._running or self._unspent:  # unspent: the loss may have left the forward by another way
@@ -141,26 +143,26 @@ class DDPWatch(UndoableHooks):
         return _Averaging.LEFT
 
     def _first_ends(self, task: int, parameter: Tensor) -> None:
-        """The first backward of a static graph was averaged only if it came from outputs."""
+        """Note whether the first backward of a static graph was averaged: only if it came from outputs."""
         if self._last_from_outputs != task:
             self._left[id(parameter)] = parameter
             self._leave(parameter)
 
     def _leave(self, parameter: Tensor) -> None:
-        """A backward whose gradients nobody averages."""
+        """Report a backward whose gradients nobody averages."""
         if self._when == "step":
             return
         place = f"a backward reached {self._names[id(parameter)]} of {type(self._ddp.module).__name__}"
         if self._prepared:
             what = (
                 f"{place} after DistributedDataParallel had averaged those of its last forward: these gradients stay "
-                f"on rank {this_rank()}; either the loss passed the wrapper by, or several forwards need one backward "
-                "(add their losses)"
+                f"on rank {_this_rank()}; either the loss bypassed the wrapper, or several forwards need one "
+                "backward (add their losses)"
             )
         else:
             what = (
                 f"{place} without a forward of its DistributedDataParallel: the gradients stay those of rank "
-                f"{this_rank()}"
+                f"{_this_rank()}"
             )
         self._tell(f"{what}; {_CURE}")
 
@@ -172,18 +174,18 @@ class DDPWatch(UndoableHooks):
         model = type(self._ddp.module).__name__
         if (parameter := _with_gradient(self._left, optimizer)) is not None:
             name = self._names[id(parameter)]
-            self._tell(f"{place} a gradient of {name} of {model} that only rank {this_rank()} has; {_CURE}")
+            self._tell(f"{place} a gradient of {name} of {model} that only rank {_this_rank()} has; {_CURE}")
             return
         parameter = _with_gradient(self._accumulated, optimizer)  # a step inside no_sync is meant for this rank alone
         if parameter is not None and self._ddp.require_backward_grad_sync:
             self._tell(
-                f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {this_rank()} has: "
+                f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {_this_rank()} has: "
                 "every backward since the last average was under no_sync; run the last forward and backward before "
                 "each step outside no_sync, also where an epoch ends in the middle of an accumulation; a step that is "
                 "meant for one rank belongs inside no_sync"
             )
             return
-        if self._prepared and self._learnt and self._reached_since and not has_finished(self._ddp):
+        if self._prepared and self._learnt and self._reached_since and not _has_finished(self._ddp):
             self._tell(
                 f"{place} gradients that DistributedDataParallel has not averaged: it still waits for those of other "
                 "parameters of its last forward; find_unused_parameters=True looks for what a step does not use, and "
@@ -198,30 +200,16 @@ class DDPWatch(UndoableHooks):
             warnings.warn(text, DistributedWarning, stacklevel=2)
 
 
-class _Backward:
-    """A running backward. Only the engine holds it, and drops it when the backward has ended or failed."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end = end
-
-    def __call__(self) -> None:
-        self._end()
-
-
 def _with_gradient(reached: dict[int, Tensor], optimizer: Optimizer) -> Tensor | None:
-    """Take the parameters of `optimizer` out of `reached`; the first that has a gradient other than zero."""
+    """Take the parameters of `optimizer` out of `reached`; return the first whose gradient is not all zeros."""
     if not reached:
         return None
     owned = [reached.pop(id(parameter), None) for group in optimizer.param_groups for parameter in group["params"]]
-    return next((parameter for parameter in owned if parameter is not None and _has_gradient(parameter)), None)
-
-
-def _has_gradient(parameter: Tensor) -> bool:
-    """Whether there is a gradient, and it is not all zeros."""
-    gradient = parameter.grad
-    if gradient is None:
-        return False
-    return bool((gradient._values() if gradient.is_sparse else gradient).count_nonzero())
+    for parameter in owned:
+        gradient = None if parameter is None else parameter.grad
+        if gradient is not None and (gradient._values() if gradient.is_sparse else gradient).count_nonzero():
+            return parameter
+    return None
 
 
 def watch_ddp(
@@ -231,14 +219,6 @@ def watch_ddp(
     action: Literal["warn", "raise"] = "warn",
 ) -> DDPWatch:
     """Notice gradients that a DistributedDataParallel does not average, because their loss bypassed it.
-
-    Args:
-        ddp: the wrapper itself.
-        optimizer: needed for `when="step"`, also as accelerate wraps it.
-        when: "backward" reports as soon as such a backward reaches a parameter; "step" reports before a step of
-            `optimizer` if DDP has not averaged the gradients by then, also where all were made under `no_sync`. A
-            step inside `no_sync` is meant for its rank alone.
-        action: "warn" warns once with DistributedWarning; "raise" raises DistributedError in the backward or step.
 
     Each rank watches itself; nothing is sent. The watch knows what DDP does: for every forward with gradients it
     averages one backward, whatever that starts from, if it reaches every parameter that DDP waits for; a second one
@@ -250,10 +230,21 @@ def watch_ddp(
     averages (undo the watch there). While the backward of a forward under `no_sync` is still to come, any other
     backward is taken for it, until the next forward that synchronises or the optimizer's step.
 
-    Returns the watch; `undo()` ends it. Raises DistributedError where `ddp` is no wrapper, or an option is not one
-    of those above.
+    Args:
+        ddp: the wrapper itself.
+        optimizer: needed for `when="step"`, also as accelerate wraps it.
+        when: "backward" reports as soon as such a backward reaches a parameter; "step" reports before a step of
+            `optimizer` if DDP has not averaged the gradients by then, also where all were made under `no_sync`. A
+            step inside `no_sync` is meant for its rank alone.
+        action: "warn" warns once with DistributedWarning; "raise" raises DistributedError in the backward or step.
+
+    Returns:
+        The watch; `undo()` ends it.
+
+    Raises:
+        DistributedError: `ddp` is not a wrapper, or an option is not one of those above.
     """
-    wrapper = checked_ddp(ddp, "watch_ddp")
+    wrapper = _checked_ddp(ddp, "watch_ddp")
     if when not in ("backward", "step") or action not in ("warn", "raise"):
         raise DistributedError(
             f'watch_ddp got when={when!r} and action={action!r}: give "backward" or "step", and "warn" or "raise"'
@@ -269,11 +260,9 @@ def watch_ddp(
 def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a method of the model inside a DistributedDataParallel through the wrapper's forward.
 
-    `method` is a name, or a function that takes the inner model first: `call_through_ddp(ddp, "compute_loss", batch)`,
-    `call_through_ddp(ddp, lambda model: loss(model.lm_head.weight, hidden))`. Returns what it returns. The gradients
-    of one backward from there are averaged in buckets during the backward, as after `ddp(...)`; buffers and devices
-    are handled the same way. The wrapper's hooks run; those of the inner model run only if the method calls the
-    model. Nothing is left behind, also where the method raises; what looks at the backward goes with it.
+    The gradients of one backward from what it returns are averaged in buckets during the backward, as after
+    `ddp(...)`; buffers and devices are handled the same way. The wrapper's hooks run; those of the inner model run
+    only if the method calls the model. Nothing is left behind, even where the method raises.
 
     DDP waits for every parameter, also where the method runs only a part of the model. Where a backward has ended and
     DDP still waits, that backward raises DistributedError, which names the parameters that it did not reach: gradients
@@ -288,9 +277,20 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
     What a trainer has put around the model's own forward, such as accelerate's autocast, is not around the method:
     put it there (`with accelerator.autocast():`). Other threads must not call the wrapper meanwhile.
 
-    Raises DistributedError where `ddp` is not a DistributedDataParallel, or its model has no such method.
+    Args:
+        ddp: the wrapper itself.
+        method: a name, as in `call_through_ddp(ddp, "compute_loss", batch)`, or a function that takes the inner model
+            first, as in `call_through_ddp(ddp, lambda model: loss(model.lm_head.weight, hidden))`.
+        args: what the method takes.
+        kwargs: what the method takes by name.
+
+    Returns:
+        What the method returns.
+
+    Raises:
+        DistributedError: `ddp` is not a DistributedDataParallel, or its model has no such method.
     """
-    wrapper = checked_ddp(ddp, "call_through_ddp")
+    wrapper = _checked_ddp(ddp, "call_through_ddp")
     inner = wrapper.module
     function = getattr(inner, method, None) if isinstance(method, str) else method
     if not callable(function):
@@ -306,15 +306,16 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
         outputs = wrapper(*args, **kwargs)
     finally:
         modules["module"] = inner
-    await_gradients(wrapper, outputs)
+    looks = wrapper.find_unused_parameters or wrapper.static_graph  # then it needs no help
+    if torch.is_grad_enabled() and wrapper.require_backward_grad_sync and not looks:
+        _Awaited(wrapper, outputs)
     return outputs
 
 
 def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
-    """A module like `model`, with another forward and without its hooks.
+    """Make a module like `model`, with another forward and without its hooks.
 
-    It takes the model's place between the call of the wrapper and that of the method: hooks of the wrapper may look
-    at it.
+    It takes the model's place until the method is called: hooks of the wrapper may look at it.
     """
     other = object.__new__(type(model))
     hooks = {name: OrderedDict[int, Any]() for name in CALL_HOOKS}
@@ -322,10 +323,90 @@ def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
     return other
 
 
-def checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:
-    """The wrapper, if it is one. Raises DistributedError."""
+def _checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:
+    """Return the wrapper, if it is one. Raises DistributedError."""
     if isinstance(ddp, DistributedDataParallel):
         return ddp
     compiled = isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel)
     advice = "give what was compiled" if compiled else "give the DistributedDataParallel itself, not the model inside"
     raise DistributedError(f"{caller} got a {type(ddp).__name__}: {advice}")
+
+
+_LATER = 3
+"""Callbacks at the end of a backward queue others: those of DistributedDataParallel are over after so many."""
+
+
+class _Awaited:
+    """Raises DistributedError at the end of the backward from some outputs where DDP still waits for parameters.
+
+    Only hooks of the outputs hold it, and its hooks on parameters go with it: a model that keeps an output keeps no
+    wrapper.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, outputs: Any) -> None:
+        self._ddp = ref(ddp)
+        self._task = -1
+        self._reached: set[int] = set()
+        self._handles: list[RemovableHandle] = []
+        ends = [tensor for tensor in tensors(outputs) if tensor.grad_fn is not None]
+        if not ends:
+            return
+        for parameter in ddp.module.parameters():
+            if parameter.requires_grad:
+                note = partial(_note, self._reached)  # holds no more than the set
+                self._handles.append(parameter.register_post_accumulate_grad_hook(note))
+        finalize(self, _remove, self._handles)
+        for tensor in ends:
+            tensor.register_hook(self._begins)  # type: ignore[no-untyped-call]
+
+    def _begins(self, gradient: Tensor) -> None:
+        task = current_graph_task_id()
+        if self._handles and task != self._task:
+            self._task = task
+            engine.queue_callback(partial(self._ends, _LATER))
+
+    def _ends(self, later: int) -> None:
+        if later:
+            engine.queue_callback(partial(self._ends, later - 1))
+            return
+        ddp = self._ddp()
+        if ddp is None or not self._reached:  # torch.autograd.grad leaves nothing in parameters
+            return
+        _remove(self._handles)
+        if _has_finished(ddp):
+            return
+        missing = [
+            name
+            for name, parameter in ddp.module.named_parameters()
+            if parameter.requires_grad and id(parameter) not in self._reached and name not in ddp.parameters_to_ignore
+        ]
+        raise DistributedError(
+            f"call_through_ddp: the backward gave no gradient to {some(missing)} of {type(ddp.module).__name__}, for "
+            f"which DistributedDataParallel still waits: gradients of this step stay those of rank {_this_rank()}; "
+            "let the method compute the whole loss and call backward once, or make the wrapper with "
+            "find_unused_parameters=True"
+        )
+
+
+def _has_finished(ddp: DistributedDataParallel) -> bool:
+    """Tell whether the reducer has averaged what its last forward asked for."""
+    try:
+        ddp.reducer._check_reducer_finalized()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _this_rank() -> int:
+    """Return the number of this rank in the whole job; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _note(reached: set[int], parameter: Tensor) -> None:
+    reached.add(id(parameter))
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()

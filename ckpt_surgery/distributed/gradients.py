@@ -1,6 +1,6 @@
 """Gradients of replicas, averaged and compared by hand, for loops that compute the loss around the wrapper.
 
-Why a loop misses its synchronisation is no question here; only the gradients that it left are.
+Why a loop misses its synchronisation does not matter here; only the gradients that it left do.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,11 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from ckpt_surgery.distributed.agreement import Ranks, ranks_of
 from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.ranks import digest
-from ckpt_surgery.text import error_line
+from ckpt_surgery.text import error_line, ranks_in_words
 
 BUCKET_BYTES = 25 * 2**20
 """Small gradients travel together up to this size."""
@@ -52,6 +52,71 @@ class SyncStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """A group as one of its ranks sees it. `numbers` are their ranks in the whole job, in the group's order.
+
+    `devices` are the kinds of device whose tensors the group's backend takes: cpu, cuda and others.
+    """
+
+    group: dist.ProcessGroup | None
+    numbers: tuple[int, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.numbers)
+
+    def device(self, wanted: torch.device | None) -> torch.device:
+        """Return the device for small collectives: the CPU if the backend takes it, else `wanted` if it can be."""
+        if "cpu" in self.devices:
+            return torch.device("cpu")
+        return wanted if wanted is not None and wanted.type in self.devices else torch.device(self.devices[0])
+
+    def agree(self, number: int, faulty: bool, device: torch.device) -> tuple[bool, bool]:
+        """Tell whether `number` (0 to 2**63 - 1) is the same on every rank, and whether any rank is faulty.
+
+        Takes one collective of three int64 on `device`.
+        """
+        extremes = torch.tensor([number, -number, int(faulty)], dtype=torch.int64, device=device)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, self.group)
+        highest, lowest, fault = extremes.tolist()
+        return highest == -lowest, bool(fault)
+
+    def gather(self, value: object) -> list[Any]:
+        """Collect what every rank passes, in the group's order; `value` can be pickled."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, self.group)
+        return values
+
+    def by_value(self, values: Sequence[Hashable]) -> Iterator[tuple[str, Any]]:
+        """Yield each value once, with the ranks that have it in words; `values` has one for each rank."""
+        for value in dict.fromkeys(values):
+            having = [number for number, theirs in zip(self.numbers, values, strict=True) if theirs == value]
+            yield ranks_in_words(having, self.size), value
+
+
+def ranks_of(group: dist.ProcessGroup | None, caller: str) -> Ranks:
+    """Return the ranks of `group`, or all of them where it is None; `caller` is whom errors name.
+
+    Raises DistributedError where there is no process group, or this rank is not in `group`.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise DistributedError(
+            f"{caller}: there is no process group on this rank. Start the script with torchrun and call "
+            "torch.distributed.init_process_group() before."
+        )
+    if dist.get_rank(group) < 0:
+        raise DistributedError(
+            f"{caller}: rank {dist.get_rank()} is not in the group that it was given. Call it on the group's ranks "
+            "only."
+        )
+    kinds = [pair.partition(":")[0] for pair in dist.get_backend_config(group).split(",")]
+    numbers = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
+    return Ranks(group, tuple(numbers), tuple(kinds))
+
+
+@dataclass(frozen=True, slots=True)
 class _ModelFacts:
     """The model as one rank sees it: parameters and what has to be the same of each, in order.
 
@@ -68,9 +133,8 @@ def sync_gradients(
     """Average every `.grad` over the ranks, in place. Every rank calls it after backward, before clipping and step.
 
     For a loop that has to stay as it is and bypasses its DistributedDataParallel. Where the wrapper has averaged
-    already, averaging equal gradients changes nothing but rounding. `model` is the module or its wrapper, compiled or
-    not; `group` defaults to the wrapper's, or to all ranks. A frozen parameter counts as long as it has a `.grad`, on
-    which SGD would step. With one rank there is nothing to do.
+    already, averaging equal gradients changes nothing but rounding. A frozen parameter counts as long as it has a
+    `.grad`, on which SGD would step. With one rank there is nothing to do.
 
     Every rank takes part in the same collectives, whatever gradients it has: one compares the models, one finds the
     parameters that have a gradient on any rank, then there is one for each gradient of 1 MiB or more, and one for
@@ -79,15 +143,23 @@ def sync_gradients(
     the sum divided by the number of ranks (in half precision divided before it is summed), and equal bit for bit on
     every rank.
 
-    Needs up to `bucket_bytes` of memory at a time: a gradient that travels alone is not copied if it is contiguous.
-    `bucket_bytes`, 1 or more, has to be the same on every rank. With a GradScaler, call it before `unscale_`: what
-    overflows on one rank then does so on every rank. A rank that never calls it keeps the others waiting until the
-    group's timeout.
+    With a GradScaler, call it before `unscale_`: what overflows on one rank then does so on every rank. A rank that
+    never calls it keeps the others waiting until the group's timeout.
 
-    Raises DistributedError, on every rank and with the same text, where the models differ between ranks, and where a
-    gradient on any rank cannot be averaged: it is sparse or sharded, has no data, is not where or what its parameter
-    is, its dtype is not one that is summed, or the backend does not take its device. Gradients are as they were then.
-    Raises it on this rank alone where there is no process group, this rank is not in `group`, or `model` is no module.
+    Args:
+        model: the module or its wrapper, compiled or not.
+        group: the ranks that take part; by default the wrapper's, or all.
+        bucket_bytes: how many bytes of small gradients travel together, 1 or more and the same on every rank. So much
+            memory is needed: a gradient that travels alone is not copied if it is contiguous.
+
+    Returns:
+        What was done on this rank.
+
+    Raises:
+        DistributedError: on every rank and with the same text, the models differ between ranks, or a gradient on any
+            rank cannot be averaged: it is sparse or sharded, has no data, is not where or what its parameter is, its
+            dtype is not one that is summed, or the backend does not take its device; gradients are then as they were.
+            On this rank alone, there is no process group, it is not in `group`, or `model` is not a module.
     """
     module, group = _inside(model, group, "sync_gradients")
     ranks = ranks_of(group, "sync_gradients")
@@ -98,7 +170,10 @@ def sync_gradients(
     device = ranks.device(named[0][1].device if named else None)
     frozen = frozenset(name for name, parameter in every if not parameter.requires_grad)
     facts = _ModelFacts((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
-    _agree(ranks, facts, _bad_size(bucket_bytes) or _fault(module, named, ranks.devices), device)
+    given: object = bucket_bytes
+    sized = isinstance(given, int) and given >= 1
+    bad_size = None if sized else f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
+    _agree(ranks, facts, bad_size or _fault(module, named, ranks.devices), device)
     if not named:
         return SyncStats(collectives=1)
     with torch.no_grad():
@@ -111,16 +186,22 @@ def sync_gradients(
 
 
 def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) -> tuple[str, ...]:
-    """The names of the parameters whose gradients differ between ranks; empty where all is well.
+    """Name the parameters whose gradients differ between ranks.
 
-    Every rank calls it at the same time and gets the same answer. `model` and `group` as in `sync_gradients`. It
-    compares every bit, with shape and dtype: NaN equals NaN, and 0.0 is not -0.0. A gradient that only some ranks
-    have differs, and so does a parameter that only some ranks have. Every gradient is read in pieces of 16 MiB and
-    hashed on the CPU, so that it is for a step now and then.
+    Every rank calls it at the same time and gets the same answer. It compares every bit, with shape and dtype: NaN
+    equals NaN, and 0.0 is not -0.0. A gradient that only some ranks have differs, and so does a parameter that only
+    some ranks have. Every gradient is read in pieces of 16 MiB and hashed on the CPU: use it for a step now and then.
 
-    Raises DistributedError, on every rank, where any rank has sharded gradients, which differ by design, or one
-    that cannot be read; on this rank alone where there is no process group, this rank is not in `group`, or `model`
-    is no module.
+    Args:
+        model: the module or its wrapper, compiled or not.
+        group: the ranks that take part; by default the wrapper's, or all.
+
+    Returns:
+        The names; none where all gradients are the same.
+
+    Raises:
+        DistributedError: on every rank, any rank has sharded gradients, which differ by design, or one that cannot be
+            read. On this rank alone, there is no process group, it is not in `group`, or `model` is not a module.
     """
     module, group = _inside(model, group, "gradients_in_sync")
     ranks = ranks_of(group, "gradients_in_sync")
@@ -148,12 +229,6 @@ def _inside(
     return model.module, model.process_group if group is None else group
 
 
-def _bad_size(bucket_bytes: object) -> str | None:
-    if isinstance(bucket_bytes, int) and bucket_bytes >= 1:
-        return None
-    return f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
-
-
 def _agree(ranks: Ranks, model: _ModelFacts, fault: str | None, device: torch.device) -> None:
     """Raise DistributedError on every rank where any has a fault, or sees other facts than another."""
     number = int.from_bytes(hashlib.sha256(repr(model.facts).encode()).digest()[:8], "big") >> 1
@@ -172,7 +247,7 @@ def _agree(ranks: Ranks, model: _ModelFacts, fault: str | None, device: torch.de
 
 
 def _first_difference(models: Sequence[_ModelFacts]) -> tuple[str, list[str]]:
-    """What differs first between the ranks' models, and what it is on each rank."""
+    """Return what differs first between the ranks' models, and what it is on each rank."""
     by_name = [dict.fromkeys(model.frozen, "frozen") | dict(model.facts) for model in models]
     for name in dict.fromkeys(name for model in models for name, _ in model.facts):
         values = [facts.get(name, "missing") for facts in by_name]
@@ -190,14 +265,15 @@ def _raise_faults(caller: str, ranks: Ranks, faults: Sequence[str | None]) -> No
 
 
 def _facts(named: Named) -> Iterator[tuple[str, str]]:
-    """What has to be the same of each parameter on every rank, in words.
+    """Say in words what has to be the same of each parameter on every rank.
 
     The number of a device may differ, but not which parameters share a device: that makes the buckets.
     """
     places: dict[torch.device, int] = {}
     worded: dict[Hashable, str] = {}
     for name, parameter in named:
-        shape, dtype, device = None if _lazy(parameter) else parameter.shape, parameter.dtype, parameter.device
+        shape = None if bool(is_lazy(parameter)) else parameter.shape
+        dtype, device = parameter.dtype, parameter.device
         wide = _gradient_dtype(parameter)
         kind = (shape, dtype, wide, device, parameter.requires_grad)
         if kind not in worded:
@@ -210,12 +286,8 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
         yield name, worded[kind]
 
 
-def _lazy(parameter: Tensor) -> bool:
-    return bool(is_lazy(parameter))
-
-
 def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
-    """What torch lets its gradient be; since 2.9 that may be another dtype than the parameter's, or any that it is."""
+    """Return the dtype that torch lets its gradient have: since 2.9 it may be another than the parameter's."""
     wanted: torch.dtype | None = getattr(parameter, "grad_dtype", parameter.dtype)
     if wanted is None:
         return parameter.dtype if parameter.grad is None else parameter.grad.dtype
@@ -223,12 +295,12 @@ def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
 
 
 def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | None:
-    """Why this rank's gradients cannot be averaged, in sentences that follow "on rank 0,"; None where they can."""
+    """Say why this rank's gradients cannot be averaged, in sentences that follow "on rank 0,"; None if they can."""
     if (unreadable := _unreadable(module, named)) is not None:
         return unreadable
     for name, parameter in named:
         gradient = parameter.grad
-        if _lazy(parameter):
+        if bool(is_lazy(parameter)):
             return f"'{name}' has no shape yet. Run one forward pass through its lazy module on every rank before."
         if parameter.device.type not in devices:
             return (
@@ -254,13 +326,14 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | Non
                 f"the gradient of '{name}' is {gradient.dtype}, which cannot be summed. Train the parameter in a "
                 "wider dtype, or freeze it and set its gradient to None on every rank."
             )
-        if 0 in gradient.stride() and gradient.numel() and _expanded(gradient):
+        sizes = zip(gradient.stride(), gradient.shape, strict=True)
+        if gradient.numel() and any(stride == 0 and size > 1 for stride, size in sizes):
             return f"elements of the gradient of '{name}' share memory. Assign grad.contiguous() instead."
     return None
 
 
 def _unreadable(module: nn.Module, named: Named) -> str | None:
-    """Why this rank's gradients are not those of a replica, or cannot be read at all; None where they are."""
+    """Say why this rank's gradients are not those of a replica, or cannot be read at all; None where they are."""
     if _kinds(module.modules(), "FullyShardedDataParallel"):
         return "the model is sharded by FullyShardedDataParallel, which synchronises gradients itself. Leave this out."
     sharded = _kinds((tensor for _, p in named for tensor in (p, p.grad)), "DTensor")
@@ -276,17 +349,13 @@ def _unreadable(module: nn.Module, named: Named) -> str | None:
 
 
 def _kinds(things: Iterable[object], name: str) -> tuple[type, ...]:
-    """The classes among those of `things` that have a base of this name. To import the base takes half a second."""
+    """Return the classes of `things` that have a base of this name. To import the base takes half a second."""
     kinds = {type(thing) for thing in things}
     return tuple(kind for kind in kinds if name in [base.__name__ for base in kind.__mro__])
 
 
-def _expanded(gradient: Tensor) -> bool:
-    return any(stride == 0 and size > 1 for stride, size in zip(gradient.stride(), gradient.shape, strict=True))
-
-
 def _shared(named: Named, ranks: Ranks, device: torch.device) -> tuple[list[Tensor], int]:
-    """The gradients that any rank has, in order, and how many of them were made here, of zeros."""
+    """Return the gradients that any rank has, in order, and how many of them were made here, of zeros."""
     present = torch.tensor([p.grad is not None for _, p in named], dtype=torch.uint8, device=device)
     dist.all_reduce(present, dist.ReduceOp.MAX, ranks.group)
     gradients, created = [], 0
@@ -302,7 +371,7 @@ def _shared(named: Named, ranks: Ranks, device: torch.device) -> tuple[list[Tens
 
 
 def _buckets(gradients: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
-    """The gradients by device and dtype, in lists of at most `limit` bytes; a large one is alone."""
+    """Yield the gradients by device and dtype, in lists of at most `limit` bytes; a large one is alone."""
     filling: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], int]] = {}
     large = min(limit, _ALONE)
     for gradient in gradients:

@@ -5,9 +5,8 @@ What leads to a need is found out in `ready`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from typing import Any, Literal
 
 from ckpt_surgery.text import text_table
@@ -23,90 +22,66 @@ class DDPOption(Enum):
     NO_STATIC_GRAPH = "static_graph=False"
 
 
-class NeedReason(Enum):
-    """Why a run needs an option."""
-
-    OPTIONAL_INPUT = auto()
-    """A step may lack the input that the modules take."""
-    LAYER_DROP = auto()
-    """LayerDrop may leave the blocks out."""
-    ROUTED_EXPERTS = auto()
-    """An expert may be given no token."""
-    NEVER_USED = auto()
-    """The parameters got no gradient in any batch."""
-    USED_AT_TIMES = auto()
-    """The parameters got a gradient in some batches only."""
-    STEPS_DIFFER = auto()
-    """Steps may use different parameters, and a static graph is fixed in the first one."""
-    READY_TWICE = auto()
-    """Several blocks, or calls of a block, use the parameters."""
-    SEARCH_BLIND = auto()
-    """The search for unused parameters does not see into reentrant checkpoints."""
-    INNER_BACKWARD = auto()
-    """The parameters get their gradients from a backward inside the backward."""
-    REENTRANT_NOW = auto()
-    """The modules checkpoint in reentrant mode now."""
-
-
 _LEFT_WAITING = (
     "DistributedDataParallel then waits for them: the step ends with each rank's own gradients, and only the next "
     "forward raises, or a rank hangs."
 )
 
-_OPTIONS: dict[NeedReason, DDPOption] = {
-    NeedReason.OPTIONAL_INPUT: DDPOption.FIND_UNUSED,
-    NeedReason.LAYER_DROP: DDPOption.FIND_UNUSED,
-    NeedReason.ROUTED_EXPERTS: DDPOption.FIND_UNUSED,
-    NeedReason.NEVER_USED: DDPOption.FIND_UNUSED,
-    NeedReason.USED_AT_TIMES: DDPOption.FIND_UNUSED,
-    NeedReason.STEPS_DIFFER: DDPOption.NO_STATIC_GRAPH,
-    NeedReason.READY_TWICE: DDPOption.NON_REENTRANT,
-    NeedReason.SEARCH_BLIND: DDPOption.NON_REENTRANT,
-    NeedReason.INNER_BACKWARD: DDPOption.NON_REENTRANT,
-    NeedReason.REENTRANT_NOW: DDPOption.NON_REENTRANT,
-}
 
-_SENTENCES: dict[NeedReason, str] = {
-    NeedReason.OPTIONAL_INPUT: (
-        f"A step without the input that these take may leave them without gradient. {_LEFT_WAITING}"
-    ),
-    NeedReason.LAYER_DROP: (
+class NeedReason(Enum):
+    """Why a run needs an option: the option, and the reason in one to three sentences."""
+
+    OPTIONAL_INPUT = (
+        DDPOption.FIND_UNUSED,
+        f"A step without the input that these take may leave them without gradient. {_LEFT_WAITING}",
+    )
+    LAYER_DROP = (
+        DDPOption.FIND_UNUSED,
         "LayerDrop may leave out any of these blocks, or elements of these lists, in a step. Their parameters then "
-        "get no gradient."
-    ),
-    NeedReason.ROUTED_EXPERTS: (
+        "get no gradient.",
+    )
+    ROUTED_EXPERTS = (
+        DDPOption.FIND_UNUSED,
         "An expert of these lists that is given no token in a step may get no gradient. Batches cannot show that "
-        "this never happens."
-    ),
-    NeedReason.NEVER_USED: (
+        "this never happens.",
+    )
+    NEVER_USED = (
+        DDPOption.FIND_UNUSED,
         "These got no gradient in any batch given. If no batch of the run gives them one, freeze them with "
-        f"requires_grad_(False); otherwise let every step search for them. {_LEFT_WAITING}"
-    ),
-    NeedReason.USED_AT_TIMES: f"These got a gradient in some of the batches only. {_LEFT_WAITING}",
-    NeedReason.STEPS_DIFFER: (
+        f"requires_grad_(False); otherwise let every step search for them. {_LEFT_WAITING}",
+    )
+    USED_AT_TIMES = (
+        DDPOption.FIND_UNUSED,
+        f"These got a gradient in some of the batches only. {_LEFT_WAITING}",
+    )
+    STEPS_DIFFER = (
+        DDPOption.NO_STATIC_GRAPH,
         "static_graph=True does not help: DistributedDataParallel notes in step 0 which parameters are used, and "
         "never looks again. A later step that uses fewer ends with each rank's own gradients, and only the next "
-        "forward raises."
-    ),
-    NeedReason.READY_TWICE: (
+        "forward raises.",
+    )
+    READY_TWICE = (
+        DDPOption.NON_REENTRANT,
         "Several blocks, or calls of a block, use these: with reentrant checkpointing the recompute of each marks "
         'them ready. DistributedDataParallel raises "Expected to mark a variable ready only once" or, if all else is '
-        "ready by then, adds the later part to gradients that are averaged already, without an error."
-    ),
-    NeedReason.SEARCH_BLIND: (
+        "ready by then, adds the later part to gradients that are averaged already, without an error.",
+    )
+    SEARCH_BLIND = (
+        DDPOption.NON_REENTRANT,
         "find_unused_parameters=True and reentrant checkpointing never go together: the search does not see into "
-        "checkpointed blocks and marks their parameters ready as unused; the backward marks them again, which raises."
-    ),
-    NeedReason.INNER_BACKWARD: (
+        "checkpointed blocks and marks their parameters ready as unused; the backward marks them again, which raises.",
+    )
+    INNER_BACKWARD = (
+        DDPOption.NON_REENTRANT,
         "These got their gradients from a backward inside the backward, as of reversible blocks or checkpoint(..., "
         "use_reentrant=True) in a forward. The search marks them ready as unused, and the backward marks them again, "
-        "which raises: checkpoint with use_reentrant=False, or freeze what gets no gradient and leave the search out."
-    ),
-    NeedReason.REENTRANT_NOW: (
+        "which raises: checkpoint with use_reentrant=False, or freeze what gets no gradient and leave the search out.",
+    )
+    REENTRANT_NOW = (
+        DDPOption.NON_REENTRANT,
         "These checkpoint with use_reentrant=True now: call wrap_blocks(model), or "
-        'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}).'
-    ),
-}
+        'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False}).',
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +94,12 @@ class Need:
     @property
     def option(self) -> DDPOption:
         """The option that the run needs."""
-        return _OPTIONS[self.reason]
+        return self.reason.value[0]
 
     @property
     def why(self) -> str:
         """The reason in one to three sentences."""
-        return _SENTENCES[self.reason]
+        return self.reason.value[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +133,10 @@ class DDPReady:
         unsure = f"by its structure{limit}. Nothing was run: a batch of each kind makes sure"
         source = "by the batches that were run" if self.measured else unsure
         title = f"{self.model}: DistributedDataParallel with {options}, {source}"
-        rows = [(need.option.value, need.why, _shortened(need.names)) for need in self.needs]
-        return "\n".join([title, *text_table(("needs", "why", "about"), rows)]) if rows else title
-
-
-def _shortened(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return "\n".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]) or "the whole model"
+        if not self.needs:
+            return title
+        rows = []
+        for need in self.needs:
+            more = [f"and {len(need.names) - _SHOWN} more"] if len(need.names) > _SHOWN else []
+            rows.append((need.option.value, need.why, "\n".join([*need.names[:_SHOWN], *more]) or "the whole model"))
+        return "\n".join([title, *text_table(("needs", "why", "about"), rows)])

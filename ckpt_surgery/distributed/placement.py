@@ -27,16 +27,17 @@ _SHARDED = "FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard
 
 
 def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
-    """Return if `model` can be trained here with its parameters where they are; `model.training` does not matter.
+    """Return if `model` can be trained here with its parameters where they are, and raise if not.
 
-    Two things are refused. In any process: a trainable parameter on the meta device. accelerate keeps offloaded
-    weights there (`device_map` with "disk", or with "cpu" beside an accelerator; `cpu_offload`; `disk_offload`) and
-    loads them for each forward only, so the backward succeeds and their gradients stay None. Frozen parameters may be
-    offloaded: the gradients of the others are right. In a world of several ranks: parameters on several devices, by
-    where they are or by `hf_device_map`, which `device_map="auto"` leaves on the model, also inside wrappers. The
-    ranks would train on each other's devices. Frozen ones count; buffers do not, nor do DTensors (FSDP2,
-    tensor parallelism), which their mesh places. `allow_split=True` accepts that: say so only where no two ranks
-    share an accelerator, as for DistributedDataParallel around models that have several devices each to themselves.
+    Two things are refused, whatever `model.training` is:
+
+    - In any process, a trainable parameter on the meta device. accelerate keeps offloaded weights there (`device_map`
+      with "disk", or with "cpu" beside an accelerator; `cpu_offload`; `disk_offload`) and loads them for each forward
+      only, so the backward succeeds and their gradients stay None. Frozen parameters may be offloaded: the gradients
+      of the others are right.
+    - In a world of several ranks, parameters on several devices, by where they are or by `hf_device_map`, which
+      `device_map="auto"` leaves on the model, also inside wrappers. The ranks would train on each other's devices.
+      Frozen ones count; buffers do not, nor do DTensors (FSDP2, tensor parallelism), which their mesh places.
 
     The world is the default process group or, before there is one, what the launcher set: WORLD_SIZE and RANK.
 
@@ -44,19 +45,33 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
     `hf_device_map` of more than one entry, also where all name one device. It passes a split model without that
     attribute and, in one process, offloaded parameters that never train. A plain loop nobody looks at.
 
-    Raises PlacementError, on each rank for itself, with the devices, the elements and bytes on each, and what a whole
-    copy on every device takes. Raises DistributedError if `model` is no module.
+    Args:
+        model: the model, also inside wrappers.
+        allow_split: accept parameters on several devices. Say so only where no two ranks share an accelerator, as for
+            DistributedDataParallel around models that have several devices each to themselves.
+
+    Raises:
+        PlacementError: on each rank for itself; it says what lies on which device, and what a whole copy takes.
+        DistributedError: `model` is not a module.
     """
     check_module(model, "check_placement")
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     away = [name for name, parameter in trainable if parameter.is_meta]
     if away:
-        raise PlacementError(_offloaded(model, away, len(trainable)))
+        why = (
+            f"{len(away)} of its {len(trainable)} trainable parameters, '{away[0]}' first, are offloaded or never "
+            "loaded, and the gradient of an offloaded parameter stays None although the backward succeeds"
+        )
+        alone = "" if _world()[1] == 1 else f" {_ALONE}"
+        way = f"what is offloaded frozen, with requires_grad_(False), and the rest trained{alone}"
+        raise PlacementError(_refusal(model, why, _placed(model, model.parameters()), [way, _SHARDED]))
     if allow_split or _world()[1] == 1:
         return
     placed = _placed(model, (parameter for parameter in model.parameters() if not hasattr(parameter, "device_mesh")))
     if len(placed) > 1:
-        raise PlacementError(_split(model, placed))
+        why = "its parameters lie on several devices, and the ranks would train on each other's"
+        shared = "allow_split=True, where no two ranks share an accelerator"
+        raise PlacementError(_refusal(model, why, placed, [f"the split model {_ALONE}", _SHARDED, shared]))
 
 
 class PlacementGuard(UndoableHooks):
@@ -64,7 +79,7 @@ class PlacementGuard(UndoableHooks):
 
 
 def guard_placement(model: nn.Module, *, allow_split: bool = False) -> PlacementGuard:
-    """Have every training forward of `model` begin with `check_placement`, and return the handle that ends it.
+    """Have every training forward of `model` begin with `check_placement`.
 
     A forward is a training forward where `model.training` is set, gradients are on and a parameter requires one;
     others pass. Once the check has passed it is made again only in a world of another size: parameters that are
@@ -75,8 +90,16 @@ def guard_placement(model: nn.Module, *, allow_split: bool = False) -> Placement
     While torch compiles nothing is checked: guard what `torch.compile` returns, not what it is given. After
     `model.compile()`, which returns nothing, call `check_placement` instead.
 
-    Raises DistributedError if `model` is no module; a training forward raises PlacementError as `check_placement`
-    does, before anything is computed.
+    Args:
+        model: the model whose forwards are checked.
+        allow_split: as in `check_placement`.
+
+    Returns:
+        The guard; `undo()` ends it.
+
+    Raises:
+        DistributedError: `model` is not a module. A training forward raises PlacementError as `check_placement` does,
+            before anything is computed.
     """
     check_module(model, "guard_placement")
     hooks = [(model, _Hook(None, allow_split)), *((child, _Hook(model, allow_split)) for child in model.children())]
@@ -105,21 +128,23 @@ class _Hook:
             self._passed_in = ranks
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[None, bool]]:
-        """In a copy or a pickle each hook checks its own module: a child alone must not take the model along."""
+        """Let each hook of a copy or a pickle check its own module: a child alone must not take the model along."""
         return _Hook, (None, self._allow_split)
 
 
 def local_device_map() -> dict[str, int | str]:
-    """The `device_map` of `from_pretrained` that puts a whole copy of the model on this rank's own device.
+    """Return the `device_map` of `from_pretrained` that puts a whole copy of the model on this rank's own device.
 
-    `{"": index}` with an accelerator, `{"": "cpu"}` without. The index is LOCAL_RANK; without it the device that
-    `init_process_group` was given (`device_id`), the only one there is, or in a world of one rank the current one.
-    (accelerate takes 0 on every rank of a process group without LOCAL_RANK.)
+    Returns:
+        `{"": index}` with an accelerator, `{"": "cpu"}` without. The index is LOCAL_RANK; without it the device that
+        `init_process_group` was given (`device_id`), the only one there is, or in a world of one rank the current one.
+        (accelerate takes 0 on every rank of a process group without LOCAL_RANK.)
 
-    Raises DistributedError where nothing says which of several accelerators is this rank's, and where more ranks run
-    on this machine than it has accelerators.
+    Raises:
+        DistributedError: nothing says which of several accelerators is this rank's, or more ranks run on this machine
+            than it has accelerators.
     """
-    count = _accelerators().device_count()
+    count = torch.accelerator.device_count()
     if not count:
         return {"": "cpu"}
     rank, ranks = _world()
@@ -136,7 +161,8 @@ def local_device_map() -> dict[str, int | str]:
         return {"": _current_index()}
     if count == 1:
         return {"": 0}
-    bound = dist.group.WORLD.bound_device_id if _has_group() and dist.group.WORLD is not None else None
+    group = dist.group.WORLD if dist.is_available() else None
+    bound = None if group is None else group.bound_device_id
     if bound is None or bound.index is None:
         raise DistributedError(
             f"Nothing says which of {count} accelerators belongs to rank {rank} of {ranks}: set LOCAL_RANK to the "
@@ -145,40 +171,26 @@ def local_device_map() -> dict[str, int | str]:
     return {"": bound.index}
 
 
-def _has_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _world() -> tuple[int, int]:
-    """This rank and the number of ranks."""
-    if _has_group():
+    """Return this rank and the number of ranks."""
+    if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return _number("RANK") or 0, _number("WORLD_SIZE") or 1
 
 
 def _number(variable: str) -> int | None:
-    """An environment variable that is a number; -1, with which some launchers say "not distributed", is none."""
+    """Read a number from the environment; -1, with which some launchers say "not distributed", is none."""
     value = os.environ.get(variable, "")
     return int(value) if value.isdigit() else None
 
 
-def _accelerators() -> Any:
-    """The module of torch that counts accelerators; any accelerator from torch 2.6 on, CUDA before."""
-    return getattr(torch, "accelerator", torch.cuda)
-
-
 def _current_index() -> int:
-    """The index of the current accelerator, 0 where there is none."""
-    accelerators = _accelerators()
-    if not accelerators.device_count():
-        return 0
-    names = ("current_device_index", "current_device_idx", "current_device")  # torch 2.7, 2.6, and torch.cuda
-    index: int = next(getattr(accelerators, name) for name in names if hasattr(accelerators, name))()
-    return index
+    """Return the index of the current accelerator, 0 where there is none."""
+    return torch.accelerator.current_device_index() if torch.accelerator.device_count() else 0
 
 
 def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
-    """These parameters by their devices or, where that is one device, by the devices that `hf_device_map` names."""
+    """Group the parameters by their devices or, where that is one device, by those that `hf_device_map` names."""
     planned = _planned(model)
     real: Placed = {}
     mapped: Placed = {}
@@ -193,7 +205,7 @@ def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
 
 
 def _planned(model: nn.Module) -> dict[int, str]:
-    """The device in the innermost `hf_device_map` for each parameter, by its id; none where no map speaks of it."""
+    """Return the device in the innermost `hf_device_map` for each parameter that a map speaks of, by its id."""
     planned = {}
     for module in model.modules():
         device_map: Mapping[str, Any] = vars(module).get("hf_device_map") or {}
@@ -206,9 +218,9 @@ def _planned(model: nn.Module) -> dict[int, str]:
 
 
 def _name(device: int | str | torch.device) -> str:
-    """One name for each device, "disk" among them: where the current one is 0, "cuda" and 0 are both "cuda:0"."""
+    """Return one name for each device or "disk": where the current one is 0, "cuda" and 0 are both "cuda:0"."""
     if isinstance(device, int):
-        kind = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+        kind = torch.accelerator.current_accelerator()
         return f"{'cuda' if kind is None else kind.type}:{device}"
     if device == "disk":
         return "disk"
@@ -218,51 +230,28 @@ def _name(device: int | str | torch.device) -> str:
     return str(device) if ":" in str(device) else f"{device}:{_current_index()}"
 
 
-def _offloaded(model: nn.Module, away: Sequence[str], trainable: int) -> str:
-    """The refusal of a model whose trainable parameters `away`, of so many, have no data."""
-    why = (
-        f"{len(away)} of its {trainable} trainable parameters, '{away[0]}' first, are offloaded or never loaded, and "
-        "the gradient of an offloaded parameter stays None although the backward succeeds"
-    )
-    alone = "" if _world()[1] == 1 else f" {_ALONE}"
-    way = f"what is offloaded frozen, with requires_grad_(False), and the rest trained{alone}"
-    return _refusal(model, why, _placed(model, model.parameters()), [way, _SHARDED])
-
-
-def _split(model: nn.Module, placed: Placed) -> str:
-    """The refusal of a model whose parameters lie on several devices, in a world of several ranks."""
-    why = "its parameters lie on several devices, and the ranks would train on each other's"
-    shared = "allow_split=True, where no two ranks share an accelerator"
-    return _refusal(model, why, placed, [f"the split model {_ALONE}", _SHARDED, shared])
-
-
 def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) -> str:
-    """What is wrong, what lies where, and the ways out: a whole copy on each device, or `ways`."""
+    """Say what is wrong, what lies where, and the ways out: a whole copy on each device, or `ways`."""
     rank, ranks = _world()
-    places = "; ".join(f"{place}: {_amount(parameters)}" for place, parameters in placed.items())
+    places = "; ".join(
+        f"{place}: {sum(parameter.numel() for parameter in parameters):,} parameters, {in_bytes(_bytes(parameters))}"
+        for place, parameters in placed.items()
+    )
     if ranks == 1:
         here, whole = "here", "all of it on one device"
     else:
         here = f"on rank {rank} of {ranks}"
         whole = 'a whole copy on the own device of each rank, device_map=local_device_map() ({"": local_rank}) or none'
-    every = "; ".join([f"{whole} ({_cost(model)})", *ways])
-    return f"{type(model).__name__} must not be trained {here} as it lies: {why} ({places}). Ways out: {every}."
-
-
-def _amount(parameters: Iterable[nn.Parameter]) -> str:
-    listed = list(parameters)
-    return f"{sum(parameter.numel() for parameter in listed):,} parameters, {in_bytes(_bytes(listed))}"
-
-
-def _cost(model: nn.Module) -> str:
-    """The memory of a whole copy; Adam keeps two moments of a parameter's shape and dtype."""
     total = _bytes(model.parameters())
     trainable = _bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
-    return (
+    cost = (  # Adam keeps two moments of a parameter's shape and dtype
         f"{in_bytes(total + 3 * trainable)}, of which {in_bytes(total)} for parameters, {in_bytes(trainable)} for "
         f"gradients and {in_bytes(2 * trainable)} for the moments of Adam"
     )
+    every = "; ".join([f"{whole} ({cost})", *ways])
+    problem = f"{type(model).__name__} cannot be trained {here} with its parameters where they are: {why} ({places})."
+    return f"{problem} Ways out: {every}."
 
 
 def _bytes(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return sum(parameter.nbytes for parameter in parameters)

@@ -7,7 +7,7 @@ their words are in `needs`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +46,7 @@ class _ObservedStep:
 
 
 def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
-    """Say what a DistributedDataParallel run of `model` needs, and why.
-
-    `model` is a model of transformers, also inside PEFT, or any module; for one in DistributedDataParallel the module
-    inside it counts. The model comes back as it was.
+    """Say what a DistributedDataParallel run of `model` needs, and why. The model comes back as it was.
 
     Without batches the structure decides: parameters that blocks share, towers and projectors that a text-only step
     does not use (frozen ones need nothing), LayerDrop, and experts in lists. What the structure cannot tell for sure
@@ -58,22 +55,33 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     for videos, layers of a text model that only read what a tower gives, and towers that are neither models of their
     own nor have a configuration of their own.
 
-    `batches` are the keyword arguments of one step each, tensors of whatever shapes and dtypes the model takes. Each
-    is run forward and backward on this process alone, in training mode, without DistributedDataParallel and without a
-    collective. What was seen decides then, so give a batch of each kind that the run has; for LayerDrop and experts,
-    which go by chance, the structure still decides. The loss is the output's own, or that of
-    `ckpt_surgery.measure.loss.loss_of`. The steps use stand-ins for the trainable parameters, which share their
-    memory: hooks on parameters are not called. They cost a copy of the parameters and buffers, and their gradients.
+    With batches, what was seen decides, so give a batch of each kind that the run has; for LayerDrop and experts,
+    which go by chance, the structure still decides. Each batch is run forward and backward on this process alone, in
+    training mode, without DistributedDataParallel and without a collective. The steps use stand-ins for the trainable
+    parameters, which share their memory: hooks on parameters are not called. They cost a copy of the parameters and
+    buffers, and their gradients.
 
     Measured on a tiny Qwen2-VL: with static_graph=True, a step with images and then one of text leaves all 27
     gradients of the latter as each rank has them, not averaged, and nothing is raised before the step after it.
 
-    Raises DistributedError where `model` is no module, a batch is no mapping, or a step fails.
+    Args:
+        model: a model of transformers, also inside PEFT, or any module; the one inside DistributedDataParallel counts.
+        batches: the keyword arguments of one step each. The loss is the output's own, or that of
+            `ckpt_surgery.measure.loss.loss_of`.
+
+    Returns:
+        The needs, with their reasons. Print it; its `options` are for DistributedDataParallel.
+
+    Raises:
+        DistributedError: `model` is not a module, a batch is not a mapping, or a step fails.
     """
     target = _checked(model, batches)
     steps = _run(target, batches)
-    chances = _by_chance(target)
-    searched = [*(_by_steps(target, steps, chances) if steps else _by_structure(target)), *chances]
+    by_chance = {NeedReason.LAYER_DROP: layers_dropped(target), NeedReason.ROUTED_EXPERTS: experts_of(target)}
+    chances = [Need(reason, names) for reason, names in by_chance.items() if names]
+    searched = [*_by_steps(target, steps, chances), *chances]
+    if not steps and (towers := towers_of(target)):
+        searched.insert(0, Need(NeedReason.OPTIONAL_INPUT, towers))
     needs = list(searched)
     if any(need.reason is not NeedReason.NEVER_USED for need in searched):
         needs.append(Need(NeedReason.STEPS_DIFFER))
@@ -92,7 +100,7 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
 
 
 def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
-    """The model that DistributedDataParallel is to hold, or holds. Raises DistributedError."""
+    """Return the model that DistributedDataParallel is to hold, or holds. Raises DistributedError."""
     if not isinstance(model, nn.Module):
         raise DistributedError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     if isinstance(model, nn.DataParallel):
@@ -106,19 +114,10 @@ def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def _by_structure(model: nn.Module) -> list[Need]:
-    towers = towers_of(model)
-    return [Need(NeedReason.OPTIONAL_INPUT, towers)] if towers else []
-
-
-def _by_chance(model: nn.Module) -> list[Need]:
-    """What goes by chance, so that no batch shows that it never happens."""
-    by_reason = {NeedReason.LAYER_DROP: layers_dropped(model), NeedReason.ROUTED_EXPERTS: experts_of(model)}
-    return [Need(reason, names) for reason, names in by_reason.items() if names]
-
-
 def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequence[Need]) -> list[Need]:
-    """What the steps showed of the parameters that do not go by chance."""
+    """Return what the steps showed of the parameters that do not go by chance."""
+    if not steps:
+        return []
     by_chance = {id(p) for need in chances for name in need.names for p in model.get_submodule(name).parameters()}
     sure = {name for name, parameter in trainable(model).items() if id(parameter) not in by_chance}
     never = sure.intersection(*(step.unused for step in steps))
@@ -128,7 +127,7 @@ def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequenc
 
 
 def _marked_twice(model: nn.Module, steps: Sequence[_ObservedStep]) -> tuple[str, ...]:
-    """Parameters that reentrant checkpointing marks ready more than once: shared ones, or of blocks called again."""
+    """Name what reentrant checkpointing marks ready more than once: shared parameters, or of blocks called again."""
     again = {name for step in steps for name, times in step.calls.items() if times > 1}
     called = {id(p) for name in again for p in model.get_submodule(name).parameters()}
     shared = set(shared_parameters(model))
@@ -136,7 +135,7 @@ def _marked_twice(model: nn.Module, steps: Sequence[_ObservedStep]) -> tuple[str
 
 
 def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_ObservedStep]:
-    """A step for each batch. Raises DistributedError where one fails."""
+    """Run a step for each batch. Raises DistributedError where one fails."""
     steps = []
     with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as holders:
         without_reentrant(model)  # it may lose gradients
@@ -166,7 +165,7 @@ def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequ
 
 
 def _leaves(loss: Tensor) -> set[int]:
-    """The identities of the tensors at which the graph of the loss ends, as DistributedDataParallel looks for them."""
+    """Return the ids of the tensors at which the graph of the loss ends, as DistributedDataParallel looks for them."""
     waiting, seen, leaves = [loss.grad_fn], set[Any](), set[int]()
     while waiting:
         node = waiting.pop()
@@ -210,16 +209,11 @@ def _counting(model: nn.Module) -> Iterator[Counter[str]]:
     """Count the calls of the outermost blocks, each under its first name."""
     calls: Counter[str] = Counter()
     first = {module: name for name, module in reversed(outer_blocks(model).items())}
-    handles = [module.register_forward_pre_hook(_tick(calls, name)) for module, name in first.items()]
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in first.items()
+    ]
     try:
         yield calls
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _tick(calls: Counter[str], name: str) -> Callable[..., None]:
-    def tick(*_: object) -> None:
-        calls[name] += 1
-
-    return tick

@@ -25,18 +25,18 @@ _TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs"
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that require gradient, each under its first name."""
+    """Return the parameters that require gradient, each under its first name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def outer_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks that lie in no other block, under every name that they have in the model."""
+    """Return the blocks that lie in no other block, under every name that they have in the model."""
     outermost = {block.module for block in find_blocks(model) if not block.inside}
     return {n: module for n, module in model.named_modules(remove_duplicate=False) if module in outermost}
 
 
 def shared_parameters(model: nn.Module) -> tuple[str, ...]:
-    """Trainable parameters of a block that are used in another block too, or outside of all blocks."""
+    """Name the trainable parameters of a block that are used in another block too, or outside of all blocks."""
     blocks = outer_blocks(model)
     names = {id(parameter): name for name, parameter in trainable(model).items()}
     places: dict[str, set[str]] = {}
@@ -48,13 +48,13 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
 
 
 def check_module(model: object, caller: str) -> None:
-    """Raise DistributedError if `model`, which `caller` was given, is no module."""
+    """Raise DistributedError if `model`, which `caller` was given, is not a module."""
     if not isinstance(model, nn.Module):
         raise DistributedError(f"{caller}: the model is of type {type(model).__name__}: give a torch.nn.Module")
 
 
 def towers_of(model: nn.Module) -> tuple[str, ...]:
-    """What a text-only step may not use: the topmost modules, or parameters, of towers and projectors.
+    """Name what a text-only step may not use: the topmost modules, or parameters, of towers and projectors.
 
     Only trainable ones, of a model of transformers that takes token ids and requires no other input. Its towers are
     the parts beside its text model with sub-configurations of their own or, if one configuration serves all, the
@@ -72,12 +72,15 @@ def towers_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
-    """The topmost modules, or parameters, beside the text model and around the others, by their configurations."""
+    """Name the topmost modules, or parameters, beside the text model and around the others, by configurations."""
     texts = [name for name, module in core.named_modules() if type(vars(module).get("config")) is text]
     towers = [name for name, module in core.named_modules() if type(vars(module).get("config")) in others]
     if not (texts and towers) or not _takes(core.get_submodule(texts[0]), "inputs_embeds"):
         return set()
-    around = core.get_submodule(_common([texts[0], *towers]))
+    shared = next(
+        (outer for outer in enclosing(texts[0]) if all(outer in enclosing(tower) for tower in towers)), ""
+    )  # the innermost module around all of them
+    around = core.get_submodule(shared)
     kept = {id(p) for name in texts for p in core.get_submodule(name).parameters()} | _heads(core)
     inside = {id(p) for p in around.parameters()}
     modules = dict(core.named_modules())
@@ -89,7 +92,7 @@ def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
 
 
 def _of_other_inputs(core: nn.Module) -> set[str]:
-    """The outermost models inside that take nothing of the text. Projectors around them are not found."""
+    """Name the outermost models inside that take nothing of the text. Projectors around them are not found."""
     models: dict[str, nn.Module] = {}
     for name, module in core.named_modules():
         other = takes_switch(module) and not _takes(module, *_TEXT)
@@ -100,7 +103,7 @@ def _of_other_inputs(core: nn.Module) -> set[str]:
 
 
 def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
-    """The class of the text's configuration, and those of the other parts; none where one serves all."""
+    """Return the class of the text's configuration, and those of the other parts; none where one serves all."""
     config: Any = getattr(core, "config", None)
     try:
         text = config.get_text_config()
@@ -112,7 +115,7 @@ def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
 
 
 def _token_ids_alone_will_do(core: nn.Module) -> bool:
-    """Whether the forward takes token ids and requires nothing else.
+    """Tell whether the forward takes token ids and requires nothing else.
 
     Contrastive models, which can return their own loss, need both inputs for it.
     """
@@ -125,15 +128,8 @@ def _takes(module: nn.Module, *names: str) -> bool:
     return not inspect.signature(module.forward).parameters.keys().isdisjoint(names)
 
 
-def _common(names: list[str]) -> str:
-    """The name of the innermost module around all of `names`."""
-    around = [[*reversed(list(enclosing(name)))] for name in names]
-    shared = [outer for outer in around[0] if all(outer in others for others in around)]
-    return shared[-1] if shared else ""
-
-
 def _heads(core: nn.Module) -> set[int]:
-    """The parameters of the input and the output embeddings."""
+    """Return the ids of the parameters of the input and the output embeddings."""
     parts: list[Any] = []
     for find in (core.get_input_embeddings, core.get_output_embeddings):
         with suppress(NotImplementedError):  # some families do not say
@@ -142,15 +138,19 @@ def _heads(core: nn.Module) -> set[int]:
 
 
 def _topmost(name: str, modules: Mapping[str, nn.Module], kept: set[int]) -> str:
-    """The outermost module around a parameter that has none of the `kept` ones; the parameter where all have."""
+    """Name the outermost module around a parameter that has none of the `kept`; the parameter where all have."""
     free = [n for n in enclosing(name) if all(id(p) not in kept for p in modules[n].parameters())]
     return free[-1] if free else name
 
 
 def layers_dropped(model: nn.Module) -> tuple[str, ...]:
-    """Blocks with trainable parameters in a tower with LayerDrop; its lists where no block is found in it."""
+    """Name the blocks with trainable parameters in a tower with LayerDrop; its lists where it has no block."""
     rates = {name: rate for name, module in model.named_modules() if (rate := _layerdrop(module)) is not None}
-    blocks = [(block, _nearest(block.name, rates)) for block in find_blocks(model) if not block.inside]
+    blocks = [
+        (block, next((outer for outer in enclosing(block.name) if outer in rates), ""))
+        for block in find_blocks(model)
+        if not block.inside
+    ]
     with_blocks = {tower for _, tower in blocks}
     dropped = [block.name for block, tower in blocks if rates.get(tower, 0.0) > 0 and trainable(block.module)]
     for name, rate in rates.items():
@@ -160,12 +160,8 @@ def layers_dropped(model: nn.Module) -> tuple[str, ...]:
     return tuple(dropped)
 
 
-def _nearest(block: str, rates: Mapping[str, float]) -> str:
-    return next((outer for outer in enclosing(block) if outer in rates), "")
-
-
 def _layerdrop(module: nn.Module) -> float | None:
-    """The share of its layers that a module drops, if its forward reads one."""
+    """Return the share of its layers that a module drops, if its forward reads one."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     for name in code.co_names if isinstance(code, CodeType) else ():
         if name.endswith("layerdrop"):
@@ -174,7 +170,7 @@ def _layerdrop(module: nn.Module) -> float | None:
 
 
 def experts_of(model: nn.Module) -> tuple[str, ...]:
-    """Lists and dictionaries of experts, several of which have trainable parameters."""
+    """Name the lists and dictionaries of experts, several of which have trainable parameters."""
     return tuple(
         name
         for name, module in model.named_modules()
@@ -185,7 +181,7 @@ def experts_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def reentrant_modules(model: nn.Module) -> tuple[str, ...]:
-    """Modules that checkpoint in reentrant mode without a surgery, which avoids that mode in DDP by itself."""
+    """Name the modules that checkpoint in reentrant mode; a surgery avoids that in DDP by itself."""
     return tuple(
         name
         for name, module in model.named_modules()

@@ -16,11 +16,11 @@ load_runtime("CheckpointGuard")
 
 from transformers import TrainerCallback
 
-from ckpt_surgery.distributed.calls import apply_plan
 from ckpt_surgery.errors import GuardError, SurgeryWarning
 from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.static.plan_file import read_plan
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.token_probe import MeanDraws, Trial, autocast_uncached, is_close
 from ckpt_surgery.long_sequences.attention_call import CannotCut
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 from ckpt_surgery.long_sequences.cut_call import CutCall
 from ckpt_surgery.long_sequences.cut_function import CutFunction
 from ckpt_surgery.long_sequences.device_room import DeviceRoom
 from ckpt_surgery.long_sequences.token_bytes import TokenBytes, bytes_beside, free_bytes
+from ckpt_surgery.long_sequences.token_probe import MeanDraws, Trial, autocast_uncached, is_close
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache

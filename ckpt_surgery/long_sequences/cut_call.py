@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
-from ckpt_surgery.distributed.tiled_call import ModuleState, with_parameters
 from ckpt_surgery.long_sequences.attention_call import (
     AttentionCall,
     CannotCut,
@@ -34,6 +33,7 @@ from ckpt_surgery.long_sequences.attention_call import (
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments, whole_argument
 from ckpt_surgery.long_sequences.device_room import RoomTaken
 from ckpt_surgery.long_sequences.parked import ParkedTiles
+from ckpt_surgery.long_sequences.tiled_call import ModuleState, with_parameters
 from ckpt_surgery.long_sequences.token_bytes import TokenBytes
 from ckpt_surgery.measure.generators import devices_of, random_state_kept, seed_all
 from ckpt_surgery.measure.model_hook import nothing

@@ -13,13 +13,12 @@ from functools import partial
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.fused_head import FusedLoss, LossState
-from ckpt_surgery.distributed.heads import Head
-from ckpt_surgery.distributed.mlps import Mlp, mlps_of
-from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.cut_block import BlockCut
 from ckpt_surgery.long_sequences.device_room import DeviceRoom
+from ckpt_surgery.long_sequences.fused_head import FusedLoss, Head, LossState
+from ckpt_surgery.long_sequences.mlps import Mlp, mlps_of
+from ckpt_surgery.long_sequences.tiled import Tiling, tile_mlp
 from ckpt_surgery.long_sequences.token_report import token_lines
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in

@@ -1,1 +1,1 @@
-"""What a training step will keep, before it is run: on shapes, without weights."""
+"""Predict a training step before it runs: its memory and time, on shapes and without weights."""

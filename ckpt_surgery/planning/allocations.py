@@ -1,4 +1,4 @@
-"""One training step on a meter that remembers each allocation: what made it, what keeps it, and for how long."""
+"""Meter one training step and record each allocation: what made it, what keeps it, and how long it lives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ckpt_surgery.torch_names import FakeTensor, current_autograd_node, engine, 
 OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
 """The folders whose code is not a model's."""
 _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
-"""What stands between the call of an operator and its dispatch."""
+"""Frames between the call of an operator and its dispatch."""
 _KEEPS_LOCALS = sys.version_info < (3, 13)
 """Whether `f_locals` of a frame holds the values that it had until it is read again (PEP 667)."""
 _DEVICE = torch.ops.prim.device.default
@@ -48,7 +48,7 @@ class AllocationKind(StrEnum):
 class ModulePlace:
     """Where a model's code runs: the full name of the innermost module, and the line (`modeling_llama.py:181`).
 
-    `line` is of the innermost code that is neither torch's nor this package's. Either is empty where there is none.
+    `line` is that of the innermost code outside torch and this package. Either is empty if there is none.
     """
 
     module: str = ""
@@ -60,15 +60,15 @@ class Allocation:
     """A storage that a step allocated.
 
     Attributes:
-        bytes: of the whole storage.
-        dtype: of the tensor that was made with it, such as "bfloat16".
+        bytes: size of the whole storage.
+        dtype: of the tensor it was made with, such as "bfloat16".
         shape: of that tensor.
         operator: what made it, such as "aten.mm".
-        place: where that ran; in the backward, the forward that it is of.
-        phase: when that ran.
-        kind: what it was to the step.
-        keeper: the operator that saved it for the backward; empty where autograd did not.
-        kept_at: where that ran.
+        place: where the operator ran; in the backward, the place of its forward.
+        phase: when the operator ran.
+        kind: what the storage is to the step.
+        keeper: the operator that saved it for the backward; empty if autograd did not save it.
+        kept_at: where that operator ran.
         born: the number of the operator that made it; operators are numbered from 1.
         last: the number of the last operator after which it was alive.
     """
@@ -88,7 +88,7 @@ class Allocation:
 
 @dataclass(slots=True)
 class _Draft:
-    """An allocation as it is being seen."""
+    """An allocation while the step is still running."""
 
     bytes: int
     dtype: str
@@ -107,8 +107,8 @@ class _Draft:
 class StepAllocations:
     """What a step allocated.
 
-    `kept_bytes` are those alive when the backward begins, without the loss; `operators` is the number of all that
-    ran, `backward_at` of those of them in the forward. FLOPs are those that torch counts.
+    `kept_bytes` are those alive when the backward begins, without the loss. `operators` counts all operators that ran,
+    `backward_at` those in the forward. FLOPs are as torch counts them.
     """
 
     allocations: tuple[Allocation, ...]
@@ -118,13 +118,13 @@ class StepAllocations:
     forward_flops: int
     backward_flops: int
     work: tuple[OperatorWork, ...]
-    """Each operator that computes or moves anything, in the order in which they ran."""
+    """Each operator that computes or moves anything, in execution order."""
     input_bytes: int = 0
-    """What the step was given and did not allocate."""
+    """The bytes of the step's inputs, which it did not allocate."""
 
 
 class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
-    """A `Meter` that remembers every storage; `names` maps the modules of a model to their names."""
+    """A `Meter` that records every storage; `names` maps the modules of a model to their names."""
 
     def __init__(self, names: Mapping[nn.Module, str]) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def saved(self, tensor: Tensor) -> Tensor:
         """Note that autograd keeps `tensor`: a pack hook of `saved_tensors_hooks`.
 
-        Autograd packs what an operator is given before the operator runs, and its results afterwards.
+        Autograd packs an operator's arguments before the operator runs, and its results afterwards.
         """
         records = list(self._tracked([tensor]))
         if not records:
@@ -177,7 +177,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             return tensor.detach()  # a result would keep the operator that keeps it
 
     def start_backward(self, loss: Tensor) -> None:
-        """Mark the end of the forward, as `Meter` has it."""
+        """Mark the end of the forward, as `Meter` does."""
         super().start_backward(loss)
         own = {record.serial for record in self._tracked([loss])}
         for serial in (record.serial for record in self._live.values()):
@@ -185,7 +185,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._backward_began = self._operators
 
     def result(self, gradients: Iterator[Tensor]) -> StepAllocations:
-        """What the step allocated; `gradients` are those of parameters as they are now."""
+        """Return what the step allocated; `gradients` are the parameters' gradients as they are now."""
         ours = {record.serial for record in self._tracked(gradients)}
         return StepAllocations(
             allocations=tuple(self._allocation(draft, serial in ours) for serial, draft in self._drafts.items()),
@@ -198,7 +198,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         )
 
     def _find_leaks(self, args: tuple[Any, ...]) -> None:
-        """Blocks are not marked here."""
+        """Do nothing: blocks are not marked here."""
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         before = self.flops.forward + self.flops.backward
@@ -220,7 +220,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         )
 
     def _running_now(self) -> tuple[ModulePlace, StepPhase]:
-        """Where the operator that is being counted runs, and in which part of the step."""
+        """Return where the operator being counted runs, and in which part of the step."""
         if self._running is None:
             self._running = self._here()
         place, in_module = self._running
@@ -253,7 +253,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         )
 
     def _here(self) -> tuple[ModulePlace, bool]:
-        """The place that runs now, and whether a module of the model runs at all."""
+        """Return the place that runs now, and whether a module of the model runs at all."""
         module, line = "", ""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and not (module and line) and (code := frame.f_code) is not run_metered.__code__:
@@ -268,7 +268,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         return ModulePlace(module, line), bool(module)
 
     def _forget_old_locals(self) -> None:
-        """Let the frames that `_here` has read forget the tensors that their variables no longer hold."""
+        """Refresh the locals of frames that `_here` has read, so that they hold no tensor longer than the code."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and (code := frame.f_code) is not run_metered.__code__:
             if id(code) in self._read:
@@ -276,13 +276,13 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             frame = frame.f_back
 
     def _note_node(self, place: ModulePlace) -> None:
-        """Remember where the newest node of the graph was made; an operator's own is made before it runs."""
+        """Remember where the newest node of the graph was made; an operator's own node is made before it runs."""
         node = next_sequence_number() - 1
         if not self._forward_places or (node > self._forward_places[-1][0] and place != self._forward_places[-1][1]):
             self._forward_places.append((node, place))
 
     def _forward_place(self) -> ModulePlace:
-        """The place of the forward whose backward runs now."""
+        """Return the place of the forward whose backward runs now."""
         node = current_autograd_node()
         if node is None:
             return ModulePlace()
@@ -293,9 +293,10 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
 def run_metered(
     model: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], loss: Callable[[Any], Tensor]
 ) -> StepAllocations:
-    """The allocations of a forward and backward of `model`; it is left with the gradients.
+    """Run a forward and backward of `model`, and return its allocations. The gradients stay on the model.
 
-    `arguments` are its positional and named ones; `loss` turns its output into a scalar. Raises like the model.
+    `arguments` are the positional and keyword arguments; `loss` turns the output into a scalar. Raises what the model
+    raises.
     """
     meter = AllocationMeter({module: name for name, module in model.named_modules()})
     positional, named = arguments
@@ -313,14 +314,14 @@ def run_metered(
 
 
 def _run_backward(loss: Tensor) -> None:
-    """`loss.backward()`, which recomputes outside of the modes for functions that are active, but inside of them."""
+    """Run `loss.backward()`, but keep the active torch function modes on for recomputes."""
     engine.run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
 
 
 def _call_site() -> tuple[Any, int]:
-    """The instruction that called the operator which is being dispatched, or saved for."""
+    """Return the instruction that called the operator being dispatched, or saved for."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
@@ -329,7 +330,7 @@ def _call_site() -> tuple[Any, int]:
 
 @cache
 def _known_code(code: CodeType) -> tuple[str, bool]:
-    """The name of the file of a model's code, empty for other code; and whether it has a `self`."""
+    """Return the file name of a model's code, empty for other code, and whether the code has a `self`."""
     file = "" if code.co_filename.startswith((*OWN_CODE, "<")) else os.path.basename(code.co_filename)
     return file, code.co_varnames[:1] == ("self",)
 

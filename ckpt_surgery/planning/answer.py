@@ -1,4 +1,4 @@
-"""The answer to "does it fit": on which card, with checkpointing or without it, and what would save the most."""
+"""Answer "does it fit": on which card, with or without checkpointing, and what would save the most."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _LEVERS = {
 }
 
 _STATES = {Remedy.LORA: StateLever.LORA, Remedy.FOUR_BITS: StateLever.FOUR_BITS}
-"""The remedies that are not for what a step allocates."""
+"""The remedies for states rather than for what a step allocates."""
 
 
 def room_of(device: Device) -> int:
-    """The bytes of a card that a step may take; the rest is left for what is not counted."""
+    """Return the bytes of a card that a step may take: its memory less the margin for what is not counted."""
     return int(device.memory * (1 - MARGIN))
 
 
 def smallest_card(peak: int) -> Device | None:
-    """The smallest common card with room for so many bytes; None where there is none."""
+    """Return the smallest common card that fits a peak of so many bytes, or None."""
     return next((device for device in COMMON if peak <= room_of(device)), None)
 
 
 def card_name(card: Device) -> str:
-    """A card with its memory: "4090 (24 GB)"."""
+    """Name a card with its memory: "4090 (24 GB)"."""
     return f"{card.name} ({card.memory / 10**9:.0f} GB)"
 
 
 def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hint | None:
-    """What has the most effect: checkpointing, by the difference of both steps, or a remedy for the last of them.
+    """Return what saves the most: checkpointing, by the difference of both steps, or a remedy for the last step.
 
-    Of remedies on states the one that was `tried` counts alone, if one was, with what it saves of the best step.
+    Of the remedies for states only the one that was `tried`, if any, counts, with what it saves over the best step.
     """
     hints = list(hints_of(steps[-1]))
     if len(steps) > 1:
@@ -55,17 +55,17 @@ def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hi
 
 
 def state_lever_of(steps: Sequence[StepFigures]) -> StateLever | None:
-    """The lever on states that may have the most effect, so that it is worth trying; None where another has."""
+    """Return the lever on states if it may save the most and so is worth trying, else None."""
     lever = lever_of(steps)
     return None if lever is None else _STATES.get(lever.remedy)
 
 
 def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: LeverPeak | None = None) -> str:
-    """Say on which card a model's steps fit, and which lever has the most effect.
+    """Say on which card a model's steps fit, and which lever saves the most.
 
-    `steps` are one without checkpointing, one with it, or both in this order. The card is the one that was asked for,
-    or the smallest common one with room for one of them. `tried` is what the last of them takes with the lever of
-    `state_lever_of`; without it, the most that this may save is said.
+    `steps` are one without checkpointing, one with it, or both in this order. The card is the one asked for, or the
+    smallest common card that fits one of them. `tried` is the last step's peak with the lever of `state_lever_of`;
+    without it, the line gives the most that this lever may save.
     """
     best = _best(steps)
     card = asked or smallest_card(best.peak_bytes)
@@ -110,9 +110,9 @@ def _best(steps: Sequence[StepFigures]) -> StepFigures:
 def plan_line(
     memory: int, name: str, before: StepFigures, planned: StepFigures, levers: Sequence[LeverPeak] = ()
 ) -> str:
-    """Say that a plan of this `name` fits into `memory`, from the steps before it and with it, and what saves more.
+    """Say that a plan called `name` fits into `memory`, from the steps before it and with it, and what saves more.
 
-    `levers` are those that were tried with all that a plan can do.
+    `levers` are those that were tried on top of everything that a plan can do.
     """
     needed = f"Fits into {size(memory)}: {size(planned.peak_bytes)}"
     if planned is before:
@@ -127,13 +127,13 @@ def plan_line(
 
 
 def may_save_more(before: StepFigures, planned: StepFigures) -> bool:
-    """Tell whether a lever on states may save more than a plan does, so that it is worth trying."""
+    """Tell whether a lever on states may save more than a plan does, and so is worth trying."""
     saved = before.peak_bytes - planned.peak_bytes
     return planned is not before and any(hint.remedy in _STATES and hint.bytes > saved for hint in hints_of(planned))
 
 
 def shortage_line(memory: int, least: StepFigures, levers: Sequence[LeverPeak]) -> str:
-    """Say that the smallest step does not fit into `memory`, with which levers it would, and on which card it does.
+    """Say that the smallest step does not fit into `memory`, which levers would make it fit, and which card fits it.
 
     `levers` are those that were tried, the most effective first.
     """

@@ -1,4 +1,4 @@
-"""What a plan can do to a model: as data, as the Python that does it, and done, with one `undo` for all of it."""
+"""What a plan can do to a model: as data, as Python code, and applied, with one `undo` for all of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan, apply_calls
+from ckpt_surgery.long_sequences.calls import AppliedPlan, apply_calls
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
 from ckpt_surgery.text import listed, plural
 
@@ -20,17 +20,17 @@ _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What is done: blocks checkpointed, each with results of its own kept, the loss fused, MLPs tiled.
+    """What a plan does: blocks checkpointed, each keeping its own results, the loss fused, MLPs tiled.
 
     Attributes:
         stacks: the names of all blocks, by stack.
-        checkpointed: the blocks that are, by name, with the operators whose results each keeps, as in `save` of
+        checkpointed: the checkpointed blocks by name, each with the operators whose results it keeps, as in `save` of
             `wrap_blocks`.
-        offload: whether their inputs go to host memory.
+        offload: whether the inputs of checkpointed blocks go to host memory.
         save_offload: whether what they keep because of `save` goes there, too.
         fused_loss: whether the loss is computed without logits.
-        tiled: the full names of the MLPs that take `shard_size` tokens at a time.
-        shard_size: see `tiled`.
+        tiled: the full names of the MLPs that run on `shard_size` tokens at a time.
+        shard_size: the tokens of a shard of a tiled MLP.
     """
 
     stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class PlanChoice:
 
     @property
     def first(self) -> dict[str, int]:
-        """How many blocks of each stack are checkpointed."""
+        """The number of checkpointed blocks in each stack."""
         return {stack: sum(block in self.checkpointed for block in blocks) for stack, blocks in self.stacks.items()}
 
     @property
     def saved(self) -> dict[tuple[str, ...], list[str]]:
-        """The blocks that keep results of operators, by what they keep."""
+        """The blocks that keep results of operators, by the names of what they keep."""
         saved: dict[tuple[str, ...], list[str]] = {}
         for block, names in self.checkpointed.items():
             if names:
@@ -57,22 +57,22 @@ class PlanChoice:
 
     @property
     def beside_blocks(self) -> Hashable:
-        """What choices have in common that differ in what blocks do alone."""
+        """A key that choices share if they differ only in what single blocks do."""
         return self.offload, self.save_offload, self.fused_loss, self.tiled, self.shard_size
 
     @property
     def key(self) -> Hashable:
-        """What tells it from other choices for the same model."""
+        """A key that distinguishes this choice from others for the same model."""
         return tuple(sorted(self.checkpointed.items())), self.beside_blocks
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything is done at all."""
+        """Whether the choice changes anything."""
         return bool(self.checkpointed) or self.fused_loss or bool(self.tiled)
 
     @property
     def code(self) -> str:
-        """The Python that does it: the imports, and a call on each line."""
+        """The Python code that applies the choice: the imports, and a call on each line."""
         calls = self.arguments()
         beside = ", ".join(sorted(function for function in calls if function != "wrap_blocks"))
         return "\n".join(
@@ -85,7 +85,7 @@ class PlanChoice:
         )
 
     def arguments(self) -> dict[str, dict[str, Any]]:
-        """The calls that do it, by the names of the functions, with their arguments beside the model."""
+        """Return the calls that apply the choice, by function name: their keyword arguments, without the model."""
         calls: dict[str, dict[str, Any]] = {}
         if self.tiled:
             calls["tile_mlp"] = {"modules": list(self.tiled), "shard_size": self.shard_size}
@@ -102,12 +102,12 @@ class PlanChoice:
 
     @property
     def name(self) -> str:
-        """What is done in a few words."""
+        """The choice in a few words."""
         return ", ".join([self.blocks_name, *self.beside])
 
     @property
     def blocks_name(self) -> str:
-        """Which blocks are checkpointed, and how, in a few words."""
+        """How many blocks are checkpointed, and how, in a few words."""
         counted = f"{len(self.checkpointed)} of {plural(sum(map(len, self.stacks.values())), 'block')}"
         saved = [f"{listed(names)} in {len(blocks)}" for names, blocks in self.saved.items()]
         if len(set(self.checkpointed.values())) == 1:
@@ -119,23 +119,23 @@ class PlanChoice:
 
     @property
     def beside(self) -> list[str]:
-        """What is done beside checkpointing, in a few words."""
+        """The changes beside checkpointing, in a few words each."""
         return [*(["fused loss"] if self.fused_loss else []), *(["tiled MLPs"] if self.tiled else [])]
 
     def apply(self, model: nn.Module, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
-        """Do it. Raises SurgeryError as the calls do; what was done before is then taken back."""
+        """Apply the choice to a model. Raises SurgeryError as its calls do, after undoing those already made."""
         return apply_calls(model, self.arguments(), self_check=self_check)
 
 
 def _written(modules: Sequence[str] = (), **named: Any) -> Iterator[str]:
-    """Python for the arguments of a call on the model, or on some of its modules."""
+    """Yield the arguments of a call as Python code: the model or a list of its modules, then keyword arguments."""
     yield _listed(modules) if modules else "model"
     for name, value in named.items():
         yield f"{name}={json.dumps(value) if isinstance(value, str) else repr(value)}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Python for a list of modules: by stack where it is the same module of each element, else by name."""
+    """Write a list of modules as Python code: by stack if each element has the same module, else by name."""
     groups: dict[tuple[str, str], list[int]] = {}
     for name in names:
         match = _PLACE.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Attention and dropout as they run on CUDA, on a machine without it: a CPU's operators keep more."""
+"""Attention and dropout as CUDA runs them, for machines without CUDA: a CPU's operators keep more."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _WIDEST_FLASH_HEAD = 256
 _ALIGNED_BYTES = 16
 """The memory-efficient kernel loads rows of this many bytes."""
 _BIAS_COLUMNS = 8
-"""It takes masks whose rows are a multiple of this, and has others padded."""
+"""It takes masks whose rows are a multiple of this; others are padded."""
 
 
 class CudaOperators(TorchFunctionMode):
-    """Inside, attention and dropout on tensors without data run the operators that CUDA would choose.
+    """A mode in which attention and dropout on tensors without data run the operators that CUDA would choose.
 
-    A CPU's own choice differs: with dropout, or with values of another width than the keys, attention has only the
-    operator that keeps the whole matrix of weights, and dropout keeps a mask of floats where CUDA keeps one of bools.
-    CUDA's rules for attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from compute capability 8.0)
-    are: flash attention in half precision without a mask, where all heads have one width of at most 256;
-    memory-efficient attention where rows are aligned and keys have as many heads as queries; else the matrix, as where
-    samples are broadcast.
+    A CPU chooses others: with dropout, or if values are not as wide as keys, its only attention operator keeps the
+    whole matrix of weights, and its dropout keeps a mask of floats where CUDA keeps one of bools. CUDA's rules for
+    attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from compute capability 8.0) are: flash attention
+    in half precision without a mask, where all heads have one width of at most 256; memory-efficient attention where
+    rows are aligned and keys have as many heads as queries; else the matrix, as where samples are broadcast.
     """
 
     def __torch_function__(
@@ -77,7 +76,7 @@ def _attention(
 
 
 def _add_workspace(node: Any, query: Tensor, key: Tensor) -> None:
-    """Let the backward of flash attention hold what its kernel does.
+    """Make the backward of flash attention hold the buffers that its kernel allocates.
 
     These are the gradient of the queries in single precision, sums of rows, and gradients of keys and values for each
     head of the queries where there are fewer (mha_bwd in aten/src/ATen/native/transformers/cuda/flash_attn/
@@ -101,7 +100,7 @@ def _add_workspace(node: Any, query: Tensor, key: Tensor) -> None:
 
 
 def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """The mask as it is added to the scores, of all samples and heads."""
+    """Return the mask as it is added to the scores, expanded to all samples and heads."""
     if mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
     if rest := -mask.shape[-1] % _BIAS_COLUMNS:

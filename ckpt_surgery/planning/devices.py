@@ -1,7 +1,7 @@
-"""What devices can do, from their makers' data sheets, to estimate the time of what they are given.
+"""Peak rates and memory of accelerators, from their makers' data sheets, for estimates of time.
 
-Data sheets of Hopper give products with sparsity, which are halved here. Where ECC takes a part of the memory, as on
-boards with GDDR6 for servers, `memory` is what torch reports of one.
+Hopper's data sheets give products with sparsity, which are halved here. Where ECC takes part of the memory, as on
+server boards with GDDR6, `memory` is what torch reports.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Device:
     """One accelerator.
 
     Attributes:
-        name: as people call it.
-        flops: dense products of bfloat16 a second, of fp16 where it has none, without sparsity.
-        bandwidth: bytes a second from and to its own memory.
+        name: its common name.
+        flops: dense bfloat16 operations per second, fp16 if it has no bfloat16, without sparsity.
+        bandwidth: bytes per second to and from its own memory.
         memory: bytes of its own memory.
-        link: bytes a second to the host, in one direction.
+        link: bytes per second to the host, in one direction.
         source: where the figures are from.
-        capability: the compute capability of a CUDA device; 0 for another, of which no workspace is known.
+        capability: the compute capability of a CUDA device; 0 for others, whose workspace is not known.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Device:
 
     @property
     def workspace(self) -> int:
-        """The bytes that a training holds for the workspace of matrix products."""
+        """The bytes that training holds as workspace for matrix products."""
         return cublas_workspace(self.capability) if self.capability else 0
 
 
 _NUMBERS = ("flops", "bandwidth", "memory", "link")
 _GB = 10**9
 _T4, _24_GB_ECC = 14_930 * 2**20, 22_560 * 2**20
-"""Such as `torch.cuda.get_device_properties` and the message of an OutOfMemoryError give ("22.03 GiB")."""
+"""Bytes, as `torch.cuda.get_device_properties` and the message of an OutOfMemoryError ("22.03 GiB") give them."""
 _GA102 = "NVIDIA Ampere GA102 architecture paper, version 2"
 _GEN3, _GEN4, _GEN5 = 16e9, 32e9, 64e9
-"""Bytes a second of sixteen lanes of PCIe in one direction, as their makers round them."""
+"""Bytes per second of sixteen PCIe lanes in one direction, as the makers round them."""
 DEVICES: Mapping[str, Device] = {
     device.name.lower(): device
     for device in (
@@ -86,25 +86,26 @@ DEVICES: Mapping[str, Device] = {
         Device("MI300X", 1307.4e12, 5.3e12, 192 * _GB, _GEN5, "AMD Instinct MI300X data sheet; PCIe 5.0 x16"),
     )
 }
-"""The devices that are known, by their names in lower case. A word that several begin with means the first of them."""
+"""The known devices, by name in lower case. A name that several begin with means the first of them."""
 COMMON = tuple(DEVICES[name] for name in ("t4", "4090", "5090", "a6000", "h100", "h200", "b200", "mi300x"))
-"""A card of each size of memory that people have, the smallest first."""
+"""A common card of each memory size, the smallest first."""
 MARGIN = 0.08
-"""The share of a card's memory that is left for what is not counted: its context, the allocator, most workspace."""
+"""The share of a card's memory left for what is not counted: its context, the allocator, most workspace."""
 NAMES = ", ".join(device.name for device in DEVICES.values() if " " not in device.name)
 _FORM = re.compile(r"(sxm|pcie|nvl)\d?")
 _MEMORY = re.compile(r"(?<![a-z\d.])(\d+)\s*g(?:i?b)?(?![a-z\d.])")
 _BESIDE = re.compile(r"nvidia|amd|geforce|tesla|quadro|rtx|instinct|(?<![a-z])(?:(?:hbm|gddr)\d\w?|oam|gpu)(?![a-z])")
-"""Words in the name of a card that tell it from no other one."""
+"""Words in the name of a card that do not help to identify it."""
 
 
 def device_like(card: str, memory: int = 0) -> Device:
-    """The device of a name, in whatever way people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
+    """Find a device by name, however people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
 
-    Between variants of one name decides `memory`, in bytes as the driver has it, or else what the name says of it.
+    Variants with the same name are told apart by `memory`, in bytes as the driver reports it, or else by the size in
+    the name.
 
     Raises:
-        PlanningError: no figures of it are known.
+        PlanningError: no figures are known of this device.
     """
     words, form, said = _read(card)
     alike = [(device, *_read(device.name)) for device in DEVICES.values()]
@@ -118,7 +119,7 @@ def device_like(card: str, memory: int = 0) -> Device:
 
 
 def _read(card: str) -> tuple[list[str], str, int]:
-    """The words of a name that tell it from others, its form such as "pcie", and the bytes of memory that it says."""
+    """Split a card's name into identifying words, its form such as "pcie", and its memory in bytes, else 0."""
     name = _BESIDE.sub(" ", card.lower())
     form = _FORM.search(name)
     memory = _MEMORY.search(_FORM.sub(" ", name))
@@ -127,10 +128,10 @@ def _read(card: str) -> tuple[list[str], str, int]:
 
 
 def device_of(name: str) -> Device:
-    """The device of this name, as `device_like` reads it, or of a TOML file with the fields of `Device`.
+    """Return the device of this name, as `device_like` reads it, or of a TOML file with the fields of `Device`.
 
     Raises:
-        PlanningError: no such device, or a file that does not describe one.
+        PlanningError: there is no such device, or the file does not describe one.
     """
     path = Path(str(name))
     if path.suffix != ".toml":

@@ -1,4 +1,4 @@
-"""`explain`: what a training step of a model keeps for its backward and where its peak is, without running it."""
+"""`explain`: what a training step of a model keeps for its backward, and where its peak is, without running it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import FakeTensor
 
 _MOST_COPIED_BYTES = 2**31
-"""Parameters of the largest model that is copied to run with data."""
+"""The most bytes of parameters in a model that is copied to run with data."""
 
 
 def explain(
@@ -61,27 +61,34 @@ def explain(
     sharding: str | None = None,
     device: str | None = None,
 ) -> Explanation:
-    """Say what one training step of `model` keeps for the backward, where that comes from, and where its peak is.
+    """Explain what one training step of `model` keeps for the backward, what makes it, and where the peak is.
 
     The step runs on shapes: nothing is computed, no weights are needed, and an 8B model takes seconds. The model may
-    be real or hold no data (as one that was built inside `shapes_only()`); it is read and never changed, checkpointed
-    or not, wrapped or not, in training mode or not. A step that reads values which weights decide cannot run on
-    shapes: then a copy of the model runs it with data, if it holds any in at most 2 GiB of parameters, and
-    `assumptions` says so. Sizes are those of this machine's operators, exact to the byte
-    for what is kept. With a `device` of CUDA the peak has the inputs, cuBLAS's workspace and what torch's allocator
-    adds to each tensor that the step makes (see `cuda_memory`). Other workspace inside operators is not counted.
+    be real or hold no data (if built inside `shapes_only()`), checkpointed or not, wrapped or not, in training mode or
+    not; it is read and never changed. A step that reads values which depend on weights cannot run on shapes: a copy of
+    the model then runs it with data, if the model holds data in at most 2 GiB of parameters, and `assumptions` says
+    so. Sizes are those of this machine's operators, exact to the byte for what is kept. With a CUDA `device`, the peak
+    includes the inputs, cuBLAS's workspace and what torch's allocator adds to each tensor of the step (see
+    `cuda_memory`). Other workspace inside operators is not counted.
 
     Args:
-        model: as it stands.
-        inputs: the arguments of its forward: by name, by position, or its only one.
-        loss: turns the model's output into a scalar (default: the output's own `loss`, else a sum over its floats).
+        model: the model as it stands.
+        inputs: the arguments of its forward, by name, by position, or as a single tensor. Of float tensors only shape
+            and dtype matter; integer and bool tensors keep their values.
+        loss: turns the model's output into a scalar tensor (default: the output's own `loss`, else a weighted sum of
+            its floats).
         optimizer: whose state is counted: one of `ckpt_surgery.planning.optimizers.Optimizer`.
-        ranks: among how many the model is divided; the explanation is then that of one of them.
-        sharding: what they divide: "fsdp" (FSDP2, each block by itself), "zero1", "zero2" or "zero3" (DeepSpeed).
+        ranks: the number of ranks that the model is divided among; the explanation is then that of one rank.
+        sharding: what the ranks divide: "fsdp" (FSDP2, each block by itself), "zero1", "zero2" or "zero3" (DeepSpeed).
         device: whose time and workspace are estimated, as in `plan`; None for neither.
 
+    Returns:
+        The explanation, in bytes, FLOPs and seconds. Print it, or use `to_html()` or `to_json()`.
+
     Raises:
-        PlanningError: the step cannot run on shapes; the message says why and where. An option is none of those above.
+        PlanningError: the step cannot run on shapes, and the message says why and where; or an option is not one of
+            those above.
+        VerifyError: `inputs` is not a mapping, a tuple, a list or a tensor.
     """
     training = training_of(optimizer, ranks, sharding, device)
     shapes = ShapesOnly()
@@ -99,7 +106,7 @@ def explain(
 def _with_data(
     model: nn.Module, inputs: Inputs, loss: Callable[[Any], Tensor] | None, why: NotOnShapes
 ) -> tuple[nn.Module, StepAllocations]:
-    """A copy of a model that holds data, and what a step of it allocates. Raises `why` where there is no copy."""
+    """Copy a model that holds data, and meter a step of the copy. Raises `why` if it cannot be copied or run."""
     parameters = list(model.parameters())
     no_data = any(isinstance(each, FakeTensor) or each.is_meta for each in parameters)
     if no_data or held_bytes(parameters) > _MOST_COPIED_BYTES:
@@ -119,7 +126,7 @@ def _with_data(
 
 
 def _scalar_loss(loss: Callable[[Any], Any] | None, copies: dict[int, Any]) -> Callable[[Any], Tensor]:
-    """The loss of a step of a copy."""
+    """Return the loss for a step of a copy, as a function of the output."""
     own = function_of(loss or loss_of, copies)
     return lambda output: scalar(own(output))
 
@@ -134,7 +141,7 @@ def _uses_original(name: str, where: str = "") -> str:
 def metered(
     model: nn.Module, inputs: Inputs, shapes: ShapesOnly, loss: Callable[[Any], Tensor] | None = None
 ) -> tuple[StepAllocations, int]:
-    """What a step of a model that holds no data allocates, and how many operators were given drawn values.
+    """Meter a step of a model that holds no data, and count the operators that were given drawn values.
 
     Leaves no gradients on the model. Raises PlanningError.
     """
@@ -156,7 +163,7 @@ def metered(
 def explanation_of(
     model: nn.Module, step: StepAllocations, drawn: int, training: TrainingSetup = ALONE
 ) -> Explanation:
-    """The explanation of a step that was metered, on one rank where the training has several."""
+    """Explain a metered step, on one rank if the training has several."""
     blocks = find_blocks(model)
     step = sharded(step, model, [block.name for block in blocks], training)
     held, buffers = held_states(model.parameters(), training), held_bytes(model.buffers())
@@ -190,12 +197,12 @@ def explanation_of(
 
 
 def _in_blocks(step: StepAllocations) -> StepAllocations:
-    """A step in which each tensor has the bytes that torch's allocator on CUDA counts for it."""
+    """Return the step with each tensor at the bytes that torch's CUDA allocator counts for it."""
     return replace(step, allocations=tuple(replace(a, bytes=block_bytes(a.bytes)) for a in step.allocations))
 
 
 def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
-    """What cannot run on shapes, the line that stopped it, and what to do where it reads values."""
+    """Describe what cannot run on shapes, the line that stopped it, and what to do if the line reads values."""
     where = _place_in_model(error)
     if isinstance(error, DECIDED_BY_VALUES):
         return NotOnShapes(
@@ -206,7 +213,7 @@ def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
 
 
 def _place_in_model(error: BaseException) -> str:
-    """The line of a model that an error came from, as a clause; empty where there is none."""
+    """Return the line of a model that an error came from, as a clause; empty if there is none."""
     places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
     model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, contextlib.__file__, "<"))]
     if not model_code:
@@ -217,7 +224,7 @@ def _place_in_model(error: BaseException) -> str:
 
 @contextmanager
 def not_logged() -> Iterator[None]:
-    """Keep torch from logging, with its traceback, each error on shapes: it is handled, or becomes an error here."""
+    """Keep torch from logging each error on shapes with its traceback: it is handled, or becomes an error here."""
     log = logging.getLogger(FakeTensor.__module__)
     before, log.disabled = log.disabled, True
     try:
@@ -227,12 +234,12 @@ def not_logged() -> Iterator[None]:
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
-    """The bytes of some tensors, each counted once."""
+    """Count the bytes of tensors, each tensor once."""
     return sum(map(bytes_of, {id(tensor): tensor for tensor in tensors}.values()))
 
 
 def without_values(model: nn.Module) -> nn.Module:
-    """The model, wrapped as it was but for what needs values: the self-check, and copies in host memory."""
+    """Return the model, wrapped as before but without what needs values: the self-check, and copies in host memory."""
     on_host_without_data(_without_self_check(model))
     return model
 
@@ -245,14 +252,14 @@ def _without_self_check(model: nn.Module) -> nn.Module:
 
 
 def on_host_without_data(model: nn.Module) -> None:
-    """Let the offload of a model that holds no data keep nothing at all in host memory."""
+    """Make the offload of a model that holds no data allocate nothing in host memory."""
     for surgery in surgeries_in(model):
         if surgery.offloader is not None:
             surgery.offloader.transport = HostWithoutData()
 
 
 def _saved_bytes(model: nn.Module) -> dict[str, int]:
-    """What the surgeries on a model kept in its last step because of `save`, by the names in it."""
+    """Count the bytes that a model's surgeries kept in its last step because of `save`, by the names in it."""
     sums: Counter[str] = Counter()
     for surgery in surgeries_in(model):
         for policy in surgery.policies:
@@ -262,7 +269,7 @@ def _saved_bytes(model: nn.Module) -> dict[str, int]:
 
 
 def _is_checkpointed(block: Block) -> bool:
-    """Whether a block is recomputed, by a surgery or by its own class."""
+    """Tell whether a block is recomputed, by a surgery or by its own class."""
     values = vars(block.module)
     operated = isinstance(values.get("forward"), BlockForward)
     return values.get(FUNCTION) is not None and (operated or bool(values.get(FLAG, False)))

@@ -1,4 +1,4 @@
-"""What a step of a model will keep: its figures, and their forms as text, json and a page."""
+"""The figures of a model's step, and their forms as text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Explanation(StepFigures):
-    """What a step of a model keeps and where its peak is. All sizes are bytes on the device.
+    """What a training step of a model keeps, and where its peak is. All sizes are bytes on the device.
 
     Attributes:
         model: the class of the model.
@@ -24,36 +24,36 @@ class Explanation(StepFigures):
         parameter_bytes: parameters, each once.
         buffer_bytes: buffers, each once.
         gradient_bytes: the gradients that the step leaves on parameters.
-        optimizer_bytes: the state of the optimizer; 0 where none was named.
-        input_bytes: the inputs of the step on the CUDA device that was named; 0 where none was.
-        workspace_bytes: what products of matrices take there, likewise.
-        frozen_bytes: the part of `parameter_bytes` that linear layers hold frozen, and could in 4 bits.
-        adapted: whether less than half of the parameters are trained.
+        optimizer_bytes: the optimizer's state; 0 if no optimizer was named.
+        input_bytes: the step's inputs on the named CUDA device; 0 if none was named.
+        workspace_bytes: what matrix products take there as workspace, likewise.
+        frozen_bytes: the part of `parameter_bytes` in frozen linear layers, which could be held in 4 bits.
+        adapted: whether at most half of the parameters are trained.
         kept_bytes: what the forward allocated and is alive when the backward begins, without the loss.
         peak: the highest moment, with all of the above.
         holders: what makes up `kept_bytes`, the largest first.
-        timeline: how it comes and goes.
+        timeline: the bytes alive over the operators of the step.
         forward_flops: floating-point operations of the forward, as torch counts them.
         backward_flops: those of the backward, recomputes included.
-        drawn: how often the step read what weights decide, such as the experts that a router chose, and was given
-            values drawn at random: sizes that depend on them are those of one such draw.
-        seconds: the least time of the step on the device that was named; 0 where none was.
+        drawn: how many operators read values that depend on weights, such as the experts that a router chose, and were
+            given values drawn at random: sizes that depend on them are those of one such draw.
+        seconds: the least time of the step on the named device; 0 if none was named.
         saved: the part of `kept_bytes` that checkpointed blocks keep because of `save`, by its names.
-        assumptions: a sentence for each thing that the figures rest on and that the model does not say.
+        assumptions: a sentence for each assumption behind the figures that the model itself does not state.
     """
 
     def __str__(self) -> str:
-        """A report of at most 40 lines."""
+        """Format a report of at most 40 lines."""
         return "\n".join(explanation_lines(self))
 
     def to_html(self) -> str:
-        """One page that needs no network: the memory over the step, and what holds it."""
+        """Return one HTML page that needs no network: the memory over the step, and what holds it."""
         return explanation_page([("", self)])
 
     def _repr_html_(self) -> str:
-        """The page in a notebook's cell."""
+        """Show the page in a notebook's cell."""
         return framed(self.to_html())
 
     def to_json(self) -> str:
-        """The explanation as json, with its schema's version."""
+        """Return the explanation as JSON, with the version of its schema."""
         return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self), "peak_bytes": self.peak_bytes})

@@ -1,6 +1,6 @@
-"""`wrap_fastest`: of a few ways to checkpoint, the one with the least predicted time for the first batch on this card.
+"""`wrap_fastest`: checkpoint in the way with the least predicted time for the first batch on this card.
 
-1. A step with each way is metered on shapes, as `explain` does it: nothing is computed, and the model is only read.
+1. A step with each way is metered on shapes, as in `explain`: nothing is computed, and the model is only read.
 2. Until then, and wherever nothing can be predicted, blocks are checkpointed and keep nothing.
 3. Ranks of DistributedDataParallel choose together, by the slowest and fullest of them.
 """
@@ -40,19 +40,20 @@ from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.text import error_line, listed, size, text_table
 
 CHOSEN_OPTIONS = ("offload", "save", "save_offload")
-"""The options of `wrap_blocks` that are chosen."""
+"""The options of `wrap_blocks` that `wrap_fastest` chooses."""
 _NOISE = 0.05
-"""A way has to be predicted faster than simpler ones by more than this: predictions are off by as much."""
+"""A way must be predicted faster than simpler ones by more than this: predictions are off by as much."""
 _USED_SHARE = 0.9
-"""A way fits where it needs no more than this share of the memory: fragments and workspaces need some."""
+"""A way fits if it needs at most this share of the memory: fragments and workspaces need the rest."""
 _OFFLOAD_HOST_SECONDS = 125e-6
 _SAVE_HOST_SECONDS = 250e-6
-"""What the host does for a block more, counted in full: measured with 24 blocks on the host of one H200 (offload), and
-the bound that `benchmarks/host_cost.py` holds (save)."""
+"""The host's extra time for a block, counted in full: measured with 24 blocks on the host of one H200 (offload), and
+the bound that `benchmarks/host_cost.py` holds (save).
+"""
 
 
 class Way(StrEnum):
-    """What blocks that are checkpointed keep for their backward, and where: from the simplest way on."""
+    """What checkpointed blocks keep for their backward, and where, from the simplest way on."""
 
     NOTHING_KEPT = "nothing kept"
     OFFLOADED = "inputs offloaded"
@@ -61,7 +62,7 @@ class Way(StrEnum):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a surgery by which its blocks do so."""
+        """The options of a surgery that make its blocks do so."""
         offload = "cpu" if self in (Way.OFFLOADED, Way.ATTENTION_OFFLOADED) else None
         names = saved_names(ATTENTION) if self in (Way.ATTENTION, Way.ATTENTION_OFFLOADED) else ()
         return {"offload": offload, "save": SaveOption(names, bool(offload and names))}
@@ -69,7 +70,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WayCosts:
-    """The predicted seconds of a step with a way, infinite where a `problem` bars it, and its peak in bytes."""
+    """A way's predicted seconds per step, infinite if a `problem` bars it, and its peak in bytes."""
 
     way: Way
     seconds: float
@@ -79,9 +80,9 @@ class WayCosts:
 
 @dataclass(frozen=True, slots=True)
 class FastestChoice:
-    """The way that was chosen, and what each was predicted to cost on a `device` with `memory` bytes for the step.
+    """The chosen way, and each way's predicted costs on a `device` with `memory` bytes for the step.
 
-    With a `problem` nothing could be predicted, and nothing is kept.
+    With a `problem`, nothing could be predicted and nothing is kept.
     """
 
     way: Way
@@ -92,7 +93,7 @@ class FastestChoice:
 
     @classmethod
     def of(cls, costs: tuple[WayCosts, ...], device: Device, memory: int) -> FastestChoice:
-        """Choose the simplest way within the noise of the fastest that fits; where none does, that of least memory."""
+        """Choose the simplest way within the noise of the fastest that fits; if none fits, that of least memory."""
         possible = [each for each in costs if each.seconds < math.inf]
         fitting = [each for each in possible if each.peak_bytes <= memory * _USED_SHARE]
         fitting = fitting or [min(possible, key=lambda each: each.peak_bytes)]
@@ -117,33 +118,34 @@ class FastestChoice:
 
 
 def wrap_fastest(model: nn.Module, *, device: str | None = None, **options: Any) -> FastestWrap:
-    """Make gradient checkpointing work on `model` in the way that is predicted to be the fastest on this card.
+    """Make gradient checkpointing work on `model` in the way predicted to be the fastest on this card.
 
-    Blocks are checkpointed as by `wrap_blocks(model)`, until the first batch comes: before it runs, a step of its
+    Blocks are checkpointed as by `wrap_blocks(model)` until the first batch. Before that batch runs, a step of its
     sizes is metered on shapes with each of these ways, which takes seconds, once:
 
     - nothing is kept;
-    - the blocks' inputs wait in host memory: `offload="cpu"`;
-    - the results of attention are kept too: `save="attention", offload="cpu", save_offload=True`;
-    - they are kept on the device: `save="attention"`.
+    - the blocks' inputs are kept in host memory: `offload="cpu"`;
+    - the results of attention are kept there too: `save="attention", offload="cpu", save_offload=True`;
+    - the results of attention are kept on the device: `save="attention"`.
 
-    Of those that fit into nine tenths of the memory that is there, with the state of AdamW, and of pinned host memory,
-    the first is taken whose time is within 5 % of the least. The choice stays, whatever sizes later batches have.
-    Ranks choose together in DistributedDataParallel, by the slowest and fullest; without it, several ranks keep
-    nothing, and so does what torch compiles. Where nothing can be predicted, a SurgeryWarning says why.
+    Of those that fit into nine tenths of the available memory, with the state of AdamW, and into pinned host memory,
+    the first whose time is within 5 % of the least is taken; if none fits, the one with the lowest peak. The choice
+    stays, whatever the sizes of later batches. Ranks choose together in DistributedDataParallel, by the slowest and
+    fullest; several ranks without it keep nothing, and so do models compiled by torch. If nothing can be predicted, a
+    SurgeryWarning says why.
 
     Args:
         model: as in `wrap_blocks`.
-        device: whose figures are used, as in `plan`. By default those of the card that the model is on, by its name.
-        options: of `wrap_blocks`, but `offload`, `save` and `save_offload`.
+        device: whose figures are used, as in `plan`; by default the card that the model is on, found by its name.
+        options: those of `wrap_blocks`, except `offload`, `save` and `save_offload`.
 
     Returns:
-        What was done: `choice` says which way was chosen, and what each costs. Print it, `undo()` it, or use it in a
-        `with`. After a second call on the same model, the next batch is the first.
+        The change, whose `choice` gives the chosen way and the costs of each. Print it, `undo()` it, or use it in a
+            `with`. After a second call on the same model, the next batch is the first.
 
     Raises:
-        PlanningError: no such device.
-        SurgeryError: an option is one that is chosen, or as in `wrap_blocks`.
+        PlanningError: there is no such device.
+        SurgeryError: an option is one that `wrap_fastest` chooses, or as in `wrap_blocks`.
     """
     figures = None if device is None else device_of(device)
     if given := [name for name in CHOSEN_OPTIONS if name in options]:
@@ -152,9 +154,10 @@ def wrap_fastest(model: nn.Module, *, device: str | None = None, **options: Any)
 
 
 class FastestWrap(FirstBatch):
-    """A surgery whose way to checkpoint is chosen as the first batch comes, until `undo`; also a context manager.
+    """A surgery whose way to checkpoint is chosen at the first batch, until `undo`; also a context manager.
 
-    `surgery` is that of `wrap_blocks`, and `choice` is None until then. `tell` is called with the choice in one line.
+    `surgery` is that of `wrap_blocks`; `choice` is None until the first batch. `tell` is called with the choice in one
+    line.
     """
 
     def __init__(
@@ -171,16 +174,25 @@ class FastestWrap(FirstBatch):
 
     @property
     def undone(self) -> bool:
-        """Tell whether the surgery was taken back."""
+        """Whether the surgery was undone."""
         return self.surgery.undone
 
     def undo(self) -> None:
-        """Hand the model back as it was before. Raises SurgeryError as `Surgery.undo` does."""
+        """Restore the model as it was before.
+
+        Raises:
+            SurgeryError: as in `Surgery.undo`.
+        """
         self.surgery.undo()
         self._handle.remove()
 
     def begin(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
-        """Choose in the first call that trains."""
+        """Choose in the first call that trains.
+
+        Args:
+            model: the model whose forward begins.
+            inputs: the arguments of that forward, by name.
+        """
         wrapper = None if is_alone() else running_wrapper()
         if wrapper is None and not is_alone():
             return  # it is not known that other ranks are here
@@ -227,9 +239,9 @@ class FastestWrap(FirstBatch):
 
 
 def costs_of(model: nn.Module, inputs: Mapping[str, Any], device: Device) -> list[WayCosts]:
-    """What a step of a model with a surgery costs in each way on a device, AdamW's state included in the peak.
+    """Predict what a step of a model with a surgery costs in each way on a device, with AdamW's state in the peak.
 
-    The model is only read. Raises PlanningError where a step cannot run on shapes while nothing is kept.
+    The model is only read. Raises PlanningError if a step in which nothing is kept cannot run on shapes.
     """
     shapes = ShapesOnly()
     operators = CudaOperators() if next(model.parameters()).device.type == "cpu" else nullcontext()
@@ -268,9 +280,9 @@ def costs_of(model: nn.Module, inputs: Mapping[str, Any], device: Device) -> lis
 
 
 def _card(model: nn.Module, figures: Device | None) -> tuple[Device, int, int]:
-    """The card that a model is on: its figures, its memory for this process, and the bytes of it that others hold.
+    """Return the figures of a model's card, its memory for this process in bytes, and the bytes held there by others.
 
-    Raises PlanningError where the model is on several, or no figures are known.
+    Raises PlanningError if the model is on several devices, or no figures are known.
     """
     places = {parameter.device for parameter in model.parameters()}
     if len(places) > 1:

@@ -1,4 +1,4 @@
-"""The figures of a step: what its tensors add up to, when and where. How they are shown is said elsewhere."""
+"""The figures of a step: what its tensors add up to, when and where. Text and pages of them live elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Tensors that a step keeps alike: of one line, operator, dtype and shape, in blocks that differ in number only.
+    """Alike tensors that a step keeps: of one line, operator, dtype and shape, in blocks differing only by number.
 
     Attributes:
         bytes: of all of them.
@@ -28,7 +28,7 @@ class Holder:
         module: the innermost module that made them; numbers are `*`, as in `model.layers.*.mlp`. Empty for the loss.
         operator: what made them, such as "aten.mm".
         line: where that was called, such as "modeling_llama.py:164".
-        keeper: the operator that keeps them for its backward; empty where something else does, such as a checkpoint.
+        keeper: the operator that keeps them for its backward; empty if something else does, such as a checkpoint.
         kept_at: where that was called.
         dtype: such as "bfloat16".
         shape: of one of them.
@@ -49,10 +49,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment of a step at which most bytes are alive.
+    """The moment of a step at which the most bytes are alive.
 
     Attributes:
-        bytes: all that is alive: what `by_kind` says, and what lives through the whole step.
+        bytes: all that is alive: the sum of `by_kind`, and what lives through the whole step.
         by_kind: the bytes that the step allocated and that are alive then.
         phase: the part of the step.
         operator: what runs then.
@@ -75,8 +75,8 @@ class MemoryTimeline:
     """The bytes that a step allocated and that are alive, over its operators.
 
     `points` are operator numbers, `bytes` the bytes of each kind at these points, `modules` what ran there, empty for
-    the loss. Above 400 operators each point is the highest of an interval. `backward_at` is the number of operators in
-    the forward.
+    the loss. With more than 400 operators, each point is the highest of an interval. `backward_at` is the number of
+    operators in the forward.
     """
 
     points: tuple[int, ...]
@@ -87,7 +87,7 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """The figures of an `Explanation`, which says what each of them is."""
+    """The figures of an `Explanation`, which documents them."""
 
     model: str
     blocks: int
@@ -113,18 +113,18 @@ class StepFigures:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive at once, parameters and optimizer state included."""
+        """The most bytes alive at once, parameters and optimizer state included."""
         return self.peak.bytes
 
     @property
     def always_bytes(self) -> int:
-        """What lives through the whole step: parameters, buffers, optimizer, inputs and workspace."""
+        """The bytes that live through the whole step: parameters, buffers, optimizer, inputs and workspace."""
         held = self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
         return held + self.input_bytes + self.workspace_bytes
 
 
 def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
-    """The allocations as holders, the largest first."""
+    """Group alike allocations as holders, the largest first."""
     groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
     for allocation in allocations:
         place, kept_at = allocation.place, allocation.kept_at.line
@@ -136,7 +136,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
 
 
 def timeline_of(step: StepAllocations) -> MemoryTimeline:
-    """How the bytes of each kind come and go over the operators of a step."""
+    """Return the bytes of each kind that are alive over the operators of a step."""
     curves = _curves(step)
     total = _summed(curves)
     length = -(-len(total) // _MOST_POINTS) or 1
@@ -151,7 +151,7 @@ def timeline_of(step: StepAllocations) -> MemoryTimeline:
 
 
 def peak_of(step: StepAllocations, always: int) -> Peak:
-    """The highest moment of a step; `always` are the bytes that live through all of it."""
+    """Find the highest moment of a step; `always` are the bytes that live through all of it."""
     curves = _curves(step)
     total = _summed(curves)
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
@@ -170,7 +170,7 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
 
 
 def alive_bytes(step: StepAllocations) -> list[int]:
-    """The bytes that a step allocated and that are alive after each operator."""
+    """Return the bytes that a step allocated and that are alive after each operator."""
     return _summed(_curves(step))
 
 
@@ -179,7 +179,7 @@ def _summed(curves: Mapping[AllocationKind, Sequence[int]]) -> list[int]:
 
 
 def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:
-    """The bytes of each kind that are alive after each operator."""
+    """Return the bytes of each kind that are alive after each operator."""
     changes = {kind: [0] * (step.operators + 1) for kind in AllocationKind}
     for allocation in step.allocations:
         changes[allocation.kind][allocation.born - 1] += allocation.bytes
@@ -188,5 +188,5 @@ def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:
 
 
 def _pattern(module: str) -> str:
-    """The name of a module with `*` for each number in it."""
+    """Replace each number in a module's name with `*`."""
     return _NUMBER.sub("*", module)

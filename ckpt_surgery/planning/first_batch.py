@@ -1,4 +1,4 @@
-"""What waits on a model for the first batch that trains, to choose by its sizes how to checkpoint."""
+"""Hooks that wait on a model for the first training batch, to choose by its sizes how to checkpoint."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ckpt_surgery.undo import Undoable
 
 
 class FirstBatch(Undoable):
-    """The base of a change that is chosen as a batch comes; it is itself the hook that waits on the model.
+    """The base of a change that is chosen when a batch comes; it is itself the hook that waits on the model.
 
-    It is nothing in copies of the model. A second one of its class on the same model takes its place.
+    Copies of the model get a hook that does nothing. A second change of its class on the same model replaces it.
     """
 
     _handle: RemovableHandle
@@ -46,7 +46,7 @@ class FirstBatch(Undoable):
         self.begin(model, {positional_key(place): value for place, value in enumerate(args)} | kwargs)
 
     def begin(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
-        """Take note that a forward with gradients begins; `inputs` are its arguments."""
+        """Handle the beginning of a forward with gradients; `inputs` are its arguments."""
         raise NotImplementedError
 
 
@@ -56,12 +56,12 @@ def is_alone() -> bool:
 
 
 def running_wrapper() -> DistributedDataParallel | None:
-    """The DistributedDataParallel whose forward runs; it is known that all of its ranks are here, too."""
+    """Return the DistributedDataParallel whose forward runs, if any; all of its ranks are then in it, too."""
     return next((each for each in running_modules() if isinstance(each, DistributedDataParallel)), None)
 
 
 def running_inputs(model: nn.Module) -> dict[str, Any] | None:
-    """The arguments of the call of `model` that runs; None where none does."""
+    """Return the arguments of the running call of `model`; None if none is running."""
     for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code is MODULE_CALL and (given := frame.f_locals)["self"] is model:
             return {**{positional_key(place): value for place, value in enumerate(given["args"])}, **given["kwargs"]}

@@ -1,7 +1,7 @@
-"""`fit`: as the first batch of a script comes, choose what to do to its model so that its steps fit into the memory.
+"""`fit`: at a script's first batch, choose what to do to its model so that its steps fit into memory.
 
-1. The model, its optimizer and the batch are there: the step, and the optimizer's, run on shapes before any data does.
-2. The fastest of the ways of `plan` that fits is applied in that forward, and the training goes on.
+1. Once the model, its optimizer and the batch exist, the step and the optimizer's step run on shapes, before any data.
+2. The fastest way of `plan` that fits is applied within that forward, and the training goes on.
 3. Whatever goes wrong here, the model trains as the script has it.
 """
 
@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from ckpt_surgery.distributed.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.long_sequences.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.model_hook import ModelHook
@@ -52,18 +52,18 @@ from ckpt_surgery.text import error_line, listed, size
 from ckpt_surgery.torch_names import tree_map_only
 
 MARGIN = 0.08
-"""The share of the memory that is left for what is not predicted."""
+"""The share of the memory left for what is not predicted."""
 _ASSUMED = DEVICES["h100"]
-"""Whose seconds are said where no figures are known of a card."""
+"""The device whose time is given if no figures are known of the card."""
 _CHOICES = 4
-"""How often the choice is made, as batches grow or gradients are accumulated."""
+"""How often to choose, as batches grow or gradients are accumulated."""
 _CUTS = 16
-"""The largest batch and length are looked for in steps of so many to the whole."""
+"""The number of steps in which the largest batch and length are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitTarget:
-    """What the steps are to fit into: so many bytes, or the memory of the card (None), less a share for a margin.
+    """The memory that steps must fit into: so many bytes, or that of the card (None), less the share `margin`.
 
     `device` is the one whose time is estimated; None for that of the card.
     """
@@ -74,10 +74,10 @@ class FitTarget:
 
 
 class Fit(FirstBatch):
-    """A model that is made to fit as its first batch comes, until `undo`.
+    """A model that is made to fit when its first batch comes, until `undo`.
 
-    `fitted` says what was chosen, and is None until then, and where a `problem` says why nothing was. `tell` is called
-    with either. While the choice is made, what `progress` gives is told of each step that is metered.
+    `fitted` is the latest choice, None until there is one; `problem` says why a choice failed. `tell` is called with
+    this object after each. During the choice, what `progress` yields is called for each metered step.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Fit(FirstBatch):
         return self.problem or str(self.fitted or "no batch has come")
 
     def begin(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
-        """Choose and apply in the first call that trains, and anew where a later one needs more than was counted."""
+        """Choose and apply in the first call that trains, and again when a later call needs more than was counted."""
         if not model.training or self._has_graph or (self.fitted is not None and not self._needs_more(inputs)):
             return
         try:
@@ -123,7 +123,7 @@ class Fit(FirstBatch):
         self.tell(self)
 
     def _needs_more(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether gradients are held that were not counted, or a larger batch would need more than there may be."""
+        """Tell whether uncounted gradients are held, or a larger batch would exceed the budget."""
         fitted = self.fitted
         assert fitted is not None
         if not fitted.held_bytes and any(each.grad is not None for each in self.model.parameters()):
@@ -132,7 +132,7 @@ class Fit(FirstBatch):
         return is_alone() and more > 1 and fitted.peak_of_larger(more) > fitted.room.ceiling >= fitted.peak_bytes
 
     def _follow_backward(self, model: nn.Module) -> None:
-        """Take note of a graph that waits for its backward: what made it stays as it is until then."""
+        """Mark that a graph awaits its backward: until then, the modules that made it stay unchanged."""
 
         def done(*_: Any) -> None:
             self._has_graph = False
@@ -142,7 +142,7 @@ class Fit(FirstBatch):
         last.register_post_accumulate_grad_hook(ModelHook(done))  # type: ignore[no-untyped-call]
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Fitted:
-        """Choose; ranks of DistributedDataParallel take what the one with the least room has chosen."""
+        """Choose; ranks of DistributedDataParallel adopt the choice of the neediest."""
         wrapper = None if is_alone() else running_wrapper()
         own: Fitted | Exception
         try:
@@ -167,12 +167,12 @@ class Fit(FirstBatch):
         raise own
 
     def measured_peak(self) -> int | None:
-        """The most bytes that torch has allocated on the card of the model; None without a card."""
+        """Return the most bytes that torch has allocated on the model's card; None without a card."""
         place = next(self.model.parameters()).device
         return torch.cuda.max_memory_allocated(place) if place.type == "cuda" else None
 
     def outcome(self) -> str:
-        """What the steps really took against the prediction, in one sentence."""
+        """Compare the steps' measured peak with the prediction, in one sentence."""
         peak = self.measured_peak()
         if self.fitted is None:
             return ""
@@ -183,7 +183,7 @@ class Fit(FirstBatch):
         return f"the steps took {most}{size(peak)}: the prediction is off by {off:+.1f} %"
 
     def undo(self) -> None:
-        """Hand the model back as it was before."""
+        """Restore the model as it was before."""
         self._handle.remove()
         if self.applied is not None and not self.applied.undone:
             self.applied.undo()
@@ -198,12 +198,12 @@ def fitted_to(
     zeroes_late: bool = False,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Choose the fastest way in which a step of a model with these inputs fits; where none does, the smallest.
+    """Choose the fastest way in which a step of a model with these inputs fits, or the smallest if none does.
 
-    With `zeroes_late` the gradients of the step before are held until the backward. The model is only read. `progress`
-    is told of each step that is metered.
+    With `zeroes_late`, the gradients of the previous step are held until the backward. The model is only read.
+    `progress` is called for each metered step.
 
-    Raises PlanningError and SurgeryError where its step cannot be predicted.
+    Raises PlanningError and SurgeryError if the step cannot be predicted.
     """
     optimizer = optimizer_of_script(model)
     room = room_for(model, inputs, optimizer, target)
@@ -214,7 +214,7 @@ def fitted_to(
 
 
 class _Steps:
-    """Steps of a copy of a model on shapes, with any inputs."""
+    """Steps of a model's copy on shapes, with any inputs."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class _Steps:
         self._training = TrainingSetup(Optimizer.NONE, device=room.device)
 
     def metered(self, inputs: Mapping[str, Any], model: nn.Module | None = None) -> tuple[StepAllocations, int]:
-        """A step of the copy as it stands, or of another model."""
+        """Meter a step of the copy as it stands, or of another model."""
         self._count += 1
         if self._progress is not None:
             self._progress("fit: metering steps", self._count, 0)
@@ -258,7 +258,7 @@ class _Steps:
         return replace(step, allocations=(*before, *step.allocations)), drawn
 
     def chosen(self, inputs: Mapping[str, Any]) -> Fitted:
-        """See `fitted_to`."""
+        """Choose for these inputs, as `fitted_to` does."""
         memory = self._room.ceiling - self._optimizer.state_bytes - self._room.others - self._held_bytes
         planner = BudgetPlanner(self.model, lambda: self.metered(inputs), memory, self._training)
         on_host = next(self._original.parameters()).is_cpu  # and so is what would go there
@@ -290,7 +290,7 @@ class _Steps:
         )
 
     def _largest(self, inputs: Mapping[str, Any], fitted: Fitted) -> dict[str, int]:
-        """The largest batch and length with which a step fits, all else being equal."""
+        """Find the largest batch and length with which a step fits, all else being equal."""
         return {
             name: self._most(inputs, dimension, whole, fitted)
             for dimension, (name, whole) in enumerate(zip(("batch", "length"), _sizes(inputs), strict=False))
@@ -319,7 +319,7 @@ class _Steps:
         return replace(fitted, explanation=told, room=room).fits
 
     def _levers(self, inputs: Mapping[str, Any], fitted: Fitted, every: PlanChoice) -> tuple[LeverPeak, ...]:
-        """What a script could change beside its batch, with all done that a plan can do; those that lower the peak."""
+        """List what else a script could change to lower the peak, on top of all that a plan can do."""
         own, room = self._optimizer, self._room
         ranks = 1 if is_alone() else dist.get_world_size()
         without_buckets = replace(room, others=room.others - _bucket_bytes(self._original))
@@ -349,7 +349,7 @@ class _Steps:
 def room_for(
     model: nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer | None, target: FitTarget
 ) -> Room:
-    """The memory for the steps of a model. Raises PlanningError where it is on several devices, or none is known."""
+    """Return the memory for a model's steps. Raises PlanningError if it is unknown, or on several devices."""
     places = {parameter.device for parameter in model.parameters()}
     if len(places) != 1:
         raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
@@ -373,12 +373,12 @@ def room_for(
 
 
 def _bucket_bytes(model: nn.Module) -> int:
-    """The copy of its gradients that the DistributedDataParallel around a model holds, where one runs."""
+    """Count the bytes of gradient copies held by the DistributedDataParallel around a model, if one runs."""
     return 0 if running_wrapper() is None else held_bytes(each for each in model.parameters() if each.requires_grad)
 
 
 def zeroes_gradients_late() -> bool:
-    """Tell whether the forward that runs is one of Lightning's, which zeroes gradients between it and the backward."""
+    """Tell whether the running forward is Lightning's, which zeroes gradients between the forward and the backward."""
     names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(inspect.currentframe()))
     return any(re.fullmatch(r"(pytorch_)?lightning\..*\.optimization\.automatic", name) for name in names)
 
@@ -391,7 +391,7 @@ def _like(card: str) -> Device | None:
 
 
 def _loss(output: Any) -> Tensor:
-    """The loss of an output; where a script computes that outside of the model, about what a cross entropy takes."""
+    """Return an output's loss, or a stand-in that takes about what a cross entropy does if the script computes it."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return loss_of(output)
@@ -402,7 +402,7 @@ def _loss(output: Any) -> Tensor:
 
 
 def _sizes(inputs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The size of the batch, and the length of its sequences where there is an integer tensor of two dimensions."""
+    """Return the batch size, and the sequence length if the inputs hold an integer tensor of two dimensions."""
     given = list(tensors(inputs))
     for tensor in given:
         if tensor.ndim == 2 and not tensor.is_floating_point():
@@ -411,7 +411,7 @@ def _sizes(inputs: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _cut(inputs: Mapping[str, Any], dimension: int, whole: int, part: int) -> dict[str, Any]:
-    """The inputs with less of a dimension, where their tensors have it."""
+    """Shorten a dimension of the inputs, in those tensors that have it."""
 
     def shorter(tensor: Tensor) -> Tensor:
         has_it = tensor.ndim > dimension and tensor.shape[dimension] == whole

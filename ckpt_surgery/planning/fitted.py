@@ -1,4 +1,4 @@
-"""What `fit` has chosen for a model, in figures and in words."""
+"""What `fit` has chosen for a model, as figures and as text."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ckpt_surgery.text import size
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory that there is: `total` bytes, of which a share is left as a `margin`, and `others` held beside.
+    """The memory for steps: `total` bytes, a share `margin` of which stays free, and `others` held beside the step.
 
-    Of `others` parameters, buffers, gradients and the optimizer's state are no part. The `device` whose time is
-    estimated is `assumed` where nobody named it and no figures are known of the one that is there.
+    `others` excludes parameters, buffers, gradients and the optimizer's state. The `device` whose time is estimated is
+    `assumed` if nobody named it and no figures are known of the actual one.
     """
 
     total: int
@@ -40,7 +40,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was chosen for a model, and what its steps are predicted to take and to cost. Sizes are bytes.
+    """What was chosen for a model, and the predicted costs of its steps. Sizes are bytes.
 
     Attributes:
         model: the class of the model.
@@ -49,11 +49,11 @@ class Fitted:
         explanation: of the forward and backward with it.
         optimizer: what the optimizer costs.
         room: the memory.
-        held_bytes: the gradients that are held before the step, as gradients are accumulated.
+        held_bytes: the gradients held before the step, when gradients are accumulated.
         step_seconds: the least time of a step in which nothing is done.
-        extra_seconds: what the choice adds.
-        levers: where nothing fits, what would help, the most effective first.
-        largest: where nothing fits, the largest batch and length that do, by these names; 0 for none.
+        extra_seconds: the time that the choice adds.
+        levers: if nothing fits, what would help, the most effective first.
+        largest: if nothing fits, the "batch" and "length" that do; 0 for none.
     """
 
     model: str
@@ -70,18 +70,18 @@ class Fitted:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive at once: in the forward and backward, or in the optimizer's step."""
+        """The most bytes alive at once: in the forward and backward, or in the optimizer's step."""
         return max(self.explanation.peak_bytes + self.held_bytes, self._update_bytes) + self._beside
 
     def peak_of_larger(self, ratio: float) -> int:
-        """About the peak of a batch that is larger by this ratio: what is no state grows with it."""
+        """Estimate the peak of a batch larger by this ratio: everything but states grows with it."""
         told = self.explanation
         weights = told.parameter_bytes + told.buffer_bytes
         return weights + self.held_bytes + self._beside + int((told.peak_bytes - weights) * ratio)
 
     @property
     def fits(self) -> bool:
-        """Whether that is no more than there may be."""
+        """Whether the peak is within the budget."""
         return self.peak_bytes <= self.room.ceiling
 
     @property
@@ -98,7 +98,7 @@ class Fitted:
         return "\n".join(self.lines())
 
     def lines(self, *, dry_run: bool = False) -> Iterator[str]:
-        """What was done, what it costs and the predicted peak, a line each; what would help where nothing fits."""
+        """Yield lines on what was done, its cost and the predicted peak, and on what would help if nothing fits."""
         done = self.choice.name if self.choice.is_needed else "nothing has to be done"
         if self.fits:
             yield f"{self.model}, {self.batch}: {done}"
@@ -124,7 +124,7 @@ class Fitted:
             yield f"{self._of_lever(lever)}: {lever.in_scripts}"
 
     def _what_fits(self) -> str:
-        """The largest batch and length that fit, and what lowers the peak most."""
+        """Name the largest batch and length that fit, and what lowers the peak most."""
         fitting = [f"a {name} of {count}" for name, count in (self.largest or {}).items() if count]
         said = [f"What fits: {' or '.join(fitting)}."] if fitting else []
         if self.largest and not fitting:
@@ -139,7 +139,7 @@ class Fitted:
         return f"with {lever.name} it takes {size(lever.peak_bytes)}, {saved} less, {fits}"
 
     def to_yaml(self) -> str:
-        """The calls with their arguments, and what was predicted, as `plan` writes them."""
+        """Return the calls with their arguments, and the predictions, in the format of `plan`."""
         return as_yaml(
             {
                 "model": self.model,

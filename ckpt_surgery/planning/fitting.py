@@ -1,7 +1,7 @@
-"""Parts of a default configuration that do not fit together, as the defaults of each class are written by themselves.
+"""Default configurations whose parts do not fit together, because each class sets its defaults by itself.
 
-A model type whose defaults build no model that runs is asked for once more with the fields that its family names, or
-else with the widths below. What a checkpoint was released with is in its config.json alone, and that is never changed.
+If a model type's defaults build no model that runs, it is tried again with the fields that its family names, or else
+with the widths below. The config.json of a released checkpoint is never changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.configs import nested_configs, text_config
 
 _TEXT_WIDTHS = ("out_hidden_size", "output_dim", "text_hidden_size")
-"""The width of the features that a part hands to the text."""
+"""The width of the features that a part passes to the text."""
 
 
 def fit_parts(config: PretrainedConfig) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def fit_parts(config: PretrainedConfig) -> tuple[str, ...]:
 
 
 def _set(part: Any, fields: Mapping[str, Any], path: str) -> list[str]:
-    """Set fields of a part, those inside a dictionary or a configuration one by one."""
+    """Set fields of a part, those inside a dictionary or a configuration one by one, and list the changes."""
     changed: list[str] = []
     for name, new in fields.items():
         old = getattr(part, name, None)
@@ -47,7 +47,7 @@ def _set(part: Any, fields: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _parts(config: PretrainedConfig, path: str) -> Iterator[tuple[str, PretrainedConfig]]:
-    """`config` and every configuration inside it, each after the names that lead to it."""
+    """Yield `config` and every configuration inside it, each with the path of names that leads to it."""
     yield path, config
     for name, part in nested_configs(config):
         yield from _parts(part, f"{path}{name}.")

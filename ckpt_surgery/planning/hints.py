@@ -1,4 +1,4 @@
-"""Which known remedies apply to a step, decided from its figures alone."""
+"""Decide from a step's figures alone which known remedies apply to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.figures import Holder, StepFigures
 
 LEAST_SHARE = 0.1
-"""A remedy is named for no less than this share of the peak."""
+"""A remedy is named if it addresses at least this share of the peak."""
 _LOSS = frozenset({"aten._log_softmax", "aten._log_softmax_backward_data", "aten.nll_loss_backward"})
 _MLP = frozenset({"mlp", "feed_forward", "ffn"})
 
@@ -27,14 +27,14 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A remedy, and the bytes at the peak that it is for: at most these are saved."""
+    """A remedy, and the bytes at the peak that it addresses: it saves at most these."""
 
     remedy: Remedy
     bytes: int
 
 
 def hints_of(step: StepFigures) -> tuple[Hint, ...]:
-    """The remedies for at least a tenth of the peak, the largest first."""
+    """List the remedies for at least a tenth of the peak, the largest first."""
     at_peak = [holder for holder in step.peak.holders if not holder.gradient]
     all_checkpointed = 0 < step.blocks == step.checkpointed
     sums = {
@@ -56,7 +56,7 @@ def hints_of(step: StepFigures) -> tuple[Hint, ...]:
 
 
 def _is_repeated(holder: Holder) -> bool:
-    """Whether it is of modules with numbers in their names, as blocks have."""
+    """Tell whether the holder's modules have numbers in their names, as blocks do."""
     return "*" in holder.module.split(".")
 
 

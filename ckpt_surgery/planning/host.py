@@ -1,4 +1,4 @@
-"""Host memory for a step on shapes: what is moved there is gone from the device, and comes back as a new tensor."""
+"""Host memory for a step on shapes: what moves there leaves the device, and comes back as a new tensor."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ class _HostShape:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     empty: Tensor
-    """Of its class, dtype and device, without elements."""
+    """An empty tensor of the same class, dtype and device."""
 
 
 class HostWithoutData:
-    """A transport of an `Offloader` that remembers what it was given by shape, and allocates nothing for it."""
+    """A transport of an `Offloader` that remembers shapes, and allocates nothing on the host."""
 
     def put(self, source: Tensor) -> _HostShape:
-        """The shape of `source`."""
+        """Remember the shape of `source`."""
         return _HostShape(tuple(source.shape), source.stride(), source.new_empty(0))
 
     def finish(self, host_copy: _HostShape) -> None:
-        """Nothing is under way."""
+        """Do nothing: no copy is under way."""
 
     def start(self, host_copy: _HostShape) -> Tensor:
-        """A new tensor of that shape on the device."""
+        """Make a new tensor of that shape on the device."""
         return host_copy.empty.new_empty_strided(host_copy.shape, host_copy.stride)
 
     def get(self, device_copy: Tensor) -> Tensor:
-        """The tensor that was made for it."""
+        """Return the tensor that `start` made."""
         return device_copy
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""

@@ -1,4 +1,4 @@
-"""The config.json of a model on the Hugging Face Hub: from the cache, or downloaded alone."""
+"""Find a Hugging Face Hub model's config.json, in the cache or by downloading that file alone."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def config_of(name: str) -> str:
-    """The path of the config.json of a model on the Hub; any other name, and a folder that is here, as it is.
+    """Return the path of a Hub model's config.json; return any other name, and a folder that exists here, unchanged.
 
-    It is read from the Hub's cache, or else downloaded into it, by the client and with the token of
-    `from_pretrained`. Nothing else is downloaded, no code either.
+    The file is read from the Hub's cache, or else downloaded into it, by the client and with the token of
+    `from_pretrained`. Nothing else is downloaded, and no code.
 
     Raises:
-        PlanningError: it is not in the cache and cannot be downloaded.
+        PlanningError: the file is not in the cache and cannot be downloaded.
     """
     if not _REPOSITORY.fullmatch(name) or name.endswith((".json", ".py")) or Path(name).exists():
         return name

@@ -1,7 +1,7 @@
-"""What operators made of tensors without data, remembered: alike blocks run the same ones on the same shapes.
+"""A cache of operators' results on tensors without data: alike blocks run the same operators on the same shapes.
 
-torch remembers it too, but asks each time whether its own answer holds for whatever a tensor can be. Here only dense,
-real tensors of at least one dimension are looked up, and operators that make or view one tensor.
+torch has its own cache, but checks at each look-up that an entry holds for any kind of tensor. This one looks up only
+dense, real tensors of at least one dimension, and operators that make or view one tensor.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _DECIDED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, tor
 
 
 class KnownResults:
-    """The results of operators in one mode without data, by what they were given."""
+    """The results of operators in one mode without data, by their arguments."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
         self._known: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype, torch.device, bool]] = {}
 
     def key(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-        """What the result depends on; None where that is more than this can say."""
+        """Return what the result depends on; None if a key cannot capture it."""
         if not _makes_one(func) or not args or not isinstance(args[0], FakeTensor):
             return None
         parts = [*map(_part, args), *((name, _part(value)) for name, value in options.items())]
         return None if None in parts or any(type(part) is tuple and None in part for part in parts) else (func, *parts)
 
     def find(self, key: Hashable, source: Tensor) -> Tensor | None:
-        """A tensor like the result for this key, a view of `source` where that was one; None where it is not known."""
+        """Return a tensor like the result for this key, a view of `source` if the result was one; None if unknown."""
         known = self._known.get(key)
         if known is None:
             return None
@@ -61,7 +61,7 @@ class KnownResults:
 
 
 def _part(value: Any) -> Hashable:
-    """What of an argument decides a result; None where it cannot be told."""
+    """Return what of an argument decides a result; None if it cannot be told."""
     if isinstance(value, FakeTensor):
         if not _is_plain(value):
             return None
@@ -83,7 +83,7 @@ def _same(tensor: Tensor, storage: Any) -> bool:
 
 @cache
 def _makes_one(func: Any) -> bool:
-    """Whether an operator changes nothing and makes one tensor, which shapes alone decide."""
+    """Tell whether an operator changes nothing and makes one tensor, which shapes alone decide."""
     schema = func._schema
     returns = [str(each.type) for each in schema.returns]
     own = func.namespace == "aten" and not schema.is_mutable and returns == ["Tensor"]

@@ -1,4 +1,4 @@
-"""The largest batch, or the longest text, of which a step still fits: with everything that lowers its peak."""
+"""Find the largest batch, or the longest sequence, whose step still fits with everything that lowers its peak."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
-from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
+from ckpt_surgery.long_sequences.mlps import mlps_of
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.explain import on_host_without_data
 from ckpt_surgery.planning.planner import stacks_of
@@ -16,7 +16,7 @@ from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.text import size
 
 _UNIT = 8
-"""Texts have a multiple of so many tokens."""
+"""Sequence lengths are multiples of so many tokens."""
 _MOST_PROBES = 20
 
 
@@ -30,14 +30,14 @@ def largest_sizes(
     offload: bool,
     changes: bool,
 ) -> tuple[int, int]:
-    """The batch and the tokens of the largest step of a model that fits into `memory`.
+    """Return the batch and the tokens of the largest step of a model that fits into `memory` bytes.
 
-    The batch is searched where `is_batch`, else the tokens; the other one stays. `offload` and `changes` are as in
+    The batch is searched if `is_batch`, else the tokens; the other stays fixed. `offload` and `changes` are as in
     `plan`.
 
     Raises:
         DoesNotFitError: not even the smallest step fits.
-        PlanningError: the model takes no text of any length.
+        PlanningError: the model takes no text whose length can be chosen.
     """
     if not is_batch and not released.tokens:
         raise PlanningError(f"{type(released.model).__name__} takes no text whose length could be chosen")
@@ -57,9 +57,9 @@ def largest_sizes(
 
 
 def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, most: int | None) -> int:
-    """The largest multiple of `unit`, at most `most`, whose peak fits into `memory`; 0 where none does.
+    """Return the largest multiple of `unit`, at most `most`, whose peak fits into `memory`; 0 if none does.
 
-    Peaks rise about evenly: a guess follows from the two nearest ones that are known, or is the middle.
+    Peaks rise about evenly: the next guess extrapolates from the two nearest known peaks, or is the middle.
     """
     end = (most or 2**62) // unit * unit
     peaks: dict[int, int] = {}
@@ -81,7 +81,7 @@ def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, m
 
 
 def _smallest(released: ReleasedModel, training: TrainingSetup, *, offload: bool, changes: bool) -> PlanChoice:
-    """What lowers the peak of a model the most: all blocks checkpointed, and each change that helps."""
+    """Return the choice that lowers a model's peak the most: all blocks checkpointed, and each change that helps."""
     stacks = stacks_of(released.model)
     every = dict.fromkeys(sorted(name for names in stacks.values() for name in names), ())
     best = PlanChoice(stacks, every, offload=offload)

@@ -1,4 +1,4 @@
-"""Steps with what a training could change beside how it is checkpointed: each is run, with what a plan does."""
+"""Meter steps with what a training could change beside checkpointing, on top of what a plan does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
 
 _DIVIDED = (2, 4, 8)
-"""Among so many cards a model is divided; where several ranks train already, among theirs first."""
+"""The numbers of cards that a model is divided among; if several ranks train already, multiples of theirs instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeverStep:
-    """A step with a lever: the model that it was run with, on shapes, and its explanation."""
+    """A step with a lever: the model on shapes that ran it, and its explanation."""
 
     lever: StateLever
     cards: int
@@ -41,10 +41,10 @@ def steps_with_levers(
     training: TrainingSetup,
     ranks: int = 1,
 ) -> Iterator[LeverStep]:
-    """A step with each lever that a model without data and its training have left, and with `choice` done to it.
+    """Yield a step with `choice` and each lever that a model without data and its training have left.
 
-    `metered` runs a step of the model, or of a copy of it. The model is as it was afterwards. A lever that a model
-    does not take is left out, and of several numbers of cards each is tried, none below the `ranks` that train it now.
+    `metered` runs a step of the model, or of a copy of it. The model is left as it was. A lever that the model does
+    not take is skipped. Each of several numbers of cards is tried, none below the `ranks` that train it now.
     """
     with applied_on_shapes(choice, model):
         step, drawn = metered(model)

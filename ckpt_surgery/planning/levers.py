@@ -1,4 +1,4 @@
-"""What a training could change beside how it is checkpointed, and the words for it. Imports no torch."""
+"""What a training could change beside checkpointing, and the words for it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 RANK = 16
-"""Of the adapters that are tried."""
+"""The rank of the adapters that are tried."""
 
 
 class StateLever(StrEnum):
@@ -38,9 +38,9 @@ _IN_SCRIPTS = {
 
 @dataclass(frozen=True, slots=True)
 class LeverPeak:
-    """A lever, among how many `cards` it divides a model, and the bytes that a step takes with it.
+    """A lever, the number of `cards` it divides a model among, and a step's peak with it in bytes.
 
-    The model is trained by so many `ranks` already, undivided.
+    The model is already trained by `ranks` ranks, undivided.
     """
 
     lever: StateLever
@@ -50,7 +50,7 @@ class LeverPeak:
 
     @property
     def name(self) -> str:
-        """What it is: "FSDP over 4 cards"."""
+        """The lever in words, such as "FSDP over 4 cards"."""
         if self.lever is not StateLever.FSDP:
             return str(self.lever)
         if self.ranks == 1:
@@ -62,17 +62,17 @@ class LeverPeak:
 
     @property
     def options(self) -> str:
-        """The options of `plan` and `explain` for it."""
+        """The lever as options of `plan` and `explain`."""
         return _OPTIONS[self.lever].format(cards=self.cards)
 
     @property
     def in_scripts(self) -> str:
-        """What a training script, or the command that starts it, says for it."""
+        """The lever as code of a training script, or as the command that starts it."""
         return _IN_SCRIPTS[self.lever].format(cards=self.cards)
 
 
 def useful_levers(tried: Iterable[LeverPeak], peak_bytes: int, room: int) -> tuple[LeverPeak, ...]:
-    """The levers that lower a peak, the most effective first; of numbers of cards the fewest that are enough."""
+    """Return the levers that lower a peak, the most effective first, with the fewest cards that are enough."""
     useful = [each for each in tried if each.peak_bytes < peak_bytes]
     divided = [each for each in useful if each.lever is StateLever.FSDP]
     cards = next((each for each in divided if each.peak_bytes <= room), divided[-1] if divided else None)

@@ -1,4 +1,4 @@
-"""Low-rank adapters on a model, of the sizes that PEFT gives them: to say what they keep, not to train with them."""
+"""Low-rank adapters on a model, of the sizes that PEFT gives them: to count what they keep, not to train them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LoraLinear(nn.Module):
     """A frozen linear layer and the two matrices beside it, as PEFT runs them with its defaults.
 
     The matrices are in single precision, whatever the layer's dtype (PEFT's `autocast_adapter_dtype`), without bias
-    and without dropout; the input is cast to theirs, the sum of both results back. Beside a layer of 4 bits their
-    result is cast back before the sum.
+    and without dropout; the input is cast to their dtype, and the sum of both results back. Beside a layer of 4 bits,
+    their result is cast back before the sum.
     """
 
     def __init__(self, base: nn.Module, inputs: int, outputs: int, rank: int) -> None:
@@ -38,7 +38,7 @@ class LoraLinear(nn.Module):
         return self.base_layer.bias
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The layer's result and that of the matrices; the scale decides no size."""
+        """Add the matrices' result to the layer's; the scale affects no size."""
         result = self.base_layer(x, *args, **kwargs)
         if isinstance(self.base_layer, Linear4Bit):
             result = result.clone()
@@ -51,17 +51,17 @@ class LoraLinear(nn.Module):
 
 
 def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *, four_bits: bool = False) -> int:
-    """Freeze a model, and give its linear layers adapters of a rank. Returns how many got one.
+    """Freeze a model, give its linear layers adapters of this rank, and count them.
 
-    With `four_bits` the layers hold their weights in 4 bits, as for QLoRA; what is no such layer keeps its dtype.
+    With `four_bits`, the layers that get adapters hold their weights in 4 bits, as for QLoRA; others keep their dtype.
 
-    They are made inside `where`: the `ShapesOnly` of a model that holds no data, or a `torch.device`.
+    Adapters are made inside `where`: the `ShapesOnly` of a model that holds no data, or a `torch.device`.
 
-    They are those of PEFT's "all-linear": every linear layer except the output embeddings. Experts that are a single
+    They are those of PEFT's "all-linear": every linear layer except the output embeddings. Experts in a single
     parameter get none, as in PEFT without `target_parameters`.
 
     Raises:
-        PlanningError: there is no linear layer.
+        PlanningError: the model has no linear layer.
     """
     places = _linear_layers(model)
     if not places:
@@ -76,12 +76,12 @@ def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *,
 
 
 def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
-    """Hold the weights of frozen linear layers in 4 bits, the output embeddings left out. Returns how many.
+    """Hold the weights of frozen linear layers except the output embeddings in 4 bits, and count these layers.
 
     They are made inside `where`, as in `add_lora`.
 
     Raises:
-        PlanningError: there is none.
+        PlanningError: the model has no frozen linear layer.
     """
     frozen = _frozen_layers(model)
     if not frozen:
@@ -96,14 +96,14 @@ def frozen_weights(model: nn.Module) -> list[Tensor]:
 
 
 def is_mostly_frozen(model: nn.Module) -> bool:
-    """Tell whether less than half of the parameters of a model are trained, as with adapters."""
+    """Tell whether at most half of a model's parameters are trained, as with adapters."""
     parameters = list(model.parameters())
     trained = sum(each.numel() for each in parameters if each.requires_grad)
     return 2 * trained <= sum(each.numel() for each in parameters)
 
 
 def head_of(model: nn.Module) -> nn.Module | None:
-    """Return the output embeddings of a model of transformers; None where it has none."""
+    """Return the output embeddings of a transformers model, or None."""
     find: Any = getattr(model, "get_output_embeddings", None)
     with suppress(Exception):  # some models have none, and say so in their own way
         return None if find is None else find()
@@ -115,7 +115,7 @@ def _frozen_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
 
 
 def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
-    """The linear layers but the output embeddings: the module that holds each, and its name there."""
+    """List the linear layers except the output embeddings, each with the module that holds it and its name there."""
     from transformers.pytorch_utils import Conv1D
 
     head = head_of(model)
@@ -128,7 +128,7 @@ def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
 
 
 def _replaced(places: list[tuple[nn.Module, str, Any]], made: Callable[[Any], nn.Module]) -> int:
-    """Put what is `made` of each layer in its place, one for a layer that several modules share. Returns how many."""
+    """Replace each layer by what `made` returns, once if several modules share it, and count the layers."""
     others: dict[nn.Module, nn.Module] = {}
     for parent, name, layer in places:
         if layer not in others:
@@ -138,7 +138,7 @@ def _replaced(places: list[tuple[nn.Module, str, Any]], made: Callable[[Any], nn
 
 
 def _sizes(layer: Any) -> tuple[int, int]:
-    """The inputs and outputs of a layer; a Conv1D holds its weight the other way round."""
+    """Return the inputs and outputs of a layer; a Conv1D holds its weight transposed."""
     first, second = layer.weight.shape
     return (second, first) if isinstance(layer, nn.Linear) else (first, second)
 

@@ -1,4 +1,4 @@
-"""Steps of one model with what a plan may choose, metered, and what they say of each block."""
+"""Meter steps of one model with a plan's choices, and read from them what each block costs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan
-from ckpt_surgery.distributed.fused_head import FusedLoss
 from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.long_sequences.calls import AppliedPlan
+from ckpt_surgery.long_sequences.fused_head import FusedLoss
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
@@ -29,16 +29,16 @@ from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 
 _OFFLOAD_REACH = 4
-"""Offload has inputs of so many blocks under way at once."""
+"""The number of blocks whose inputs offload has under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """What a step with a choice costs: what is kept, in all and by each block, and its least seconds.
+    """What a step with a choice costs: the bytes kept, in all and by each block, and its least seconds.
 
-    What a block is given, and keeps only if it is checkpointed, counts as its own. `block_seconds` are those of each
-    block's forward, `recomputed` those of its recompute. `made` is all that is kept, by the block that made it,
-    module, operator, line and shape.
+    A block's inputs that are kept only because it is checkpointed count as its own. `block_seconds` are those of each
+    block's forward, `recomputed` those of its recompute. `made` identifies all that is kept, by the block that made
+    it, module, operator, line and shape.
     """
 
     kept_bytes: int
@@ -53,7 +53,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class MeteredStep:
-    """A step with a choice that was run as it is: all that is known of it, and what it costs."""
+    """A step with a choice that was run in full: its explanation and its costs."""
 
     explained: Explanation
     costs: StepCosts
@@ -83,7 +83,7 @@ class MeteredSteps:
         self._made = self.plain.costs.made
 
     def metered(self, choice: PlanChoice) -> MeteredStep:
-        """The step with this choice. Raises SurgeryError and PlanningError."""
+        """Return the step with this choice. Raises SurgeryError and PlanningError."""
         if choice.key not in self._known:
             with self._applied(choice) as run:
                 self._records[choice.key], drawn = run()
@@ -93,7 +93,7 @@ class MeteredSteps:
         return self._known[choice.key]
 
     def estimated(self, choice: PlanChoice) -> StepCosts:
-        """What it costs, seen by a step with few of many alike blocks where `use_repeats` proved that to be enough."""
+        """Return a choice's costs, from a step with few of many alike blocks if `use_repeats` proved these enough."""
         repeats = self._repeats.get(choice.offload)
         if repeats is not None and choice.key not in self._known and choice.key not in self._estimates:
             with self._applied(choice) as run:
@@ -103,7 +103,7 @@ class MeteredSteps:
         return self._estimates.get(choice.key) or self.metered(choice).costs
 
     def use_repeats(self, *proofs: PlanChoice) -> None:
-        """Let estimates run few of many alike blocks, where few say exactly what all did with these choices."""
+        """Let estimates run few of many alike blocks, if few say exactly what all did with these choices."""
         for offload in (False, True):
             own = [choice for choice in proofs if choice.offload == offload]
             if own and offload not in self._repeats:
@@ -127,7 +127,7 @@ class MeteredSteps:
 
     @contextmanager
     def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:
-        """Inside, the choice is made on the model; what comes out of it meters a step."""
+        """Apply the choice to the model while inside; the context value meters a step."""
         with applied_on_shapes(choice, self._model) as applied:
             yield partial(self._checked, applied)
 
@@ -139,7 +139,7 @@ class MeteredSteps:
         return step
 
     def _costs(self, step: StepAllocations, always_bytes: int) -> StepCosts:
-        """What a step costs, with its choice made on the model."""
+        """Return what a step costs, while its choice is applied to the model."""
         kept, made = self._kept(step)
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
@@ -157,7 +157,7 @@ class MeteredSteps:
         )
 
     def _kept(self, step: StepAllocations) -> tuple[Counter[str], frozenset[tuple[Any, ...]]]:
-        """See `StepCosts`: what each block keeps, and `made`."""
+        """Return `StepCosts.kept`, the bytes that each block keeps, and `StepCosts.made`."""
         kept: Counter[str] = Counter()
         made: set[tuple[Any, ...]] = set()
         for allocation in step.allocations:
@@ -173,7 +173,7 @@ class MeteredSteps:
 
 @contextmanager
 def applied_on_shapes(choice: PlanChoice, model: nn.Module) -> Iterator[AppliedPlan]:
-    """Inside, the choice is made on a model that holds no data, and nothing is warned of."""
+    """Apply the choice to a model that holds no data while inside, and silence its warnings."""
     with choice.apply(model, self_check="never") as applied, warnings.catch_warnings():
         warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for in `_checked`
         on_host_without_data(model)

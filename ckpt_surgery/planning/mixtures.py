@@ -1,4 +1,4 @@
-"""Ways to train in which blocks do different things, put together from steps that were metered."""
+"""Ways to train in which blocks do different things, combined from metered steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ckpt_surgery.planning.solver import Alternative, Solution, front
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One way to train, and what that costs.
+    """One way to train, and its costs.
 
-    `peak_bytes` is what was measured on shapes where `measured` is set, else an estimate from steps that were.
-    `extra_seconds` are those of one step on the device.
+    `peak_bytes` was metered on shapes if `measured`, else it is an estimate from metered steps. `extra_seconds` are
+    those of one step on the device.
     """
 
     choice: PlanChoice
@@ -30,7 +30,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class ChangedSteps:
-    """A change beside checkpointing: a step with it without and with every block checkpointed, and its own seconds."""
+    """A change beside checkpointing: a step with it, without and with all blocks checkpointed, and its own seconds."""
 
     choice: PlanChoice
     bare: StepCosts
@@ -40,9 +40,9 @@ class ChangedSteps:
 
 @dataclass(frozen=True, slots=True)
 class HostSteps:
-    """What of checkpointed blocks goes to host memory: a step in which that of all blocks does, and the device's link.
+    """A step in which all checkpointed blocks move tensors to host memory.
 
-    With `save_offload` that is not only the inputs of blocks, but also what they keep because of `save`.
+    These are the blocks' inputs and, with `save_offload`, also what the blocks keep because of `save`.
     """
 
     step: StepCosts
@@ -54,7 +54,7 @@ class Mixtures:
     """The ways with one change, in which each block is plain, or checkpointed and keeps what some names stand for.
 
     Nothing is done in `plain`, and all blocks are checkpointed in `wrapped`. `savings` are those of one name each, by
-    block. `host` is None where everything stays on the device.
+    block. `host` is None if everything stays on the device.
     """
 
     plain: StepCosts
@@ -66,7 +66,7 @@ class Mixtures:
 
     @cached_property
     def alternatives(self) -> dict[str, list[tuple[tuple[str, ...] | None, Alternative]]]:
-        """What each block can do, in the order of the forward: what of it is saved, None where it is plain."""
+        """The alternatives of each block in forward order: the names that it saves, None if plain, and the costs."""
         bare, full = self.changed.bare, self.changed.full
         ways: dict[str, list[tuple[tuple[str, ...] | None, Alternative]]] = {}
         for block, own in full.moments.blocks.items():
@@ -82,13 +82,13 @@ class Mixtures:
         return ways
 
     def solutions(self) -> list[Solution]:
-        """The ways that no other beats in peak and time, without the time of the change itself; all are estimates."""
+        """Return the ways that no other beats in peak and time: estimates, without the time of the change itself."""
         alternatives = [[alternative for _, alternative in self.alternatives[block]] for block in self.alternatives]
         moments = self.changed.full.moments
         return front(alternatives, edges=moments.edges, loss=moments.loss)
 
     def row(self, solution: Solution) -> PlanRow:
-        """A solution as a way to train."""
+        """Return a solution as a way to train."""
         ways = zip(self.alternatives, solution.taken, strict=True)
         names = {block: self.alternatives[block][at][0] for block, at in ways}
         checkpointed = {block: saved for block, saved in names.items() if saved is not None}
@@ -101,7 +101,7 @@ class Mixtures:
 
     @cached_property
     def _outside(self) -> int:
-        """What is kept outside of blocks."""
+        """The bytes kept outside of blocks."""
         full = self.changed.full
         return full.kept_bytes - sum(full.kept.get(block, 0) for block in full.moments.blocks)
 
@@ -110,7 +110,7 @@ class Mixtures:
         return combined(each for each in single if not (self.changed.choice.tiled and keeps_products(each.names[0])))
 
     def _seconds(self, block: str, saving: BlockSaving) -> float:
-        """The extra time of a block if it is checkpointed."""
+        """Return the extra time of a block if it is checkpointed."""
         recomputed = max(self.wrapped.recomputed.get(block, 0.0) - saving.seconds, 0.0)
         if self.host is None:
             return recomputed

@@ -1,4 +1,4 @@
-"""Copies of models whose functions hold the copy, too: `copy.deepcopy` leaves functions as they are.
+"""Copies of models whose functions refer to the copy, too: `copy.deepcopy` leaves functions as they are.
 
 `block.forward = lambda x: old(x)` is such a function: in a plain deep copy it still runs the block of the original.
 """
@@ -20,7 +20,7 @@ _FUNCTIONS = (FunctionType, MethodType, partial)
 
 
 def copy_of(model: nn.Module, copies: dict[int, Any]) -> nn.Module:
-    """A deep copy of a model; `copies` is what `copy.deepcopy` takes as memo: copies by the ids of originals."""
+    """Copy a model deeply; `copies` is the memo of `copy.deepcopy`: copies by the ids of originals."""
     copied: nn.Module = copy.deepcopy(model, copies)
     in_copies = _InCopies(copies)
     for made in [value for original, value in copies.items() if original != id(copies)]:
@@ -29,13 +29,13 @@ def copy_of(model: nn.Module, copies: dict[int, Any]) -> nn.Module:
 
 
 def function_of(function: Callable[..., Any], copies: dict[int, Any]) -> Callable[..., Any]:
-    """A function like this one that holds copies in place of the originals; itself where it holds none."""
+    """Return a function like this one that refers to copies instead of originals; itself if it refers to none."""
     result: Callable[..., Any] = _InCopies(copies).function(function)
     return result
 
 
 class _InCopies:
-    """Makes functions that hold copies."""
+    """Makes functions that refer to copies."""
 
     def __init__(self, copies: dict[int, Any]) -> None:
         self._copies = copies
@@ -43,7 +43,7 @@ class _InCopies:
         self._seen: list[Any] = []  # keeps those alive
 
     def put_right(self, made: Any) -> None:
-        """Put, in place of the functions that a copied object holds, those that hold copies."""
+        """Replace the functions that a copied object holds by functions that refer to copies."""
         for holder in (made, getattr(made, "__dict__", None)):
             if isinstance(holder, (dict, list)):
                 for key, own in self._others(items(holder)):
@@ -53,11 +53,11 @@ class _InCopies:
             object.__setattr__(made, name, own)  # it may be frozen
 
     def _others(self, held: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Of keys and what they hold, those that are to hold another function, and that one."""
+        """List the keys whose functions must be replaced, each with the new function."""
         return [(key, own) for key, value in held if (own := self.function(value)) is not value]
 
     def function(self, value: Any) -> Any:
-        """What stands for a function, method or partial; all else, and one that holds no original, as it is."""
+        """Return what replaces a function, method or partial; anything else, or one without originals, unchanged."""
         if id(value) not in self._made:
             if not isinstance(value, _FUNCTIONS) or not self._reaches_original(value):
                 return value
@@ -72,7 +72,7 @@ class _InCopies:
         return self._made[id(value)]
 
     def _held(self, value: Any) -> Any:
-        """What stands for something that a function holds."""
+        """Return what replaces a value that a function holds."""
         return self._copies[id(value)] if id(value) in self._copies else self.function(value)
 
     def _reaches_original(self, value: Any) -> bool:
@@ -88,7 +88,7 @@ class _InCopies:
         return False
 
     def _make(self, function: FunctionType) -> None:
-        """Make a function like this one, which may hold itself."""
+        """Make a function like this one, which may refer to itself."""
         cells = tuple(CellType() for _ in function.__closure__ or ())
         made = FunctionType(function.__code__, function.__globals__, function.__name__, closure=cells or None)
         self._made[id(function)] = made
@@ -105,7 +105,7 @@ class _InCopies:
 
 
 def _held_by(value: Any) -> list[Any]:
-    """What a function, method or partial holds."""
+    """List what a function, method or partial holds."""
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, partial):

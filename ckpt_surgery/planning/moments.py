@@ -1,7 +1,7 @@
-"""How much is alive at the moments of a step that may be its peak, so that the peak of a mixture of steps is known.
+"""The bytes alive at the moments of a step that may be its peak, from which the peak of a mixture of steps follows.
 
-A block's backward frees what the block kept, and begins while all blocks before it still keep theirs. What else is
-alive then is the block's own doing, whatever others do: it is read from a step in which the block does the same.
+A block's backward frees what the block kept, and begins while all blocks before it still keep theirs. Anything else
+that is alive then depends on this block alone: it is read from a step in which the block does the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ckpt_surgery.planning.phases import StepPhase
 
 @dataclass(frozen=True, slots=True)
 class StepMoments:
-    """The most bytes that are alive at some moments, what lives through the whole step included.
+    """The most bytes alive at some moments, including what lives through the whole step.
 
     Attributes:
-        edges: before the forward of the first block, and after the last backward of one.
-        loss: between the two, without what blocks keep.
-        blocks: in the backward of each block, without what the blocks before it keep; in the order of the forward.
+        edges: before the first block's forward, and after the last backward of a block.
+        loss: between the blocks' forwards and backwards, without what blocks keep.
+        blocks: in the backward of each block, without what earlier blocks keep; in the order of the forward.
     """
 
     edges: int
@@ -32,9 +32,9 @@ class StepMoments:
 def moments_of(
     step: StepAllocations, always: int, kept: Mapping[str, int], block_of: Callable[[str], str]
 ) -> StepMoments:
-    """The moments of a step; `always` are the bytes that live through it, `kept` those that each block keeps.
+    """Read the moments of a step; `always` are the bytes that live through it, `kept` those that each block keeps.
 
-    `block_of` says in which block a module is, with an empty text for none.
+    `block_of` returns the block that a module is in, an empty string for none.
     """
     alive = [always + held for held in alive_bytes(step)]
     forward: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""What a step that ran out of memory held, what each remedy would save, and what to run next.
+"""Explain a step that ran out of memory: what it held, what each remedy would save, and what to run next.
 
-A step like it is metered on shapes, with the batch that failed: nothing is computed, and no memory of the device is
-taken. What lives from step to step was counted as the error came.
+A similar step is metered on shapes, with the batch that failed: nothing is computed, and no device memory is used.
+What lives from step to step was counted when the error came.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed import fuse_loss, tile_mlp
-from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
+from ckpt_surgery.long_sequences.fused_head import fuse_loss
 from ckpt_surgery.long_sequences.long_context import long_context
+from ckpt_surgery.long_sequences.mlps import mlps_of
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import scalar
@@ -46,13 +47,13 @@ from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import aligned, error_line, size, text_table
 
 _PATIENCE = 30.0
-"""After so many seconds no further remedy is metered."""
+"""After so many seconds, no further remedy is metered."""
 _LEAST_SHARE = 0.01
-"""A remedy is named for no less than this share of the peak."""
+"""A remedy is named if it saves at least this share of the peak."""
 _MOST_HOLDERS = 5
 _LORA = 16
 _ROUNDED = 0.005
-"""Torch says sizes with two digits behind the point."""
+"""Torch prints sizes with two decimals."""
 _KINDS = {
     "adamw": Optimizer.ADAMW,
     "adam": Optimizer.ADAMW,
@@ -61,11 +62,11 @@ _KINDS = {
     "pagedadamw8bit": Optimizer.PAGED_ADAMW_8BIT,
     "adafactor": Optimizer.ADAFACTOR,
 }
-"""The optimizers whose state is known, by their classes in lower case."""
+"""The optimizers whose state is known, by class name in lower case."""
 
 
 class Alive(StrEnum):
-    """What a step has made and holds."""
+    """What a step has made and still holds."""
 
     BLOCKS = "kept by blocks for the backward"
     OUTSIDE = "kept outside of blocks"
@@ -105,21 +106,21 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A step that ran out of memory, explained.
+    """A step that ran out of memory, explained. Sizes are bytes.
 
     Attributes:
-        model: its class; empty where none was trained so far.
-        part: what ran.
+        model: the class of the model; empty if none has been trained so far.
+        part: what was running.
         said: where that was, in a sentence.
-        alive: bytes by kind that were there then: `Held` as counted, `Alive` as metered on shapes.
+        alive: bytes alive then, by kind: `Held` as counted, `Alive` as metered on shapes.
         holders: what the step had made, the largest first.
-        allocated: what torch had allocated on the device; None where it counts nothing.
-        reserved: what it had reserved there.
-        room: what this process may have there.
-        peak_bytes: the highest moment of a whole step, 0 where that is not known.
-        peak_place: where that is.
-        savings: what levers save of it, the largest first.
-        notes: what the figures rest on, and what is not known.
+        allocated: what torch had allocated on the device; None if it counts nothing there.
+        reserved: what torch had reserved there.
+        room: what this process may use there.
+        peak_bytes: the peak of a whole step, 0 if unknown.
+        peak_place: where the peak is.
+        savings: what levers save of the peak, the largest first.
+        notes: the assumptions behind the figures, and what is not known.
     """
 
     model: str
@@ -168,7 +169,7 @@ class OutOfMemory:
 
 
 def explain_failed(failed: FailedStep) -> OutOfMemory:
-    """Meter a step like one that failed, and what each lever changes. The model is only read, and nothing raised."""
+    """Meter a step like the failed one, and what each lever saves. The model is only read; nothing is raised."""
     alive: dict[str, int] = dict(failed.held.items())
     told = OutOfMemory(
         "" if failed.model is None else type(failed.model).__name__,
@@ -212,9 +213,9 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
 def _metered(
     failed: FailedStep, change: Callable[[nn.Module, ShapesOnly], object]
 ) -> tuple[nn.Module, StepAllocations, int, bool]:
-    """A copy of the model without data, after a change, and what a step of it allocates.
+    """Copy the failed model without data, change the copy, and meter a step of it.
 
-    Also how many of its operators were given drawn values, and whether the model computes its loss by itself. Raises
+    Also return how many of its operators were given drawn values, and whether the model computes its own loss. Raises
     whatever the copy or its step raises.
     """
     arguments = None if failed.call is None else failed.call.arguments()
@@ -242,7 +243,7 @@ def _metered(
 
 
 def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
-    """The optimizer whose state is counted, and the card; with what that rests on."""
+    """Return the optimizer whose state is counted and the card, with notes on what that assumes."""
     name, notes = failed.optimizer.lower(), []
     if name == "sgd":
         kind = Optimizer.SGD_MOMENTUM if failed.defaults.get("momentum") else Optimizer.SGD
@@ -267,10 +268,10 @@ def _in_8_bits(training: TrainingSetup) -> TrainingSetup:
 
 
 def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocation]:
-    """What the metered step holds as the part and module that failed make what could not be had.
+    """List what the metered step holds when the part and module that failed make what could not be allocated.
 
-    That takes the step to more than it had held before. Where nothing is of the size that torch names, it is what
-    takes it to the most.
+    That is the first allocation of the size that torch names which takes the step to a new high; without one, the
+    allocation after which the step holds the most.
     """
     phases: Container[StepPhase] = ()
     if failed.part is FailedPart.FORWARD:
@@ -307,7 +308,7 @@ def _kind(each: Allocation, in_block: bool, head: str) -> str:
 
 
 def _head(model: nn.Module) -> str:
-    """The name of the output embeddings of a model of transformers."""
+    """Return the name of a transformers model's output embeddings, or an empty string."""
     head = head_of(model)
     return next((name for name, module in model.named_modules() if module is head), "")
 
@@ -315,7 +316,7 @@ def _head(model: nn.Module) -> str:
 def _savings(
     failed: FailedStep, whole: Explanation, in_8_bits: Explanation, training: TrainingSetup
 ) -> tuple[Saving, ...]:
-    """What each lever saves of the peak, metered as long as the patience lasts."""
+    """List what each lever saves of the peak, metered until `_PATIENCE` runs out."""
     begun, most = time.monotonic(), whole.peak_bytes
     peaks: dict[Lever, int] = {}
     if training.optimizer is Optimizer.ADAMW:
@@ -338,7 +339,7 @@ def _savings(
 def _changes(
     failed: FailedStep, whole: Explanation
 ) -> Iterator[tuple[Lever, Callable[[nn.Module, ShapesOnly], object]]]:
-    """What may be done to the model as it stands. Host memory takes nothing off a step that runs in it."""
+    """Yield what may be done to the model as it stands. Offload takes nothing off a step that runs in host memory."""
     to_host = failed.device is not None and failed.device.type != "cpu"
     if whole.checkpointed < whole.blocks:
         yield Lever.CHECKPOINT, lambda model, _: wrap_blocks(model, self_check="never")

@@ -1,4 +1,4 @@
-"""Steps as one HTML page that needs no network: sums, the memory over the step, a treemap by module, the holders."""
+"""Steps as one HTML page that needs no network: sums, memory over the step, treemaps by module, and holders."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _AXIS = 62
 _SMALLEST = 0.004
 _MOST_HOLDERS = 40
 _LEAST_SHARE = 0.005
-"""Of what is kept, for a row in the table."""
+"""The least share of the kept bytes that gets a row in the table."""
 _SLUGS = {kind: kind.name.lower() for kind in AllocationKind}
 
 
 def explanation_page(
     steps: Sequence[tuple[str, StepFigures]], card: Device | None = None, tried: LeverPeak | None = None
 ) -> str:
-    """The page as text: the answer of `answer_line`, each step with its title, their drawings to one scale."""
+    """Return the page: the answer of `answer_line`, and each step with its title, drawn to one scale."""
     names = list(dict.fromkeys(step.model for _, step in steps))
     title = f"The memory of a step: {', '.join(names)}"
     highest = max((step.peak_bytes for _, step in steps), default=0)
@@ -48,7 +48,7 @@ _FOOTER = (
 
 
 def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = True) -> str:
-    """The section of one step; `highest` bytes are the full height of its drawing. A plan has weighed the hints."""
+    """Return the section of one step, drawn so that `highest` bytes are the full height. Plans pass `hints=False`."""
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",
@@ -67,7 +67,7 @@ def _figure(caption: str, inside: str) -> str:
 
 
 def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
-    """For each kind that holds anything its lower and upper edge; the lowest edge is `always`."""
+    """Return the lower and upper edge of each kind that holds anything, stacked from `always` bytes upward."""
     low = [always] * len(timeline.points)
     areas = []
     for kind in AllocationKind:
@@ -80,7 +80,7 @@ def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[AllocationKind,
 
 
 def timeline_svg(step: StepFigures, highest: int) -> str:
-    """Stacked areas over the operators; `highest` bytes are the full height."""
+    """Draw stacked areas over the operators; `highest` bytes are the full height."""
     points = step.timeline.points
     if not points or not highest:
         return "<p>The step allocates nothing.</p>"
@@ -126,7 +126,7 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
 
 
 def _y_axis(highest: int) -> Iterator[str]:
-    """Lines across a drawing whose full height is `highest` bytes, each with its size, at most six."""
+    """Yield at most six labelled lines across a drawing whose full height is `highest` bytes."""
     unit, divisor = size_unit(highest)
     most = highest / divisor
     step = next(each * 10**power for power in range(-1, 4) for each in (1, 2, 5) if most <= 5 * each * 10**power)
@@ -144,7 +144,7 @@ def _legend(step: StepFigures) -> str:
 
 
 def treemap_svg(holders: Sequence[Holder]) -> str:
-    """A rectangle for each module, whose size is that of what it made."""
+    """Draw a rectangle for each module, sized by the bytes that it made."""
     rows = list(_by_module(holders))
     if not rows:
         return "<p>Nothing.</p>"
@@ -170,7 +170,7 @@ def treemap_svg(holders: Sequence[Holder]) -> str:
 
 
 def _by_module(holders: Sequence[Holder]) -> Iterator[tuple[str, int]]:
-    """The bytes of each module, the largest first; small ones are one."""
+    """Yield the bytes of each module, the largest first, and small modules as one."""
     held: Counter[str] = Counter()
     for holder in holders:
         held[holder.module or "(loss)"] += holder.bytes

@@ -1,4 +1,4 @@
-"""`plan`: the fewest recomputes with which a step of a model fits into so many bytes."""
+"""`plan`: choose the fewest recomputes with which a step of a model fits into a memory budget."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan
 from ckpt_surgery.errors import DoesNotFitError, PlanningError
+from ckpt_surgery.long_sequences.calls import AppliedPlan
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
@@ -31,12 +31,12 @@ from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.text import size, size_in_bytes
 
 _MOST_POINTS = 60
-"""Of a front on a page."""
+"""The most points of a front on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to train a model within `memory` bytes, and what that needs. All sizes are bytes on the device.
+    """How to train a model within `memory` bytes, and what that costs. All sizes are bytes on the device.
 
     Attributes:
         model: the class of the model.
@@ -44,13 +44,13 @@ class Plan:
         device: whose time was estimated.
         stacks: the names of the blocks in each stack.
         chosen: the way with the least extra time that fits.
-        explanation: of a step with it.
+        explanation: of a step with the chosen way.
         before: the explanation of a step in which nothing is done.
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
         step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
         unavailable: why `fuse_loss`, `tile_mlp` or a name of `save` cannot be applied to this model, by these names.
-        levers: the peaks with what may save more than the plan, tried with all that a plan can do, the most effective
-            first.
+        levers: the peaks with what may save more than the plan, tried on top of all that a plan can do, the most
+            effective first.
     """
 
     model: str
@@ -67,23 +67,29 @@ class Plan:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything has to be done at all."""
+        """Whether anything has to be done."""
         return self.chosen.choice.is_needed
 
     @property
     def code(self) -> str:
-        """The Python that does it to a `model`, with its imports; empty where nothing has to be done."""
+        """The Python code that applies the plan to a `model`, with its imports; empty if nothing has to be done."""
         return self.chosen.choice.code
 
     @property
     def answer(self) -> str:
-        """Whether it fits, with what, and what would save more, in a few sentences."""
+        """A few sentences on whether the step fits, with what, and what would save more."""
         return plan_line(self.memory, self.chosen.choice.name, self.before, self.explanation, self.levers)
 
     def some_of_front(self, most: int) -> list[PlanRow]:
-        """About so many of the front: the chosen one, the two ends and some between, in their order.
+        """Thin out the front: keep the chosen way, both ends and some between, in their order.
 
-        Of two that look the same in peak or in time as they are printed, one is no worse: the other is left out.
+        Of two ways with the same printed peak or time, one is left out.
+
+        Args:
+            most: about how many ways to keep.
+
+        Returns:
+            The ways that are kept.
         """
         shown: list[PlanRow] = []
         for row in self.front:
@@ -102,11 +108,18 @@ class Plan:
         return [row for place, row in enumerate(shown) if row in ends or place % step == 0]
 
     def extra_time(self, row: PlanRow) -> str:
-        """The extra time of a way as it is printed, in per cent of a step."""
+        """Format the extra time of a way as a percentage of a step's.
+
+        Args:
+            row: a way of the front.
+
+        Returns:
+            The percentage, such as "12.5 %".
+        """
         return f"{100 * row.extra_seconds / self.step_seconds if self.step_seconds else 0.0:.1f} %"
 
     def to_yaml(self) -> str:
-        """The calls with their arguments, and what was predicted, as YAML."""
+        """Return the calls with their arguments, and the predictions in bytes and seconds, as YAML."""
         row = self.chosen
         return as_yaml(
             {
@@ -124,7 +137,7 @@ class Plan:
         )
 
     def to_html(self) -> str:
-        """One page that needs no network: the calls, the front as a drawing and a table, and the chosen step."""
+        """Return one HTML page that needs no network: the calls, the front (drawing and table), the chosen step."""
         points = [
             FrontPoint(
                 row.choice.name,
@@ -139,14 +152,20 @@ class Plan:
         return plan_page(self.model, self.memory, self.code, points, self.explanation, self.answer)
 
     def _repr_html_(self) -> str:
-        """The page in a notebook's cell."""
+        """Show the page in a notebook's cell."""
         return framed(self.to_html())
 
     def apply(self, model: nn.Module) -> AppliedPlan | None:
-        """Do it on `model`, which may be the one that was planned for or another of its kind.
+        """Apply the plan to `model`.
 
-        Returns what was done, whose `undo()` takes all of it back; None where nothing has to be done. Raises
-        SurgeryError as the calls in `code` do, and leaves the model as it was.
+        Args:
+            model: the model that was planned for, or another of its kind. It is changed in place.
+
+        Returns:
+            The change, whose `undo()` takes all of it back; None if nothing has to be done.
+
+        Raises:
+            SurgeryError: as the calls in `code` do; the model is then as it was.
         """
         return self.chosen.choice.apply(model) if self.is_needed else None
 
@@ -165,37 +184,40 @@ def plan(
     save: bool = True,
     loss: Callable[[Any], Tensor] | None = None,
 ) -> Plan:
-    """Choose what to do to `model` so that a step of it fits into `memory` at the least extra time.
+    """Choose what to do to `model` so that its step fits into `memory` at the least extra time.
 
-    Nothing is run: steps are metered on shapes, as `explain` does, the one that is chosen too, so that what is
-    promised is what was seen. As many blocks are checkpointed as needed, of blocks that are alike the first ones; the
-    backward begins with the others, and frees what they keep before anything is recomputed. Each that is checkpointed
-    may keep the results of attention, matrix products, convolutions or norms, where it runs them; others may keep
-    other ones.
+    Nothing is run: steps are metered on shapes, as in `explain`. The chosen step is metered too, so its peak is not an
+    estimate. As many blocks are checkpointed as needed, the first ones of alike blocks: the backward begins with the
+    others, and frees what they keep before anything is recomputed. Each checkpointed block may keep the results of
+    attention, matrix products, convolutions or norms that it runs; different blocks may keep different ones.
 
     Args:
-        model: as it will be trained, in training mode; a surgery on it is left out of account. It is only read.
-        inputs: the arguments of its forward, of the size that will be trained with.
-        memory: for everything: parameters, gradients, optimizer state and activations. Bytes, or a text such as
-            "80GB" (10**9) or "80GiB" (2**30). Leave a margin for what is not counted: the workspace of cuDNN and
-            other kernels, the allocator's rounding and fragments, the CUDA context.
-        optimizer: whose state is counted.
-        ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
-        sharding: what they divide, likewise.
-        device: whose time is estimated: "H100", "RTX 4090", "A100 40GB" and others by any usual spelling, or a TOML
+        model: the model as it will be trained, in training mode; a surgery on it is ignored. It is only read.
+        inputs: the arguments of its forward, as in `explain`, of the size used in training.
+        memory: the budget for parameters, gradients, optimizer state and activations: bytes, or a text such as "80GB"
+            (10**9) or "80GiB" (2**30). Leave a margin for what is not counted: the workspace of cuDNN and other
+            kernels, the allocator's rounding and fragments, the CUDA context.
+        optimizer: whose state is counted, as in `explain`.
+        ranks: the number of ranks that the model is divided among, as in `explain`; `memory` is that of one rank.
+        sharding: what the ranks divide, as in `explain`.
+        device: whose time is estimated: "H100", "RTX 4090", "A100 40GB" and others in any usual spelling, or a TOML
             file.
-        offload: whether the inputs of checkpointed blocks, and the results that they keep, may go to host memory
-            where that is needed.
-        changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
-            where `loss` is given.
-        save: whether checkpointed blocks may keep the results of a few operators instead of running them again
-            (`save` of `wrap_blocks`).
-        loss: as in `explain`.
+        offload: whether the inputs of checkpointed blocks, and the results that they keep, may go to host memory if
+            needed.
+        changes: whether the loss may be fused (`fuse_loss`) and MLPs tiled (`tile_mlp`). The loss is not fused if
+            `loss` is given.
+        save: whether checkpointed blocks may keep the results of a few operators instead of running them again (`save`
+            of `wrap_blocks`).
+        loss: turns the model's output into a scalar tensor, as in `explain`.
+
+    Returns:
+        The plan. Print its `code`, or `apply()` it to a model.
 
     Raises:
-        DoesNotFitError: no way fits; the message says how much is missing.
-        PlanningError: the step cannot run on shapes, or an argument is none of those above.
+        DoesNotFitError: no way fits; the message says how much memory is missing.
+        PlanningError: the step cannot run on shapes, or an argument is not one of those above.
         SurgeryError: the model has no blocks.
+        VerifyError: `inputs` is not a mapping, a tuple, a list or a tensor.
     """
     training = training_of(optimizer, ranks, sharding, device)
     budget = memory_bytes(memory)
@@ -237,7 +259,7 @@ def plan_on_shapes(
     save: bool = True,
     own_loss: bool = True,
 ) -> Plan:
-    """The plan for a model that holds no data, without a surgery.
+    """Plan for a model that holds no data and has no surgery.
 
     `step` meters one step of the model, or of a copy of it, as it stands. Raises DoesNotFitError, which says what
     would fit.
@@ -276,7 +298,7 @@ def plan_on_shapes(
 
 
 def memory_bytes(memory: int | str) -> int:
-    """A budget in bytes. Raises PlanningError where it has no unit or is no size."""
+    """Convert a budget to bytes. Raises PlanningError if it has no unit or is not a size."""
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
     said = size_in_bytes(memory) if isinstance(memory, str) else None

@@ -1,4 +1,4 @@
-"""A plan as one HTML page that needs no network: what to call, the front as a drawing and a table, the chosen step."""
+"""A plan as one HTML page that needs no network: the calls, the front as a drawing and a table, the chosen step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COPY = """for (const button of document.querySelectorAll("[data-copies]"))
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A way on the front: its name, the bytes at its peak, its extra time as a share of a step and in words."""
+    """A way on the front: its name, peak in bytes, and extra time, as a share of a step and in words."""
 
     name: str
     peak: int
@@ -49,7 +49,7 @@ class FrontPoint:
 def plan_page(
     model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures, answer: str = ""
 ) -> str:
-    """The page as text. `code` is the Python that does it, empty where nothing has to be done."""
+    """Return the page. `code` is the Python code that applies the plan, empty if nothing has to be done."""
     title = f"A plan for {model} within {size(memory)}"
     calls = (
         f'<div class="calls"><button type="button" data-copies="calls">Copy</button>'
@@ -71,7 +71,7 @@ def plan_page(
 
 
 def front_svg(points: Sequence[FrontPoint], memory: int) -> str:
-    """A point for each way: its peak from left to right, its extra time from bottom to top; a line is the budget."""
+    """Draw a point for each way: peak from left to right, extra time from bottom to top, and the budget as a line."""
     most = max([memory, *(point.peak for point in points)])
     longest = max((point.extra for point in points), default=0.0) or 1.0
 

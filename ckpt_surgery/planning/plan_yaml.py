@@ -1,4 +1,4 @@
-"""Documents as YAML. Values are written as JSON, which YAML reads, but for small and large numbers."""
+"""Write documents as YAML. Values are written as JSON, which YAML reads, except small and large numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
-    """The text of a document of names, numbers, texts, lists and mappings."""
+    """Write a document of names, numbers, texts, lists and mappings as YAML."""
     return "".join(f"{line}\n" for line in _lines(document, ""))
 
 
@@ -23,6 +23,6 @@ def _lines(document: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    """A number with a point: without one, readers of YAML 1.1 take 1e-07 for a text."""
+    """Write a number with a decimal point: without one, readers of YAML 1.1 take 1e-07 for a text."""
     text = repr(value)
     return text if "." in text else text.replace("e", ".0e")

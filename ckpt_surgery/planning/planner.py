@@ -1,4 +1,4 @@
-"""The steps of one model that were metered for a plan, and what they say of others."""
+"""Plan for one model: meter a few steps, and estimate others from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
+from ckpt_surgery.long_sequences.mlps import mlps_of
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
@@ -24,7 +24,7 @@ from ckpt_surgery.text import size
 
 @dataclass(frozen=True, slots=True)
 class PlanFront:
-    """The way that was chosen, the explanation of its step, and the ways that no other beats, the fastest first."""
+    """The chosen way, the explanation of its step, and the ways that no other beats, the fastest first."""
 
     chosen: PlanRow
     explanation: Explanation
@@ -34,7 +34,7 @@ class PlanFront:
 class BudgetPlanner:
     """Chooses for one model that holds no data and has no surgery; `step` meters a step of it as it stands.
 
-    `unavailable` says of each change that cannot be made to this model why.
+    `unavailable` gives the reason for each change that cannot be made to this model.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class BudgetPlanner:
         return self.plain.costs.seconds
 
     def nothing(self) -> PlanFront:
-        """The step in which nothing is changed, alone."""
+        """Return the step in which nothing is changed, alone."""
         explained = self.plain.explained
         row = PlanRow(self._nothing, explained.kept_bytes, explained.peak_bytes, 0.0, True)
         return PlanFront(row, explained, (row,))
 
     def ways(self, *, offload: bool, changes: bool, save: bool = True, own_loss: bool = True) -> list[PlanRow]:
-        """The ways that no other beats, from the fastest to the one with the lowest peak; all are estimates.
+        """Return the ways that no other beats, from the fastest to the one with the lowest peak; all are estimates.
 
-        With `changes`, MLPs may be tiled and, with `own_loss`, the loss be fused. Each of these is metered with
-        all blocks checkpointed, tiled MLPs without as well, and so is each name of `save`; what single blocks keep,
-        what names keep, and what offload moves, adds up.
+        With `changes`, MLPs may be tiled and, with `own_loss`, the loss fused. Each of these is metered with all
+        blocks checkpointed, tiled MLPs also without, and so is each name of `save`. What single blocks keep, what
+        names keep and what offload moves adds up.
         """
         wrapped = self._steps.metered(self._all).costs
         offloaded = replace(self._all, offload=True)
@@ -92,9 +92,9 @@ class BudgetPlanner:
         return [nothing if row.choice == nothing.choice else row for row in rows]
 
     def everything(self, *, offload: bool, changes: bool, own_loss: bool = True) -> PlanChoice:
-        """All blocks checkpointed, with each change that can be made: to be called after `ways`.
+        """Return all blocks checkpointed, with each change that can be made: call this after `ways`.
 
-        That is what a model needs whose step is not known; `ways` end where another change would save nothing.
+        This suits a model whose step is not known; `ways` end where another change would save nothing.
         """
         way = self._changes(own_loss)[-1] if changes else self._nothing
         return replace(
@@ -106,9 +106,9 @@ class BudgetPlanner:
         )
 
     def fastest(self, ways: Sequence[PlanRow]) -> PlanFront:
-        """The fastest way whose step fits, metered, among all that no other beats. Raises DoesNotFitError.
+        """Return the fastest way whose step fits, metered, among all that no other beats. Raises DoesNotFitError.
 
-        What an estimate was off by corrects those of the ways that differ in what blocks do alone.
+        The error of each estimate corrects those of ways that differ only in what single blocks do.
         """
         told: dict[int, MeteredStep] = {}
         off: dict[Hashable, int] = {}
@@ -150,19 +150,19 @@ class BudgetPlanner:
         return PlanFront(chosen, told[best].explained, tuple(front))
 
     def smallest(self, ways: Sequence[PlanRow]) -> PlanFront:
-        """The way with the lowest peak, metered and alone."""
+        """Return the way with the lowest peak, metered and alone."""
         metered = self._steps.metered(ways[-1].choice)
         row = self._measured(ways[-1], metered)
         return PlanFront(row, metered.explained, (row,))
 
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
-        """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
+        """Return a way with its metered figures. With offload its time stays an estimate: waits are not metered."""
         told = metered.explained
         extra = row.extra_seconds if row.choice.offload else max(metered.costs.seconds - self.plain.costs.seconds, 0.0)
         return replace(row, kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, extra_seconds=extra, measured=True)
 
     def _savings(self, wrapped: StepCosts) -> dict[str, list[BlockSaving]]:
-        """What each name of `save` changes in each block, with all of them checkpointed, where it keeps anything."""
+        """Meter what each name of `save` changes in each block that keeps anything, with all blocks checkpointed."""
         savings: dict[str, list[BlockSaving]] = {block: [] for block in self._names}
         for name in names_for(self.plain.costs.operators):
             saved = self._tried(self._saving(name))
@@ -179,7 +179,7 @@ class BudgetPlanner:
     def _moved_savings(
         self, savings: Mapping[str, Sequence[BlockSaving]], moved: StepCosts
     ) -> dict[str, list[BlockSaving]]:
-        """The same where what is kept goes to host memory; `moved` is the step in which the inputs alone do."""
+        """Meter the same with kept results in host memory; `moved` is the step in which only the inputs go there."""
         steps = {
             name: self._steps.estimated(replace(self._saving(name), offload=True, save_offload=True))
             for name in dict.fromkeys(name for single in savings.values() for each in single for name in each.names)
@@ -197,11 +197,11 @@ class BudgetPlanner:
         return {block: [on_host(block, saving) for saving in single] for block, single in savings.items()}
 
     def _saving(self, name: str) -> PlanChoice:
-        """All blocks checkpointed, with what this name stands for kept."""
+        """Return the choice that checkpoints all blocks and keeps what this name stands for."""
         return replace(self._all, checkpointed=dict.fromkeys(self._all.checkpointed, (name,)))
 
     def _changed(self, change: PlanChoice, wrapped: StepCosts) -> list[ChangedSteps]:
-        """A change, metered; nothing where it cannot be made."""
+        """Meter a change; return an empty list if it cannot be made."""
         if not change.is_needed:
             return [ChangedSteps(change, self.plain.costs, wrapped, 0.0)]
         full = self._tried(replace(change, checkpointed=self._all.checkpointed))
@@ -211,7 +211,7 @@ class BudgetPlanner:
         return [ChangedSteps(change, bare, full, full.seconds - wrapped.seconds)]
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
-        """Every combination of changes beside checkpointing."""
+        """List every combination of changes beside checkpointing."""
         mlps = [mlp for mlp in mlps_of(self.model, self._blocks) if mlp.reason is None]
         shard_size = max((mlp.width for mlp in mlps), default=0)
         tiled = replace(self._nothing, tiled=tuple(mlp.name for mlp in mlps), shard_size=shard_size)
@@ -219,7 +219,7 @@ class BudgetPlanner:
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
     def _tried(self, choice: PlanChoice) -> StepCosts | None:
-        """The step with this choice; None, with its reason, where it cannot be made."""
+        """Return the costs of this choice; None if it cannot be made, with the reason in `unavailable`."""
         names = [
             *(["tile_mlp"] if choice.tiled else []),
             *(["fuse_loss"] if choice.fused_loss else []),
@@ -236,6 +236,6 @@ class BudgetPlanner:
 
 
 def stacks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The names of the blocks in each stack that `wrap_blocks` takes. Raises SurgeryError where there is none."""
+    """List the names of the blocks in each stack that `wrap_blocks` takes. Raises SurgeryError if there is none."""
     with wrap_blocks(model, self_check="never") as surgery:
         return {stack.name: tuple(block.name for block in stack.blocks) for stack in surgery.stacks if stack.wanted}

@@ -1,4 +1,4 @@
-"""Linear layers with weights of 4 bits, of the sizes that bitsandbytes gives them: to say what they keep."""
+"""Linear layers with 4-bit weights, of the sizes that bitsandbytes gives them: to count what they keep."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.nn import functional
 _BLOCK = 64
 """Weights that share a scale."""
 _SCALES = 256
-"""Scales that share a scale of theirs; also the values that one of 8 bits can have."""
+"""The number of scales that share a scale; also the number of values in 8 bits."""
 
 
 class Linear4Bit(nn.Module):
     """A frozen linear layer as QLoRA holds it: NF4 with double quantization (arXiv:2305.14314, section 3).
 
-    A weight takes 4 bits, its scale 8 bits for 64 weights, and the scale of scales 32 bits for 256 of those. The
-    forward and the backward each make the weight anew in the dtype of the input, and keep neither it nor the input.
+    A weight takes 4 bits, the scale of 64 weights 8 bits, and the scale of 256 scales 32 bits. The forward and the
+    backward each unpack the weight in the dtype of the input, and keep neither it nor the input.
     """
 
     def __init__(self, inputs: int, outputs: int, bias: nn.Parameter | None) -> None:
@@ -34,7 +34,7 @@ class Linear4Bit(nn.Module):
         self.register_buffer("values", torch.empty(2**4 + _SCALES, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's result; its values say nothing."""
+        """Return a result of the layer's shape and dtype; its values mean nothing."""
         return _Product.apply(x, self.weight, self.shape, self.bias)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -52,7 +52,7 @@ class _Product(torch.autograd.Function):
 
 
 def _bytes(*shape: int) -> Tensor:
-    """Made as floats of one byte: on shapes integers hold values, floats do not."""
+    """Make bytes from floats of one byte: on shapes, integers hold values and floats do not."""
     return torch.empty(shape, dtype=torch.float8_e4m3fn).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The record of a step in which some of many alike blocks were left out, with what these would have allocated."""
+"""Rebuild the record of a whole step from one in which some of many alike blocks were left out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ckpt_surgery.planning.phases import StepPhase
 class Repeat:
     """A run of alike units, by the names of their blocks: `unit` stands for `left_out`, and `following` comes next.
 
-    A unit is one block, or as many as a pattern of layers has. What one makes is used by no unit that is more than
-    `reach` away, or by all of them.
+    A unit is one block, or as many as a pattern of layers has. What a unit makes is used only by units at most `reach`
+    away, or by all of them.
     """
 
     unit: tuple[str, ...]
@@ -25,15 +25,15 @@ class Repeat:
 
 
 def with_blocks(step: StepAllocations, repeat: Repeat, block_of: Callable[[str], str]) -> StepAllocations:
-    """The step with the blocks that were left out of it; `block_of` names the block that a module is in.
+    """Add to a step the blocks that were left out of it; `block_of` returns the block that a module is in.
 
-    Raises ValueError where the unit did not run once forward and once backward.
+    Raises ValueError if the unit did not run once forward and once backward.
     """
     return _Repeated(step, repeat, block_of).step()
 
 
 def same_step(ours: StepAllocations, theirs: StepAllocations) -> bool:
-    """Whether two records of a step say the same, whatever the order in which operators are listed."""
+    """Tell whether two records of a step say the same, in whatever order operators are listed."""
     totals = [
         (each.kept_bytes, each.operators, each.backward_at, each.forward_flops, each.backward_flops)
         for each in (ours, theirs)
@@ -71,7 +71,7 @@ class _Repeated:
         self._all_forward, self._all_backward = self._times * self._forward, self._times * self._backward
 
     def step(self) -> StepAllocations:
-        """The whole one."""
+        """Build the whole step."""
         old, times = self._step, self._times
         own = [each for each in old.allocations if self._is_own(each.born)]
         again = [each for each in old.work if self._is_own(each.at)]
@@ -97,23 +97,23 @@ class _Repeated:
         return forward or self._end - self._backward < at <= self._end
 
     def _ran(self, at: int) -> int:
-        """The number of an operator that is not of the unit."""
+        """Renumber an operator outside the unit."""
         if at < self._begin:
             return at
         return at + self._all_forward + (self._all_backward if at > self._end else 0)
 
     def _ran_again(self, at: int, number: int) -> int:
-        """The number of an operator of a copy of the unit; copy 0 is the unit."""
+        """Renumber an operator of the unit for one of its copies; copy 0 is the unit."""
         if at <= self._step.backward_at:
             return at + number * self._forward
         return at + self._all_forward + (self._times - number) * self._backward
 
     def _moved(self, of: Allocation) -> Allocation:
-        """What no unit makes that is repeated."""
+        """Renumber an allocation made outside the unit."""
         return replace(of, born=self._ran(of.born), last=self._lasts(of))
 
     def _copied(self, of: Allocation, number: int, renamed: Callable[[str], str]) -> Allocation:
-        """What a copy of the unit makes."""
+        """Return an allocation of the unit as one of its copies makes it."""
         return replace(
             of,
             place=replace(of.place, module=renamed(of.place.module)),
@@ -123,7 +123,7 @@ class _Repeated:
         )
 
     def _lasts(self, of: Allocation) -> int:
-        """Until when that lives: as long as before the unit's followers, or until all copies have run."""
+        """Renumber the end of an allocation from outside the unit: as near the unit as before, or after all copies."""
         at, before = of.last, of.born < self._begin
         if at == self._step.operators:
             return at + self._all_forward + self._all_backward
@@ -134,7 +134,7 @@ class _Repeated:
         return at + self._all_forward + (0 if stays else self._all_backward)
 
     def _lasts_again(self, of: Allocation, number: int) -> int:
-        """The same for a copy of the unit: with its neighbours, or until all copies have run."""
+        """Do the same for a copy of the unit: with its neighbours, or after all copies."""
         at = of.last
         if at == self._step.operators:
             return at + self._all_forward + self._all_backward
@@ -146,7 +146,7 @@ class _Repeated:
         return at + self._all_forward + (self._times - (number if with_neighbours else 0)) * self._backward
 
     def _names(self, number: int) -> Callable[[str], str]:
-        """The name of a module of the unit, or of what follows, seen from a copy."""
+        """Return a function that renames modules of the unit, and of what follows, for a copy."""
         units = (self._repeat.unit, *self._repeat.left_out, self._repeat.following)
         old = (*self._repeat.unit, *self._repeat.following)
         new = dict(zip(old, (*units[number], *units[number + 1]), strict=True))

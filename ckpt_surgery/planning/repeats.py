@@ -1,7 +1,7 @@
-"""Where a model has many alike blocks, steps with a few of them say what steps with all of them allocate.
+"""Infer what a step with many alike blocks allocates from a step with a few of them.
 
-That is proved for each model before it is used: a step with all blocks has to be, allocation for allocation, what one
-with few of them says of it.
+This is proved for each model first: a step with all blocks must match, allocation for allocation, what a step with few
+of them says.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ckpt_surgery.planning.repeated_step import Repeat, same_step, with_blocks
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 
 _LONGEST_UNIT = 12
-"""Of so many blocks a unit may be at most: patterns of layers repeat after four to eight."""
+"""The most blocks in a unit: patterns of layers repeat after four to eight."""
 
 
 class RepeatedBlocks:
-    """The runs of alike blocks of a model, as a step with all of them shows; `stacks` are the names of its blocks."""
+    """The runs of alike blocks of a model, as seen in a step with all of them; `stacks` are its blocks' names."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RepeatedBlocks:
         """Whether steps are so much shorter that they are worth the proof."""
 
     def step(self, run: Callable[[], StepAllocations]) -> StepAllocations | None:
-        """What a step of the model allocates, seen by running one with few blocks; None where that fails."""
+        """Return what a step of the model allocates, from running one with few blocks; None if that fails."""
         try:
             with _without_blocks(self._model, self._left_out):
                 short = run()
@@ -54,13 +54,13 @@ class RepeatedBlocks:
             return None
 
     def proved(self, whole: StepAllocations, run: Callable[[], StepAllocations]) -> bool:
-        """Whether a step with few blocks says exactly what one with all of them allocates."""
+        """Tell whether a step with few blocks says exactly what one with all of them allocates."""
         told = self.step(run)
         return told is not None and same_step(told, whole)
 
 
 def _made_by(step: StepAllocations, block_of: Callable[[str], str]) -> Mapping[str, Hashable]:
-    """What each block allocates, in a form that is equal for alike blocks."""
+    """Return what each block allocates, in a form that is equal for alike blocks."""
     made: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
     for each in step.allocations:
         if each.kind is not AllocationKind.GATHERED and (block := block_of(each.place.module)):
@@ -70,13 +70,13 @@ def _made_by(step: StepAllocations, block_of: Callable[[str], str]) -> Mapping[s
 
 
 def _shape(block: nn.Module) -> Hashable:
-    """What alike blocks have in common: their modules, the shapes of parameters, and the options that code reads."""
+    """Return what alike blocks share: their modules, the shapes of parameters, and the options that code reads."""
     parameters = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in block.named_parameters())
     return parameters, tuple((type(module), _options(module)) for module in block.modules())
 
 
 def _options(module: nn.Module) -> Hashable:
-    """The plain attributes of a module. Of integers only the names: each block has its own number."""
+    """Return the plain attributes of a module, integers by name only: each block has its own number."""
     return tuple(
         (name, None if type(value) is int else value)
         for name, value in vars(module).items()
@@ -85,9 +85,9 @@ def _options(module: nn.Module) -> Hashable:
 
 
 def _repeats(alike: Sequence[Hashable], names: Sequence[str], reach: int) -> list[Repeat]:
-    """The longest run of alike units of blocks, where any of them can be left out.
+    """Find the longest run of alike units of blocks, if any of them can be left out.
 
-    There stay the unit, `reach` of them on each side, and the last one, whose backward is the first.
+    The unit, `reach` units on each side, and the last one, whose backward is the first, stay.
     """
     stay = 2 * (reach + 1)
     runs = [_run(alike, size) for size in range(1, min(_LONGEST_UNIT, len(names)) + 1)]
@@ -99,7 +99,7 @@ def _repeats(alike: Sequence[Hashable], names: Sequence[str], reach: int) -> lis
 
 
 def _run(alike: Sequence[Hashable], size: int) -> tuple[int, int, int]:
-    """The longest run that repeats after `size` blocks: that size, where it starts, and how many units it has."""
+    """Find the longest run that repeats after `size` blocks: return `size`, its start and its number of units."""
     best, start = (size, 0, 0), 0
     for at in range(len(alike) + 1):
         if at == len(alike) or (at - size >= start and alike[at] != alike[at - size]):
@@ -111,7 +111,7 @@ def _run(alike: Sequence[Hashable], size: int) -> tuple[int, int, int]:
 
 @contextmanager
 def _without_blocks(model: nn.Module, names: Iterable[str]) -> Iterator[None]:
-    """Take some blocks out of the lists that hold them. They have no gradients afterwards, even if they ran."""
+    """Take blocks out of the lists that hold them. They have no gradients afterwards, even if they ran."""
     before: dict[nn.Module, dict[str, nn.Module | None]] = {}
     policies = [policy for surgery in surgeries_in(model) for policy in surgery.policies]
     try:

@@ -1,6 +1,6 @@
-"""The least time of operators on a device: what they compute at its peak rate, or what they move, if that is more.
+"""The least time of operators on a device: the time to compute at its peak rate or to move bytes, whichever is longer.
 
-Operators run one after another, each reads its arguments from memory and writes its results. Launches, communication
+Operators run one after another; each reads its arguments from memory and writes its results. Launches, communication
 between ranks, and caches that hold an argument are not counted.
 """
 
@@ -24,7 +24,7 @@ _WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_stride
 class OperatorWork:
     """One operator: its module, the part of the step, its floating-point operations and the bytes it moves.
 
-    `module` is empty in the backward, but for what is recomputed there.
+    `module` is empty in the backward, except in recomputes.
     """
 
     module: str
@@ -36,12 +36,12 @@ class OperatorWork:
 
 
 def seconds_of(work: Iterable[OperatorWork], device: Device) -> float:
-    """The least seconds of some operators on a device."""
+    """Return the least seconds that operators take on a device."""
     return sum(max(each.flops / device.flops, each.bytes / device.bandwidth) for each in work)
 
 
 def moved_bytes(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """The bytes that an operator reads and writes; 0 for a view, and for one that only makes room."""
+    """Count the bytes that an operator reads and writes: 0 for a view, and for an operator that only allocates."""
     if _moves_nothing(func):
         return 0
     return sum(_size(each) for each in tree_leaves((args, dict(options), result)) if isinstance(each, Tensor))
@@ -55,7 +55,7 @@ def _moves_nothing(func: Any) -> bool:
 
 
 def _size(tensor: Tensor) -> int:
-    """Its bytes; those of one row where all rows are the same one, as `expand` makes them."""
+    """Count a tensor's bytes; those of one row if all rows are the same one, as `expand` makes them."""
     count = 1
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= length if stride else min(length, 1)

@@ -1,6 +1,6 @@
-"""Which operators of a checkpointed block a plan may keep instead of running them again, and what that changes.
+"""The operators of a checkpointed block whose results a plan may keep instead of recomputing, and what that changes.
 
-The names are those of the option `save` of `wrap_blocks`. Each is metered by itself; what several keep adds up.
+The names are those of the option `save` of `wrap_blocks`. Each is metered alone; what several keep adds up.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from ckpt_surgery.runtime.selective.policies import ATTENTION, VOCABULARY, in_wo
 
 _MATMUL = "matmul"
 _OFFERED: tuple[tuple[str, ...], ...] = ((ATTENTION,), (f"{_MATMUL}:2", _MATMUL), ("conv",), ("norm",))
-"""Names of which at most one of each group is taken. A router's and random results are kept for other reasons."""
+"""Names in groups: at most one of each is taken. A router's and random results are kept for other reasons."""
 _SOFTMAX = frozenset({"aten._softmax", "aten._safe_softmax"})
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSaving:
-    """What `names` change in one checkpointed block.
+    """The effect of `names` in one checkpointed block.
 
     Attributes:
-        kept: bytes that the block keeps more on the device.
-        own: bytes that are alive more in its backward, beside what the blocks before it keep.
-        seconds: the time that its recompute takes less.
-        moved: bytes that it keeps more in host memory.
+        kept: extra bytes that the block keeps on the device.
+        own: extra bytes alive in its backward, apart from what the blocks before it keep.
+        seconds: the time that its recompute saves.
+        moved: extra bytes that it keeps in host memory.
     """
 
     names: tuple[str, ...] = ()
@@ -36,18 +36,18 @@ class BlockSaving:
 
 
 def names_for(operators: Iterable[str]) -> list[str]:
-    """The names that stand for any of these operators, such as "aten.mm"."""
+    """List the names that stand for any of these operators, such as "aten.mm"."""
     run = frozenset(operators)
     return [name for group in _OFFERED for name in group if not run.isdisjoint(_operators_of(name))]
 
 
 def keeps_products(name: str) -> bool:
-    """Whether a name keeps matrix products, which are of no use in an MLP that computes them by shards."""
+    """Tell whether a name keeps matrix products, which are of no use in an MLP that computes them in shards."""
     return name.startswith(_MATMUL)
 
 
 def combined(single: Iterable[BlockSaving]) -> list[BlockSaving]:
-    """Every choice among savings of one name each, the empty one first."""
+    """List every combination of savings of one name each, the empty one first."""
     known = {saving.names: saving for saving in single}
     groups = [[BlockSaving(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
     return [_sum(some) for some in product(*groups)]

@@ -1,8 +1,8 @@
-"""An estimate for a model that does not run on shapes: a tiny one runs a step with data, and its sizes are scaled.
+"""Estimates for models that do not run on shapes: a tiny model runs a step with data, and its sizes are scaled.
 
-Each length in the shape of a tensor is taken for the field of the configuration, the batch or the tokens that has this
-size in the tiny model, and becomes what that is in the released one. The tiny model has few layers: what its blocks
-keep counts for all blocks.
+Each length in a tensor's shape is matched with the configuration field, the batch or the tokens of this size in the
+tiny model, and becomes their size in the released one. The tiny model has few layers: what its blocks keep stands for
+all blocks.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _BATCH, _TOKENS = 3, 23
 _OTHER_WIDTHS = (56, 48, 40, 32, 24)
 _HIDDEN = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim")
 _MOST_TIMES = 8
-"""A length may be so many times a known one: the queries, keys and values of one product, say."""
+"""A length may be up to so many times a known one: the queries, keys and values of one product, say."""
 _SMALLEST = 16
-"""A length below this is no multiple of a known one."""
+"""A length below this is not taken for a multiple of a known one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyStandIn:
-    """A tiny model with data and the arguments of a step.
+    """A tiny model with data, and the arguments of a step.
 
-    `lengths` maps its sizes to those of the released model; `outside` those that mean something else inside blocks,
-    such as the tokens of the vocabulary.
+    `lengths` maps its sizes to those of the released model; `outside` maps sizes that mean something else inside
+    blocks, such as that of the vocabulary.
     """
 
     model: Any
@@ -82,11 +82,11 @@ def explain_scaled(
     dtype: torch.dtype,
     training: TrainingSetup = ALONE,
 ) -> tuple[ReleasedModel, Explanation, Explanation]:
-    """The model that a target stands for, and an estimate for it without checkpointing and with it.
+    """Return the model that a target stands for, and estimates for it without checkpointing and with it.
 
-    Raises `why`, which kept it from running on shapes, where there is no estimate: for a factory, for a model that
-    takes more than text, for one of several ranks, and where the time on a device is asked for. Raises SurgeryError
-    where no block can be checkpointed.
+    Raises `why`, which kept the model from running on shapes, if there is no estimate: for a factory, a model that
+    takes more than text, one of several ranks, and if the time on a device is asked for. Raises SurgeryError if no
+    block can be checkpointed.
     """
     if target.kind is TargetKind.FACTORY or training.sharding or training.device:
         raise why
@@ -108,9 +108,9 @@ def explain_scaled(
 
 
 def stand_in(model_class: Any, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> TinyStandIn | None:
-    """A tiny model of a class, with inputs, for a released one of `config` that runs `batch` samples of `tokens`.
+    """Make a tiny model of a class, with inputs, for a released one of `config` that runs `batch` samples of `tokens`.
 
-    None where no tiny form trains, or it takes floats: how their sizes follow from a configuration is not known.
+    Return None if no tiny form trains, or it takes floats: how their sizes follow from a configuration is not known.
     """
     try:
         tiny = _told_apart(model_class, config)
@@ -130,7 +130,7 @@ def stand_in(model_class: Any, config: Any, tokens: int, batch: int, dtype: torc
 
 
 def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
-    """The allocations of a step of the tiny model as it stands, with the sizes of the released one."""
+    """Meter a step of the tiny model as it stands, and scale its allocations to the released model's sizes."""
     _use_dropout_of(released, standing.model)
     with random_state_kept(), _WithoutAttentionDropout():
         step = run_metered(standing.model, call_arguments(standing.inputs), loss_of)
@@ -156,7 +156,7 @@ def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
 
 
 class _WithoutAttentionDropout(TorchFunctionMode):
-    """Inside, attention has no dropout: on CUDA it needs no matrix of weights for it, and on a CPU it does."""
+    """A mode in which attention has no dropout: for it, CUDA needs no matrix of weights, but a CPU does."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -168,7 +168,7 @@ class _WithoutAttentionDropout(TorchFunctionMode):
 
 
 def _use_dropout_of(released: nn.Module, tiny: nn.Module) -> None:
-    """Give the modules of a tiny model the rates of dropout that those of the released one have."""
+    """Give the modules of a tiny model the dropout rates of the released one's."""
     rates = {name: module.p for name, module in released.named_modules() if isinstance(module, nn.Dropout)}
     for name, module in tiny.named_modules():
         if isinstance(module, nn.Dropout):
@@ -176,7 +176,7 @@ def _use_dropout_of(released: nn.Module, tiny: nn.Module) -> None:
 
 
 def _told_apart(model_class: Any, config: Any) -> TinyModel:
-    """A tiny model in which widths that differ in the released one differ as well, as far as it builds with them.
+    """Make a tiny model whose widths differ wherever the released ones do, as far as it builds with them.
 
     Raises CannotBuild.
     """
@@ -207,7 +207,7 @@ def _scaled(allocation: Allocation, lengths: Mapping[int, int]) -> Allocation:
 
 
 def _length(size: int, lengths: Mapping[int, int]) -> int:
-    """What a length of a tiny tensor is in the released model; itself where nothing is known of it."""
+    """Scale a length of a tiny tensor to the released model; return it unchanged if nothing is known of it."""
     if size in lengths:
         return lengths[size]
     tokens = lengths[_BATCH] * lengths[_TOKENS]
@@ -222,7 +222,7 @@ def _length(size: int, lengths: Mapping[int, int]) -> int:
 
 
 def _fields(tiny: Any, released: Any, path: tuple[str, ...] = ()) -> Iterator[_Field]:
-    """The fields that are sizes in both configurations and differ."""
+    """Yield the fields that are sizes in both configurations and differ."""
     for name, value in vars(tiny).items():
         other = getattr(released, name, None)
         if type(value) is not int or type(other) is not int or names_token(name):

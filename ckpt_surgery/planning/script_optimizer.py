@@ -1,4 +1,4 @@
-"""The optimizer that a script trains a model with: it is found, and a step of it runs on shapes."""
+"""Find the optimizer that a script trains a model with, and run its step on shapes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NAMED = {
     "adamw": Optimizer.ADAMW,
     "adam": Optimizer.ADAMW,
 }
-"""Of those that do not run on shapes, by their class."""
+"""Optimizers that do not run on shapes, by class name in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerCost:
     """What an optimizer holds between steps, and what its step takes beside that, in bytes.
 
-    `is_exact` tells whether a step of it ran on shapes; without a step, `step_bytes` is 0.
+    `is_exact` tells whether its step ran on shapes; otherwise `step_bytes` is 0.
     """
 
     name: str
@@ -43,7 +43,7 @@ class OptimizerCost:
 
 
 def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
-    """The optimizer of this process that trains most parameters of a model; None where there is none so far."""
+    """Find the optimizer in this process that trains most parameters of a model; None if there is none so far."""
     own = {id(parameter) for parameter in model.parameters()}
     most, found = 0, None
     for each in [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]:
@@ -58,9 +58,9 @@ def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
 def optimizer_cost(
     optimizer: torch.optim.Optimizer | None, model: nn.Module, shapes: ShapesOnly, copies: Mapping[int, Any]
 ) -> OptimizerCost:
-    """What the optimizer of a model costs; without one, the state of AdamW.
+    """Return what a model's optimizer costs; without an optimizer, the state of AdamW.
 
-    `model` holds no data, and `copies` has its parts by the ids of the originals. Nothing of the optimizer is changed.
+    `model` holds no data, and `copies` has its parts by the ids of the originals. The optimizer is not changed.
     """
     if optimizer is None:
         return OptimizerCost("AdamW, assumed", state_bytes(model.parameters(), Optimizer.ADAMW), is_exact=False)
@@ -80,7 +80,7 @@ def optimizer_cost(
 
 
 def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, foreach: bool) -> tuple[int, int]:
-    """The bytes that are alive after a step, and the most besides in the next one."""
+    """Return the bytes that are alive after a step, and the most beside these during the next one."""
     made = copy.copy(optimizer)
     made.state = defaultdict(dict)
     made.param_groups = [
@@ -97,12 +97,12 @@ def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, for
 
 
 def _copies(parameters: list[Tensor], copies: Mapping[int, Any]) -> Iterator[Any]:
-    """The copies of those that are the model's."""
+    """Yield the copies of those parameters that are the model's."""
     return (copies[id(parameter)] for parameter in parameters if id(parameter) in copies)
 
 
 def _kernel(group: Mapping[str, Any], *, foreach: bool) -> dict[str, bool]:
-    """What torch takes where nothing is said: lists of tensors at once where all are plain ones on CUDA."""
+    """Return torch's default for a group that leaves it open: lists of tensors at once if all are plain CUDA ones."""
     if "foreach" not in group or group["foreach"] is not None or group.get("fused"):
         return {}
     plain = all(each.is_cuda and type(each) in (Tensor, nn.Parameter) for each in group["params"])
@@ -110,7 +110,7 @@ def _kernel(group: Mapping[str, Any], *, foreach: bool) -> dict[str, bool]:
 
 
 class _Most(LiveBytes):  # type: ignore[no-untyped-call]
-    """Count what is alive, and the most that was."""
+    """Counts the bytes alive, and the most that were."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Run a model on shapes: no tensor that depends on weights holds data, and every tensor has its true size.
 
-Floats that come from parameters or from float inputs are torch's fake tensors. Integers, masks and what is computed of
-them alone hold their values as ever, so that code may read them: positions, lengths, padding, image grids. Where a
-model reads what its weights decide, such as the experts that a router chose, it is given values drawn at random.
+Floats that come from parameters or from float inputs are torch's fake tensors. Integers, masks and what is computed
+from them alone keep their values, so that code may read them: positions, lengths, padding, image grids. Code that
+reads what weights decide, such as the experts that a router chose, gets values drawn at random.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ckpt_surgery.torch_names import (
 )
 
 _MOST_ELEMENTS = 4096
-"""A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
+"""A float tensor made from no other holds values up to this size: constants and tables of frequencies."""
 _MOST_BYTES = 2**26
 _MOST_FLOAT_BYTES = 2**24
 """No tensor above these sizes is given values."""
@@ -88,7 +88,7 @@ _OF_ONE_DTYPE = frozenset(
         torch.ops.aten.baddbmm.default,
     )
 )
-"""Operators that take no tensors of several dtypes; on shapes torch does not look."""
+"""Operators that do not take tensors of several dtypes; on shapes torch does not check."""
 DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -97,11 +97,11 @@ class UsesOriginal(Exception):
 
 
 class ShapesOnly(TorchDispatchMode):
-    """Inside, operators on tensors without data run on shapes alone, and large new tensors hold none.
+    """A mode in which operators on tensors without data run on shapes alone, and large new tensors hold none.
 
-    A module converts its parameters in place, as it does those with data, also where a graph holds them. `drawn`
-    counts the operators whose result was made of values drawn at random, because code may read it. `copies` holds the
-    parts of the copy that is to run, by the ids of those of the original, which has to outlive this.
+    A module converts its parameters in place, as it does those with data, even if a graph holds them. `drawn` counts
+    the operators whose result was made of values drawn at random, because code may read it. `copies` holds the parts
+    of the copy that is to run, by the ids of those of the original, which must outlive this mode.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class ShapesOnly(TorchDispatchMode):
         return result
 
     def without_data(self, tensor: Tensor) -> Tensor:
-        """A tensor like this one that holds no data; a parameter for a parameter."""
+        """Return a tensor like this one that holds no data; a parameter for a parameter."""
         if not isinstance(tensor, FakeTensor):
             return self._fake.from_tensor(tensor)
         with self._fake:
@@ -150,7 +150,7 @@ class ShapesOnly(TorchDispatchMode):
         return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
     def _without_large_floats(self, result: Any) -> Any:
-        """A result of values; where it is a new, large float tensor, such as a mask for each layer, without them."""
+        """Drop the values of a result that is a new, large float tensor, such as a mask for each layer."""
         if (
             isinstance(result, Tensor)
             and is_differentiable(result)
@@ -211,7 +211,7 @@ class ShapesOnly(TorchDispatchMode):
 
 
 class ValuesForNumpy(TorchFunctionMode):
-    """Inside, tensors without data become arrays of drawn values, as matchers of detection models need them."""
+    """A mode in which tensors without data become arrays of drawn values, as detection models' matchers need."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -222,9 +222,10 @@ class ValuesForNumpy(TorchFunctionMode):
 
 
 def drawn(tensor: Tensor) -> Tensor:
-    """A tensor of this shape and dtype with values, floats between 0 and 1; itself where it has values.
+    """Return a tensor of this shape and dtype with values; itself if it has values.
 
-    The same for the same shape, so that a recompute reads what its forward read.
+    Floats are drawn between 0 and 1, all else is 0. Equal shapes get equal values, so that a recompute reads what its
+    forward read.
     """
     if not _is_shape(tensor):
         return tensor
@@ -234,9 +235,9 @@ def drawn(tensor: Tensor) -> Tensor:
 
 
 class _Conversion(threading.local):
-    """Lets `Module.to` convert a parameter without data as one that holds some; else torch swaps it, or refuses.
+    """Lets `Module.to` convert a parameter without data like one with data; otherwise torch swaps it, or refuses.
 
-    Only the threads that entered convert like that, whatever others do meanwhile.
+    Only the threads that entered convert like this, whatever others do meanwhile.
     """
 
     depth = 0
@@ -277,27 +278,27 @@ def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:
 
 
 def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:
-    """The product of groups of rows. On shapes torch takes bfloat16 alone, its kernels take more."""
+    """Multiply groups of rows. On shapes torch takes only bfloat16, but its kernels take more."""
     bfloat16 = (torch.empty_strided(side.shape, side.stride(), dtype=torch.bfloat16) for side in (left, right))
     product: Tensor = GROUPED_MM(*bfloat16, *args, **options)
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 
 
 def _normalized(result: Tensor) -> Tensor:
-    """What batch normalisation returns, laid out as its kernel does. On shapes torch takes the order of the input."""
+    """Lay out a batch normalisation's result as its kernel does. On shapes torch takes the order of the input."""
     last = _CHANNELS_LAST.get(result.ndim)
     ordered = last and result.is_contiguous(memory_format=last) and not result.is_contiguous()
     return torch.empty(result.shape, dtype=result.dtype, memory_format=last if ordered else torch.contiguous_format)
 
 
 def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
-    """A result in the memory format that kernels suggest for `source`. On shapes torch takes the order of strides."""
+    """Lay out a result in the memory format that kernels suggest for `source`; on shapes torch takes stride order."""
     laid_out = _CHANNELS_LAST[source.ndim] if _has_channels_last(source) else torch.contiguous_format
     return torch.empty(result.shape, dtype=result.dtype, memory_format=laid_out)
 
 
 def _viewed(result: Tensor, source: Tensor) -> Tensor:
-    """A view, with the strides that torch gives dimensions of one element; on shapes they are others."""
+    """Return a view with the strides that torch gives dimensions of one element; on shapes they differ."""
     with disable_current_modes():
         strides = torch.empty_strided(source.shape, source.stride(), device="meta").view(result.shape).stride()
     same = strides == result.stride()
@@ -305,9 +306,9 @@ def _viewed(result: Tensor, source: Tensor) -> Tensor:
 
 
 def _has_channels_last(tensor: Tensor) -> bool:
-    """Whether kernels take it for one with channels last (`is_channels_last_strides` in c10/core/MemoryFormat.h).
+    """Tell whether kernels treat a tensor as channels last (`is_channels_last_strides` in c10/core/MemoryFormat.h).
 
-    Dimensions of one element count too, so that it is not what `is_contiguous` says.
+    Unlike in `is_contiguous`, dimensions of one element count too.
     """
     if tensor.ndim not in _CHANNELS_LAST:
         return False
@@ -321,7 +322,7 @@ def _has_channels_last(tensor: Tensor) -> bool:
 
 
 def _rnn_layer(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """A recurrent layer of oneDNN, whose workspace has a size that it alone tells: it runs once, on zeros."""
+    """Run a recurrent layer of oneDNN, once on zeros too: only the operator knows the size of its workspace."""
     result = _RNN_LAYER(*args, **options)
     with disable_current_modes():
         given = [torch.zeros(arg.shape, dtype=arg.dtype) if isinstance(arg, Tensor) else arg for arg in args]
@@ -330,17 +331,17 @@ def _rnn_layer(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def _with_values(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The result of an operator on values; memory that it leaves as it was is zero, so that code may read it."""
+    """Run an operator on values; memory that it leaves unset becomes zero, so that code may read it."""
     result = func(*args, **options)
     return result.zero_() if str(func._overloadpacket) in _LEAVES_MEMORY else result
 
 
 def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None = None) -> nn.Module:
-    """A copy of `model` whose parameters and float tensors hold no data. The model is only read.
+    """Copy `model` without the data of its parameters and float tensors. The model is only read.
 
     `copies` takes the copies of its parts, by the ids of the originals.
 
-    Raises PlanningError where it is no module, has no step to run, or cannot be copied.
+    Raises PlanningError if it is not a module, has no step to run, or cannot be copied.
     """
     name = type(model).__name__
     if not isinstance(model, nn.Module):
@@ -360,9 +361,9 @@ def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None 
 
 
 def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, Any]:
-    """A copy of a model's arguments; float tensors in it hold no data, others are as they were.
+    """Copy a model's arguments, float tensors without data and all else as it was.
 
-    Raises NotOnShapes where one of them cannot be copied.
+    Raises NotOnShapes if one of them cannot be copied.
     """
     memo: dict[int, Any] = {}
     copied = {}
@@ -378,7 +379,7 @@ def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, A
 
 
 def _held(model: nn.Module) -> Iterator[Tensor]:
-    """The tensors that modules hold: parameters, buffers, gradients left out, and plain attributes."""
+    """Yield the tensors that modules hold as parameters, buffers and plain attributes, but not gradients."""
     for module in model.modules():
         for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
             if isinstance(value, Tensor):
@@ -386,7 +387,7 @@ def _held(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _uncopied(model: nn.Module) -> str:
-    """Of the attributes of a model the first that cannot be copied, as a clause; empty where each one can."""
+    """Name the first attribute of a model that cannot be copied, as a clause; empty if each one can."""
     modules = dict(model.named_modules())
     whole = {id(module): module for module in modules.values()}
     for name, module in modules.items():
@@ -400,7 +401,7 @@ def _uncopied(model: nn.Module) -> str:
 
 
 def _is_shape(tensor: Tensor) -> bool:
-    """Whether a tensor has to be taken for its shape alone. Parameters of constants hold data, and no meaning."""
+    """Tell whether only a tensor's shape counts. Parameters made of constants hold data without meaning."""
     return isinstance(tensor, (FakeTensor, nn.Parameter))
 
 
@@ -413,7 +414,7 @@ def _may_hold_values(tensor: Tensor) -> bool:
 
 
 def _makes_new(func: Any) -> bool:
-    """Whether an operator writes into no argument, and returns no view of one."""
+    """Tell whether an operator neither writes into an argument nor returns a view of one."""
     schema = func._schema
     return not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
 
@@ -423,7 +424,7 @@ def _tensors_of(result: Any) -> list[Tensor]:
 
 
 def _integers_of(values: Any, shapes: Any) -> Any:
-    """`shapes`, but each integer tensor in it is that of `values`."""
+    """Return `shapes`, but with each integer tensor taken from `values`."""
     if isinstance(shapes, Tensor):
         return shapes if is_differentiable(shapes) else values
     return type(shapes)(

@@ -1,7 +1,7 @@
-"""A step of one device turned into that of one rank of several: what it holds, gathers and reduces, and when.
+"""Turn a step of one device into that of one rank of several: what it holds, gathers and reduces, and when.
 
-FSDP2 is `fully_shard` on each block and on the model around them, with its defaults; ZeRO is DeepSpeed's, likewise.
-What a rank computes is what one device computes: its batch is its own. Nothing is run here.
+FSDP2 is `fully_shard` with its defaults on each block and on the model around them; ZeRO is DeepSpeed's, with its
+defaults. A rank computes what one device computes, on its own batch. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ckpt_surgery.planning.training import Sharding, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import nearest
 
 BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's `reduce_bucket_size`: gradients wait in a buffer of so many elements until they are reduced."""
+"""DeepSpeed's `reduce_bucket_size`: gradients are kept in a buffer of so many elements until they are reduced."""
 LIVE_ELEMENTS = 1_000_000_000
-"""Its `stage3_max_live_parameters`: so many elements stay gathered before ZeRO-3 lets one go."""
+"""DeepSpeed's `stage3_max_live_parameters`: so many elements stay gathered before ZeRO-3 releases any."""
 _WIDE = 4
-"""The bytes of float32, in which DeepSpeed keeps weights and state of half precision besides."""
+"""The bytes of float32, in which DeepSpeed keeps optimizer state and a second copy of half-precision weights."""
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 
@@ -38,7 +38,7 @@ class HeldStates:
 
 @dataclass(slots=True)
 class _Unit:
-    """What is gathered and reduced as one: a block, or all that is in none, whose name is empty."""
+    """What is gathered and reduced together: a block, or all that is in no block, whose name is empty."""
 
     name: str
     gathered: int
@@ -47,7 +47,7 @@ class _Unit:
 
 
 def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> HeldStates:
-    """The bytes of parameters and of their optimizer's state on the rank that holds most of them."""
+    """Count the bytes of parameters and of their optimizer's state, on the rank that holds the most."""
     every = list({id(parameter): parameter for parameter in parameters}.values())
     trained = [parameter for parameter in every if parameter.requires_grad]
     ranks, optimizer = training.ranks, training.optimizer
@@ -69,7 +69,7 @@ def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> 
 def sharded(
     step: StepAllocations, model: nn.Module, blocks: Sequence[str], training: TrainingSetup
 ) -> StepAllocations:
-    """The step as one rank sees it; `blocks` are the names of what FSDP2 gathers as one. Itself for one device."""
+    """Return the step as one rank sees it, unchanged on one device; `blocks` are the names of FSDP2's units."""
     match training.sharding:
         case None:
             return step
@@ -80,7 +80,7 @@ def sharded(
 
 
 def shard_of(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
-    """The part of a tensor on the first rank: FSDP2 cuts the first dimension, and pads the last part."""
+    """Return the shape of a tensor's part on the first rank: FSDP2 cuts the first dimension and pads the last part."""
     return (_part(shape[0], ranks), *shape[1:]) if shape else ()
 
 
@@ -89,12 +89,13 @@ def _part(count: int, ranks: int) -> int:
 
 
 def _fsdp(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> Iterator[Allocation]:
-    """Each unit's parameters are gathered while it runs, its gradients whole until it has run backward.
+    """Yield what a rank allocates with FSDP2.
 
-    A second buffer is there all the while (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): the one that was
-    gathered into, in the forward until the next unit's is copied out of, in the backward for the unit that comes next.
-    Gradients are copied into a buffer, which is held until the next unit's are. What is in no block stays gathered,
-    and its gradients are reduced at the end.
+    Each unit's parameters are gathered while it runs, and its gradients stay whole until it has run backward. A second
+    buffer exists throughout (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward the one
+    gathered into, until the next unit's is copied out of; in the backward that of the unit that comes next. Gradients
+    are copied into a buffer, which is held until the next unit's are. What is in no block stays gathered, and its
+    gradients are reduced at the end.
     """
     units = _units(step, model, blocks, ranks)
     yield from _gathered(step, units)
@@ -102,7 +103,7 @@ def _fsdp(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks:
 
 
 def _gathered(step: StepAllocations, units: Mapping[str, _Unit]) -> Iterator[Allocation]:
-    """What is gathered of each unit, and when."""
+    """Yield what is gathered of each unit, and when."""
     yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
     for unit in units.values():
         if unit.name and unit.forward:
@@ -117,7 +118,7 @@ def _gathered(step: StepAllocations, units: Mapping[str, _Unit]) -> Iterator[All
 
 
 def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> Iterator[Allocation]:
-    """The step's own allocations, gradients as parts once their unit has run backward, and the buffers between."""
+    """Yield the step's allocations, with gradients as parts once their unit has run backward, and reduce buffers."""
     ends = {unit.name: span[1] for unit, span, _ in _backward(units)}
     buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in _backward(units)}
     copied: Counter[str] = Counter()
@@ -137,7 +138,7 @@ def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> I
 
 
 def _backward(units: Mapping[str, _Unit]) -> list[tuple[_Unit, tuple[int, int], _Unit | None]]:
-    """The blocks in the order of the backward: each, when it runs, and the one after it."""
+    """List the blocks in the order of the backward: each with its span of operators and the block after it."""
     spans = sorted(
         ((unit, unit.backward) for unit in units.values() if unit.name and unit.backward), key=lambda pair: pair[1][1]
     )
@@ -146,9 +147,10 @@ def _backward(units: Mapping[str, _Unit]) -> list[tuple[_Unit, tuple[int, int], 
 
 
 def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> Iterator[Allocation]:
-    """Gradients go through one bucket; from stage 2 on a rank keeps its part of each, with stage 3 it gathers weights.
+    """Yield what a rank allocates with ZeRO.
 
-    How many weights ZeRO-3 keeps gathered depends on the order of a trace: its upper limit is taken.
+    Gradients go through one bucket. From stage 2 on a rank keeps only its part of each, and with stage 3 it gathers
+    weights. How many weights ZeRO-3 keeps gathered depends on the order of a trace: the upper limit is taken.
     """
     parameters = list(model.parameters())
     for allocation in step.allocations:
@@ -171,7 +173,7 @@ def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> I
 
 
 def _units(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> dict[str, _Unit]:
-    """The outermost blocks and the rest, with what they gather and when they run."""
+    """Return the outermost blocks and the rest, with what they gather and when they run."""
     outer = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
     units = {name: _Unit(name, 0) for name in ("", *outer)}
     for name, parameter in model.named_parameters():

@@ -1,10 +1,10 @@
-"""What each block of a model does, chosen for all of them together: the least extra time at every peak.
+"""Choose what each block of a model does, for all of them together: the least extra time at every peak.
 
 A block's backward frees what the block kept, and begins while all blocks before it still keep theirs. So a peak
-follows from what the blocks keep, in the order of their forwards, and from what is alive in each backward besides.
+follows from what the blocks keep, in the order of their forwards, and from what else is alive in each backward.
 
-Solved exactly. Block is put to block, and of the beginnings only those stay that no other beats in time, in what is
-kept and in the peak so far. Whatever follows costs all of them the same.
+The solution is exact. Block is added to block, and only those beginnings stay that no other beats in time, in what is
+kept and in the peak so far: whatever follows costs all of them the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Alternative:
 
     Attributes:
         kept: bytes that the block keeps for its backward.
-        own: bytes that are alive in its backward, at the most, without what blocks before it keep.
+        own: most bytes alive in its backward, without what blocks before it keep.
         seconds: the extra time.
     """
 
@@ -35,7 +35,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What each block does, as the place of an alternative among its own; what all keep, the peak, the extra time."""
+    """What each block does, as the index of an alternative, and the total kept, the peak and the extra time."""
 
     taken: tuple[int, ...]
     kept: int
@@ -45,7 +45,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The first blocks, decided: what they keep, the least that the peak will be, the time, and how it came about."""
+    """The first blocks, decided: the time, the bytes kept, the least that the peak will be, and how it came about."""
 
     seconds: float
     kept: int
@@ -62,11 +62,12 @@ class _Beginning:
 
 
 def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> list[Solution]:
-    """Every solution that no other beats in peak and time, from the fastest to the one with the lowest peak.
+    """Return every solution that no other beats in peak and time, from the fastest to the one with the lowest peak.
 
-    `blocks` are the alternatives of each block, in the order of the forward; `edges` is the peak outside of blocks,
-    and `loss` that between the forward of the last and its backward, without what blocks keep. Of blocks of one kind,
-    whose alternatives take the same bytes and time, those that keep less come first, if that makes the peak no higher.
+    `blocks` are the alternatives of each block, in the order of the forward. `edges` is the peak outside of blocks,
+    and `loss` that between the forward and backward of the last block, without what blocks keep. Among blocks of one
+    kind, whose alternatives take the same bytes and time, those that keep less come first, unless that raises the
+    peak.
     """
     beginnings = [_Beginning(0.0, 0, edges)]
     least = [*(min(each.own for each in alternatives) for alternatives in blocks), loss]
@@ -78,7 +79,7 @@ def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> 
 
 
 def peak_of(taken: Sequence[Alternative], *, edges: int, loss: int) -> int:
-    """The peak where each block does this."""
+    """Return the peak if each block does what is given for it."""
     before, peak = 0, edges
     for each in taken:
         peak = max(peak, each.own + before)
@@ -87,7 +88,7 @@ def peak_of(taken: Sequence[Alternative], *, edges: int, loss: int) -> int:
 
 
 def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -> list[_Way]:
-    """Those that no other beats: each next one takes more time and fewer bytes; `costs` are its seconds and bytes."""
+    """Return the ways that no other beats, each slower and smaller than the last; `costs` are seconds and bytes."""
     best: list[_Way] = []
     for way in sorted(ways, key=costs):
         if not best or costs(way)[1] < costs(best[-1])[1]:
@@ -96,16 +97,16 @@ def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -
 
 
 def _with(begun: _Beginning, next_one: _Beginning, following: int) -> _Beginning:
-    """A beginning with one more block; the block after it has at the least `following` bytes of its own."""
+    """Extend a beginning by one block; the block after it has at least `following` bytes of its own."""
     kept = begun.kept + next_one.kept
     peak = max(begun.peak, begun.kept + next_one.peak, kept + following)
     return _Beginning(begun.seconds + next_one.seconds, kept, peak, begun, next_one.taken)
 
 
 def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:
-    """Those that no other beats in all of time, bytes and peak.
+    """Return the beginnings that no other beats in all of time, bytes and peak.
 
-    They are looked at from the fastest on. Of those seen, `kept` and `peaks` have the least peak for what is kept: the
+    They are visited from the fastest on. Of those seen, `kept` and `peaks` have the least peak for what is kept: the
     first rise, the second fall.
     """
     best: list[_Beginning] = []
@@ -125,7 +126,7 @@ def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:
 
 
 def _settled(blocks: Sequence[Sequence[Alternative]], begun: _Beginning, edges: int, loss: int) -> Solution:
-    """The solution, with the blocks of each kind in the order of what they keep."""
+    """Return the solution, with the blocks of each kind in the order of what they keep."""
     taken = list(begun.way())
     kinds: dict[tuple[tuple[int, float], ...], list[int]] = {}
     for place, alternatives in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""The bytes of parameters, and of what an optimizer keeps for those that it trains."""
+"""Count the bytes of parameters, and of what an optimizer keeps for those that it trains."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 _BLOCK = 256
 _SMALLEST_8BIT = 4096
 _DEPTH = 2
-"""How far the scales of scales are from a parameter."""
+"""How many attributes deep the scales of scales are below a parameter."""
 
 
 def parameter_bytes(parameter: nn.Parameter) -> int:
-    """The bytes of a parameter, and of what a class of quantized ones keeps beside it, such as its scales."""
+    """Count the bytes of a parameter, and of what a quantized one keeps beside it, such as its scales."""
     beside = [] if is_wrapper(type(parameter)) or type(parameter) is nn.Parameter else _tensors_in(vars(parameter))
     return sum(map(bytes_of, [parameter, *{id(tensor): tensor for tensor in beside}.values()]))
 
@@ -32,16 +32,16 @@ def _tensors_in(attributes: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[
 
 
 def state_bytes(parameters: Iterable[nn.Parameter], optimizer: Optimizer) -> int:
-    """The bytes of the optimizer's state on the device, once it has made a step. Frozen parameters have none.
+    """Count the bytes of the optimizer's state on the device after its first step. Frozen parameters have none.
 
-    The counters of steps are left out: four bytes a parameter, in host memory unless the optimizer is fused.
+    The step counters are left out: four bytes a parameter, in host memory unless the optimizer is fused.
     """
     trained = {id(parameter): parameter for parameter in parameters if parameter.requires_grad}
     return sum(state_of(tuple(each.shape), each.itemsize, optimizer) for each in trained.values())
 
 
 def state_of(shape: tuple[int, ...], itemsize: int, optimizer: Optimizer) -> int:
-    """The bytes of the optimizer's state for one parameter of this shape, or part of one."""
+    """Count the bytes of the optimizer's state for one parameter of this shape, or part of one."""
     count = prod(shape)
     match optimizer:
         case Optimizer.SGD_MOMENTUM:
@@ -62,5 +62,5 @@ def state_of(shape: tuple[int, ...], itemsize: int, optimizer: Optimizer) -> int
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """Count the bytes of its elements: of a quantized or sharded one, those that are held here."""
+    """Count the bytes of a tensor's elements: if it is quantized or sharded, of those that are held here."""
     return sum(inner.numel() * inner.itemsize for inner in inner_tensors(tensor))

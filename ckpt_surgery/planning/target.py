@@ -1,7 +1,7 @@
-"""A model at its released size, without data, and the arguments of a training step of it: what a name stands for.
+"""Build the model that a name stands for at its released size, without data, and the arguments of a training step.
 
-The settings are those that people train with: no cache, no layer dropped, experts as grouped products where the
-release has them, attention as CUDA runs it.
+The settings are those that people train with: no cache, no dropped layers, experts as grouped products if the release
+has them, and attention as CUDA runs it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
-from ckpt_surgery.tiny.configs import all_configs, text_config
+from ckpt_surgery.tiny.configs import all_configs, name_dtype, text_config
 from ckpt_surgery.tiny.family_configs import default_config
 from ckpt_surgery.tiny.inputs import accepted_inputs
-from ckpt_surgery.tiny.own_code import name_dtype
 from ckpt_surgery.tiny.shrink import fill_open_fields
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -69,9 +68,9 @@ _HEADS = (
     "OBJECT_DETECTION",
     "MODEL",
 )
-"""What a model type that is asked for by its name stands for: the class of the first of these heads that it has."""
+"""A model type named alone stands for its class with the first of these heads."""
 _VOCABULARY = 32_000
-"""The tokens of a vocabulary whose size a configuration class leaves to each checkpoint."""
+"""The vocabulary size for configuration classes that leave it to each checkpoint."""
 _DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speech_encoder_layerdrop")
 
 
@@ -79,9 +78,9 @@ _DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speec
 class ReleasedModel:
     """A model that holds no data, in training mode, and the arguments of its forward.
 
-    `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 where the model takes none;
-    `attention` names the implementation that the model chose, `defaults` the configuration class whose defaults decide
-    its size, if they do, `changed` the fields that were changed because these do not fit together.
+    `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 if the model takes none.
+    `attention` names the implementation that the model chose. `defaults` names the configuration class whose defaults
+    decide its size, if they do, and `changed` the fields that were changed because these do not fit together.
     """
 
     model: nn.Module
@@ -94,14 +93,14 @@ class ReleasedModel:
 
 
 def drop_no_layers(holder: object) -> None:
-    """Set the rates at which a model leaves layers out at random, in its configuration or a module of it, to 0."""
+    """Set the rates at which a model drops layers at random, in its configuration or a module of it, to 0."""
     for name in _DROPPED_LAYERS:
         if getattr(holder, name, 0):
             setattr(holder, name, 0.0)
 
 
 def main_class(targets: Sequence[SurveyTarget]) -> SurveyTarget:
-    """Of the classes that one name stands for, the one that is trained: a language model before its base."""
+    """Return, of the classes that one name stands for, the one to train: a language model rather than its base."""
 
     def rank(target: SurveyTarget) -> int:
         entry = model_classes().get(target.model)
@@ -114,12 +113,12 @@ def main_class(targets: Sequence[SurveyTarget]) -> SurveyTarget:
 def released(
     target: SurveyTarget, *, tokens: int | None, batch: int, dtype: torch.dtype, most_tokens: int = TOKENS
 ) -> ReleasedModel:
-    """The model that a target stands for, at its released size, and inputs of `batch` samples of `tokens` tokens.
+    """Build a target's model at its released size, and inputs of `batch` samples of `tokens` tokens.
 
-    Without `tokens` they are `most_tokens`, or as many as the model has positions for, if those are fewer. Images,
-    audio and series have the sizes in the configuration. Where the defaults of a configuration class do not fit
-    together, `fit_parts` changes them. A factory is called where tensors hold no data; what it
-    returns is used as it is, the inputs too.
+    Without `tokens`, samples have `most_tokens`, or as many as the model has positions for, if those are fewer.
+    Images, audio and series have the sizes in the configuration. If the defaults of a configuration class do not fit
+    together, `fit_parts` changes them. A factory is called where tensors hold no data; the model and inputs that it
+    returns are used as they are.
 
     Raises:
         PlanningError: the model cannot be built or run on shapes, or has fewer positions than `tokens`.
@@ -163,13 +162,13 @@ def _released(
 
 
 def positions_of(model: Any) -> int | None:
-    """How many tokens a text may have by the configuration of a model; None where that does not say."""
+    """Return the most tokens of a text according to a model's configuration; None if it does not say."""
     config = text_config(model.config)
     return next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
 
 
 def resized(released: ReleasedModel, batch: int, tokens: int) -> ReleasedModel:
-    """The same model with inputs of another size. Raises PlanningError."""
+    """Return the same model with inputs of another size. Raises PlanningError."""
     with random_state_kept():
         seed_all(0)
         length = tokens or _length(released.model, None, TOKENS)
@@ -177,7 +176,7 @@ def resized(released: ReleasedModel, batch: int, tokens: int) -> ReleasedModel:
 
 
 def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
-    """The model that a class or a configuration stands for, with no inputs: none are known that run on shapes.
+    """Build the model that a class or a configuration stands for, without inputs: none are known that run on shapes.
 
     Raises PlanningError like `released`.
     """
@@ -190,14 +189,14 @@ def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dty
 
 
 def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -> Explanation:
-    """The explanation of a step of a model as it stands now. Raises PlanningError."""
+    """Explain a step of a model as it stands now. Raises PlanningError."""
     with random_state_kept(), CudaOperators():
         step, drawn = metered(released.model, released.inputs, released.shapes)
     return replace(explanation_of(released.model, step, drawn, training), assumptions=assumptions_of(released))
 
 
 def assumptions_of(released: ReleasedModel) -> tuple[str, ...]:
-    """What the figures of a model rest on that its configuration does not say, a sentence each."""
+    """List what the figures of a model assume that its configuration does not say, a sentence each."""
     said = []
     if released.defaults:
         count = sum(parameter.numel() for parameter in released.model.parameters())
@@ -220,7 +219,7 @@ def plan_released(
     save: bool = True,
     begin: Callable[[int], None] | None = None,
 ) -> Plan:
-    """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError.
+    """Plan a step of a model within `memory` bytes. Raises PlanningError and SurgeryError.
 
     `begin` is called with the number of each step before it is metered.
     """
@@ -252,11 +251,9 @@ def wrap_released(
     for_long_context: bool = False,
     host: bool = False,
 ) -> None:
-    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`, or all as in `long_context`.
+    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`.
 
-    `host` is the option of that.
-
-    Raises SurgeryError.
+    With `for_long_context`, do all that `long_context` does instead, with its option `host`. Raises SurgeryError.
     """
     if for_long_context:
         long_context(released.model, host=host)
@@ -268,15 +265,15 @@ def wrap_released(
 def _from_class(
     target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype, *, fit: bool
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """The model of a class, and the fields of its configuration that `fit` has changed. Raises PlanningError."""
+    """Build the model of a class, and name the configuration fields that `fit` changed. Raises PlanningError."""
     model_class, config, changed = _configured(target, fit=fit)
     return _built(target.label, model_class, config, shapes, dtype), changed
 
 
 def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConfig, tuple[str, ...]]:
-    """A class, its configuration as people train with it, and with `fit` the fields that make its parts fit.
+    """Return a class, its configuration as people train with it, and the fields changed to make its parts `fit`.
 
-    Raises PlanningError where there are none, or the configuration class refuses its own defaults.
+    Raises PlanningError if no such fields are known, or the configuration class refuses its own defaults.
     """
     model_class, source = class_and_config(target)
     changed: tuple[str, ...] = ()
@@ -332,7 +329,7 @@ def _from_factory(
 
 
 def _length(model: Any, tokens: int | None, most: int) -> int:
-    """The tokens of a text. Raises PlanningError where the model has fewer positions."""
+    """Return the tokens of a text. Raises PlanningError if the model has fewer positions."""
     arguments = ForwardArguments(model, 1, 1, 0)
     config, positions = text_config(model.config), positions_of(model)
     if tokens is None:
@@ -348,7 +345,7 @@ def _length(model: Any, tokens: int | None, most: int) -> int:
 
 
 def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str, Any]:
-    """Arguments of the forward: for a language model its text and labels, else what the forward accepts."""
+    """Make arguments of the forward: text and labels for a language model, else what the forward accepts."""
     entry = model_classes().get(type(model).__name__)
     arguments = ForwardArguments(model, batch, length, 0)
     if entry and "CAUSAL_LM" in entry.heads and _takes_text_alone(arguments):
@@ -380,7 +377,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def _unset_weights() -> Iterator[None]:
-    """Inside, models of transformers draw no weights, and tie none."""
+    """Keep transformers models from drawing and tying weights while inside."""
     try:
         from transformers.initialization import no_init_weights
     except ImportError:  # before 5.0

@@ -1,4 +1,4 @@
-"""The figures of a step in words."""
+"""The figures of a step as text."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ADVICE = {
 
 
 def explanation_lines(step: StepFigures) -> list[str]:
-    """A report of at most 40 lines."""
+    """Format a report of at most 40 lines."""
     reports = (_report(step, rows) for rows in range(_MOST_HOLDERS, 0, -1))
     return next((lines for lines in reports if len(lines) <= _MOST_LINES), _report(step, 0))
 
 
 def _report(step: StepFigures, most: int) -> list[str]:
-    """The report with at most so many holders; long names take several lines each."""
+    """Format the report with at most so many holders; long names take several lines each."""
     lines = [f"A step of {step.model}", *aligned(facts_of(step))]
     if step.holders and most:
         rows = [(*row[:4], _joined(row[4:6]), row[6]) for row in holder_rows(step.holders[:most], step)]
@@ -40,7 +40,7 @@ def _report(step: StepFigures, most: int) -> list[str]:
 
 
 def facts_of(step: StepFigures) -> list[tuple[str, str]]:
-    """The sums, with their names."""
+    """List the sums, with their names."""
     return [
         ("parameters", size(step.parameter_bytes)),
         ("buffers", size(step.buffer_bytes)),
@@ -56,24 +56,24 @@ def facts_of(step: StepFigures) -> list[tuple[str, str]]:
 
 
 def beside_rows(step: StepFigures) -> list[tuple[str, str]]:
-    """What a CUDA device holds beside the model and the step, with names."""
+    """List what a CUDA device holds beside the model and the step, with names."""
     rows = [("inputs", step.input_bytes), ("workspace of cuBLAS", step.workspace_bytes)]
     return [(name, size(held)) for name, held in rows if held]
 
 
 def saved_words(saved: Mapping[str, int]) -> str:
-    """What is kept because of `save`: "attention 2.0 GiB, matmul 7.0 GiB"."""
+    """Say what is kept because of `save`: "attention 2.0 GiB, matmul 7.0 GiB"."""
     return ", ".join(f"{name} {size(held)}" for name, held in saved.items())
 
 
 def peak_place(peak: Peak) -> str:
-    """Where the peak is: "in the backward of model.layers.31.mlp, modeling_llama.py:164"."""
+    """Say where the peak is: "in the backward of model.layers.31.mlp, modeling_llama.py:164"."""
     where = f"in the {peak.phase} of {peak.module or 'the loss'}"
     return f"{where}, {peak.line}" if peak.line else where
 
 
 def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str, ...]]:
-    """A row for each holder: bytes, share of the kept ones, count, module, what made and what keeps it, the tensor."""
+    """List a row per holder: bytes, share of the kept ones, count, module, what made and keeps it, the tensor."""
     return [
         (
             size(holder.bytes),
@@ -89,12 +89,12 @@ def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str,
 
 
 def notes(step: StepFigures) -> list[str]:
-    """The hints, and what the figures rest on."""
+    """List the hints, and the assumptions behind the figures."""
     return [*(hint_line(hint, step) for hint in hints_of(step)), *caveats(step)]
 
 
 def caveats(step: StepFigures) -> list[str]:
-    """What the figures rest on."""
+    """List the assumptions behind the figures."""
     said = []
     if step.drawn:
         operators = plural(step.drawn, "operator")
@@ -103,7 +103,7 @@ def caveats(step: StepFigures) -> list[str]:
 
 
 def hint_line(hint: Hint, step: StepFigures) -> str:
-    """A hint as a sentence."""
+    """Write a hint as a sentence."""
     return f"{size(hint.bytes)}, {percent(hint.bytes / step.peak_bytes)} of the peak: {_ADVICE[hint.remedy]}."
 
 

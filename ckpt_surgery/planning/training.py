@@ -1,4 +1,4 @@
-"""How a model is trained besides its step: the optimizer, the ranks that share it, the device. Imports no torch."""
+"""How a model is trained: the optimizer, the ranks that share the model, and the device. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckpt_surgery.planning.optimizers import Optimizer
 
 
 class Sharding(StrEnum):
-    """What ranks divide among them: FSDP2 and ZeRO-3 all, ZeRO-2 gradients and optimizer, ZeRO-1 the optimizer."""
+    """What ranks divide: FSDP2 and ZeRO-3 everything, ZeRO-2 gradients and optimizer, ZeRO-1 the optimizer."""
 
     FSDP = "fsdp"
     ZERO_1 = "zero1"
@@ -23,7 +23,7 @@ class Sharding(StrEnum):
 class TrainingSetup:
     """The optimizer whose state is counted, the ranks that divide a model, and the device whose time is estimated.
 
-    `sharding` is None where there is one rank, `device` where no time is asked for.
+    `sharding` is None on one rank, and `device` if no time is asked for.
     """
 
     optimizer: Optimizer = Optimizer.NONE
@@ -37,7 +37,7 @@ ALONE = TrainingSetup()
 
 
 def optimizer_of(name: str) -> Optimizer:
-    """The optimizer of this name. Raises PlanningError."""
+    """Return the optimizer of this name. Raises PlanningError if there is none."""
     try:
         return Optimizer(name)
     except ValueError:
@@ -46,7 +46,7 @@ def optimizer_of(name: str) -> Optimizer:
 
 
 def training_of(optimizer: str, ranks: int, sharding: str | None, device: str | None = None) -> TrainingSetup:
-    """A training with these options. Raises PlanningError where they are none, or do not fit together."""
+    """Return the setup of these options. Raises PlanningError if one is invalid, or they do not fit together."""
     known = optimizer_of(optimizer)
     if type(ranks) is not int or ranks < 1:
         raise PlanningError(f"ranks is {ranks!r}: give a whole number of 1 or more")

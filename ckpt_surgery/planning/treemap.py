@@ -17,7 +17,7 @@ class Box:
 
 
 def treemap(weights: Sequence[float], box: Box) -> list[Box]:
-    """A part of `box` for each weight; they fill it. Weights are positive, the largest first."""
+    """Divide all of `box` into a part for each weight. Weights are positive, the largest first."""
     boxes: list[Box] = []
     at = 0
     while at < len(weights):
@@ -35,14 +35,14 @@ def treemap(weights: Sequence[float], box: Box) -> list[Box]:
 
 
 def _worst(row: Sequence[float], left: float, short: float, long: float) -> float:
-    """The longest side of a box of the row to its shortest."""
+    """Return the largest ratio of the longer side to the shorter among the boxes of the row."""
     depth = long * sum(row) / left
     sides = [short * weight / sum(row) for weight in row]
     return max(max(depth / side, side / depth) for side in sides)
 
 
 def _row(row: Sequence[float], left: float, box: Box) -> tuple[list[Box], Box]:
-    """The boxes of a row along the shorter side, and what is left of the box."""
+    """Lay out the boxes of a row along the shorter side; return them, and what is left of the box."""
     share, done, boxes = sum(row) / left, 0.0, []
     for weight in row:
         part = weight / sum(row)

@@ -1,4 +1,4 @@
-"""The arguments of `wrap_blocks` with which each block of a model does what was chosen for it."""
+"""Arguments of `wrap_blocks` that make each block of a model do what was chosen for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Any
 
 Stacks = Mapping[str, Sequence[str]]
-"""The names of the blocks, in their order, by stack."""
+"""The names of the blocks, in order, by stack."""
 
 
 def wanted_blocks(stacks: Stacks, checkpointed: Collection[str]) -> dict[str, Any]:
-    """The arguments that leave out the other blocks: none, the numbers of the first ones, or patterns of names."""
+    """Return the arguments that leave out all other blocks: none, the number of first blocks, or patterns of names."""
     wanted = {stack: [block for block in blocks if block in checkpointed] for stack, blocks in stacks.items()}
     if all(len(wanted[stack]) == len(blocks) for stack, blocks in stacks.items()):
         return {}
@@ -24,7 +24,7 @@ def wanted_blocks(stacks: Stacks, checkpointed: Collection[str]) -> dict[str, An
 
 
 def saved_results(stacks: Stacks, checkpointed: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """The argument by which checkpointed blocks keep what these names stand for: none, names, or names by patterns."""
+    """Return the argument that makes checkpointed blocks keep these results: none, names, or names by patterns."""
     kinds = list(dict.fromkeys(checkpointed.values()))
     if len(kinds) == 1:
         return {"save": list(kinds[0])} if kinds[0] else {}
@@ -38,7 +38,7 @@ def saved_results(stacks: Stacks, checkpointed: Mapping[str, tuple[str, ...]]) -
 
 
 def _patterns(stack: str, some: Sequence[str], every: Sequence[str], stacks: Iterable[str]) -> list[str]:
-    """Patterns that match some blocks of a stack, none of its others, and nothing in other stacks."""
+    """List patterns that match some blocks of a stack, none of its others, and nothing in other stacks."""
     numbers = [name.removeprefix(f"{stack}.") for name in some]
     if some and list(some) == list(every) and stack and not any(each.startswith(f"{stack}.") for each in stacks):
         return [escape(stack)]
@@ -49,7 +49,7 @@ def _patterns(stack: str, some: Sequence[str], every: Sequence[str], stacks: Ite
 
 
 def _digits(digits: Iterable[str]) -> str:
-    """A pattern of these digits, which are in their order."""
+    """Write a pattern that matches these digits, given in their order."""
     every = "".join(digits)
     if len(every) == 1:
         return every

@@ -20,20 +20,18 @@ _AROUND = 3
 
 
 def to_html(report: CheckReport) -> str:
-    """The report as a page: files with faults first, and what the repair of each finding changes by itself."""
+    """Render the report as a page: files with faults first, and what the repair of each finding changes by itself."""
     edits = edits_of(report.shown)
+    said = [
+        f"<p>{coded(line)}</p>" for line in (*summary_lines(report, width=10_000), *map(str, report.result.problems))
+    ]
     summaries = {rule.code: rule.summary for rule in report.rules}
-    body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *_paragraphs(report), "</header>", "<main>"]
+    body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *said, "</header>", "<main>"]
     for path, findings in by_file(report.shown).items():
         body += [f'<section class="detail"><h2><code>{escape(display_path(path))}</code></h2>']
         body += [part for finding in findings for part in _finding(finding, edits[finding], summaries)]
         body.append("</section>")
     return page_of("Gradient checkpointing, checked", [*body, "</main>"])
-
-
-def _paragraphs(report: CheckReport) -> Iterator[str]:
-    yield from (f"<p>{coded(line)}</p>" for line in summary_lines(report, width=10_000))
-    yield from (f"<p>{coded(str(problem))}</p>" for problem in report.result.problems)
 
 
 def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str]) -> Iterator[str]:
@@ -46,7 +44,7 @@ def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str])
 
 
 def _excerpt(finding: Finding) -> Iterator[str]:
-    """The lines around a finding, its own marked."""
+    """Yield the lines around a finding, its own marked."""
     lines = (text_at(finding.path) or "").splitlines()
     first = max(finding.line - _AROUND, 1)
     for number, line in enumerate(lines[first - 1 : finding.line + _AROUND], first):
@@ -55,7 +53,7 @@ def _excerpt(finding: Finding) -> Iterator[str]:
 
 
 def _diff(edits: Sequence[Edit]) -> Iterator[str]:
-    """What edits change, file by file."""
+    """Yield what edits change, file by file."""
     for path in dict.fromkeys(edit.path for edit in edits):
         before = text_at(path) or ""
         after = apply_edits(before, [edit for edit in edits if edit.path == path])

@@ -1,15 +1,18 @@
-"""The look of every plot: colours that the page replaces, fonts, axes and legends. What is drawn is in `plots`.
+"""The look of every plot, and the small inline `<svg>` element it becomes. What is drawn is in `plots`.
 
 matplotlib is imported when the first figure is made.
 """
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.results import MODES, Mode
-from ckpt_surgery.report.svg import inline_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +61,7 @@ class PlotError(CkptSurgeryError, ValueError):
 
 
 def need_matplotlib() -> Any:
-    """The matplotlib package. Raises PlotError if it cannot be imported."""
+    """Return the matplotlib package. Raises PlotError if it cannot be imported."""
     try:
         import matplotlib
     except ImportError:
@@ -70,7 +73,7 @@ def need_matplotlib() -> Any:
 
 
 def axes_of(height: float, left: float = 0.72) -> tuple[Figure, Axes]:
-    """A figure of `height` inches with one pair of axes, which begin `left` inches from its left edge."""
+    """Make a figure of `height` inches with one pair of axes, which begin `left` inches from its left edge."""
     from matplotlib.figure import Figure
 
     height = max(height, 1.3)
@@ -89,13 +92,45 @@ def whole_numbers(axes: Axes) -> None:
 
 
 def add_legend(figure: Figure, columns: int) -> None:
-    """A legend above the axes."""
-    anchor = (0.5, 1.0)
-    figure.legend(
-        loc="upper center", bbox_to_anchor=anchor, ncols=max(columns, 1), handlelength=1.4, columnspacing=1.4
+    """Put a legend above the axes."""
+    where: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.0)}
+    figure.legend(**where, ncols=max(columns, 1), handlelength=1.4, columnspacing=1.4)
+
+
+def svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Draw a figure as one inline `<svg>` element in the colours of the page.
+
+    Args:
+        figure: What is drawn.
+        key: Starts every id; unique in the page.
+        title: The title for screen readers.
+        text: The description for screen readers.
+        titled: The tooltips of the markers of a line, by the gid of the line.
+    """
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    body = drawn.getvalue()
+    (box,) = re.findall(r'<svg[^>]* viewBox="([^"]+)"', body)
+    body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>", "", body, flags=re.DOTALL)
+    for gid, names in (titled or {}).items():
+        end = body.index(f'<g id="{gid}">')
+        for name in names:  # its markers are the first ones from there
+            end = body.index("/>", body.index("<use ", end))
+            body = f"{body[:end]}><title>{escape(name)}</title></use>{body[end + 2 :]}"
+    body = re.sub(r"<[^>]+>", lambda tag: _tidy(tag[0], key), body)
+    body = re.sub(r">\s+<", "><", body).strip()
+    return (
+        f'<svg viewBox="{box}" role="img" aria-labelledby="{key}-title {key}-text">'
+        f'<title id="{key}-title">{escape(title)}</title><desc id="{key}-text">{escape(text)}</desc>{body}</svg>'
     )
 
 
-def svg_of(figure: Figure, key: str, title: str, text: str, titled: dict[str, list[str]] | None = None) -> str:
-    """The figure as an inline `<svg>` element in the colours of the page."""
-    return inline_svg(figure, key=key, title=title, text=text, colours=CSS_COLOURS, titled=titled or {})
+def _tidy(tag: str, key: str) -> str:
+    """Give a tag the colours of the page and ids that start with `key`; drop fonts and surplus digits."""
+    for drawn, shown in CSS_COLOURS.items():
+        tag = tag.replace(drawn, shown)
+    tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
+    tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")
+    return re.sub(r'( id="|href="#|url\(#)', rf"\1{key}-", tag)

@@ -6,14 +6,14 @@ the behaviour in `page/page.js`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from ckpt_surgery.measure.report import Report, Status
-from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport, RepairStatus
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport
 from ckpt_surgery.report.html_detail import SIGNS, detail
 from ckpt_surgery.report.plots import Plot, plots_of
 from ckpt_surgery.report.summary import (
@@ -37,59 +37,67 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 MOST_PLOTTED = 40
 """Models with plots: those that failed first, and the others while there are no more than this."""
 MOST_PLOT_CHARACTERS = 9_000_000
-_STATUS_SIGNS: dict[Status, str] = {
-    "failed": SIGNS["failed"],
-    "ok": SIGNS["ok"],
-    "skipped": SIGNS["skipped"],
-    "unsupported": "\u2298",
-    "not built": "\u2013",
+_LOOKS = {
+    "failed": ("failed", SIGNS["failed"]),
+    "ok": ("ok", SIGNS["ok"]),
+    "skipped": ("skipped", SIGNS["skipped"]),
+    "refused": ("refused", SIGNS["refused"]),
+    "unsupported": ("unsupported", "\u2298"),
+    "not built": ("unbuilt", "\u2013"),
+    "not repaired": ("unrepaired", "\u2013"),
 }
-_REPAIR_SLUGS: dict[RepairStatus, str] = {
-    "ok": "ok",
-    "refused": "refused",
-    "failed": "failed",
-    "not repaired": "unrepaired",
-}
-_REPAIR_SIGNS: dict[RepairStatus, str] = {
-    "failed": SIGNS["failed"],
-    "ok": SIGNS["ok"],
-    "refused": SIGNS["refused"],
-    "not repaired": "\u2013",
-}
-"""In the order of the header, which begins with what failed."""
-_SLUGS: dict[Status, str] = {
-    "failed": "failed",
-    "ok": "ok",
-    "skipped": "skipped",
-    "unsupported": "unsupported",
-    "not built": "unbuilt",
-}
+"""The style and the sign of each status, before and after `wrap_blocks`, in the order of the header."""
 
 
 def write_html(reports: Sequence[Report], path: Path | str) -> None:
-    """Write the reports as one page that needs no network. Raises what `html_page` raises, and OSError."""
+    """Write reports as one page that needs no network.
+
+    Args:
+        reports: What `verify` returned, in any order.
+        path: The file to write; an existing one is replaced.
+
+    Raises:
+        PlotError: As in `html_page`.
+        OSError: The file cannot be written.
+    """
     Path(path).write_text(html_page(reports), encoding="utf-8")
 
 
 def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | None = None) -> str:
-    """The page as text, the same for the same reports. `seconds` is the wall-clock time of the whole survey.
+    """Render reports as one page, which is the same for the same reports.
 
-    Without a `title` the page is called after its one model, or as a page of many.
+    Args:
+        reports: What `verify` returned. Plots are drawn for at most `MOST_PLOTTED` of them; the others have tables.
+        title: Plain text; by default the page is called after its one model, or as a page of many.
+        seconds: The wall-clock time of the whole survey.
 
-    Plots are drawn for at most `MOST_PLOTTED` models; the others have tables. Raises `plots.PlotError`, a
-    ValueError, where there is something to draw and matplotlib is not installed.
+    Raises:
+        PlotError: There is something to draw, and matplotlib is not installed.
     """
     shown = ordered(reports)
+    alone = len(shown) == 1
     plots = _plots(shown)
-    title = title or (
-        f"{shown[0].label}: {shown[0].status}" if len(shown) == 1 else "Gradient checkpointing, verified"
-    )
-    body = [_header(shown, title, seconds), _causes(shown), _controls(shown), _models(shown, plots), _legend(shown)]
+    title = title or (f"{shown[0].label}: {shown[0].status}" if alone else "Gradient checkpointing, verified")
+    # counts, filters and sorting are of no use on a page with one model
+    hidden = " hidden" if alone else ""
+    body = [
+        _header(shown, title, seconds, hidden),
+        "" if alone else _causes(shown),
+        _controls(shown, hidden),
+        _models(shown, plots),
+        _legend(shown),
+    ]
     return page_of(title, body, _asset("page.js"))
 
 
 def page_of(title: str, body: Sequence[str], script: str = "") -> str:
-    """A whole page in the style of these: its `title` as plain text, its `body` in parts of HTML."""
+    """Render a whole page in the style of these.
+
+    Args:
+        title: Plain text.
+        body: Parts of HTML; empty ones are left out.
+        script: JavaScript that runs at the end of the page.
+    """
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
@@ -103,7 +111,7 @@ def page_of(title: str, body: Sequence[str], script: str = "") -> str:
 
 
 def framed(page: str) -> str:
-    """A whole page as a part of another, such as the output of a notebook's cell, with a style of its own."""
+    """Put a whole page into another, such as the output of a notebook's cell, without sharing its style."""
     return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 40rem; border: 0"></iframe>'
 
 
@@ -112,7 +120,7 @@ def _asset(name: str) -> str:
 
 
 def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
-    """The plots by place in `shown`, while they fit in; only those of failures if there are many models."""
+    """Draw plots, by place in `shown`, while they fit in; only those of failures if there are many models."""
     few = len(shown) <= MOST_PLOTTED
     chosen = [at for at, report in enumerate(shown) if few or report.status == "failed"][:MOST_PLOTTED]
     drawn: dict[int, list[Plot]] = {}
@@ -126,60 +134,39 @@ def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
     return drawn
 
 
-def _header(shown: Sequence[Report], title: str, seconds: float | None) -> str:
-    """Title and versions; for many models also their counts, those after `wrap_blocks` beside those before."""
+def _header(shown: Sequence[Report], title: str, seconds: float | None, hidden: str) -> str:
+    """Give title and versions; for many models also their counts, those after `wrap_blocks` beside those before."""
     alone = len(shown) == 1
     about = ["gradient checkpointing, verified"] if alone else [plural(len(shown), "model")]
     about += [f"{escape(package)} {escape(version)}" for package, version in versions_of(shown).items()]
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
     about += [f"after wrap_blocks: {report.repair.status}" for report in shown if alone and report.repair]
-    unrepaired, repaired = counts(shown), repair_counts(shown)
-    before = [_StatusCount(status, _SLUGS[status], sign, unrepaired[status]) for status, sign in _STATUS_SIGNS.items()]
-    groups = _counted("as they are" if repaired else "", before)
-    if repaired:
-        after = [
-            _StatusCount(status, _REPAIR_SLUGS[status], sign, repaired[status])
-            for status, sign in _REPAIR_SIGNS.items()
-        ]
-        groups += _counted("after wrap_blocks", after)
+    repaired = repair_counts(shown)
+    groups = _counted("as they are" if repaired else "", counts(shown))
+    groups += _counted("after wrap_blocks", repaired) if repaired else ""
     return (
         f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
-        f'<div class="totals"{_hidden(shown)}>{groups}</div></header>'
+        f'<div class="totals"{hidden}>{groups}</div></header>'
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _StatusCount:
-    """How many models have one status, and how the page shows it."""
-
-    status: str
-    slug: str
-    sign: str
-    number: int
-
-
-def _counted(caption: str, rows: Sequence[_StatusCount]) -> str:
-    """The numbers above a bar of their shares; failed and ok are always there."""
+def _counted(caption: str, numbers: Mapping[Any, int]) -> str:
+    """Put the numbers of each status above a bar of their shares; failed and ok are always there."""
+    rows = [(status, *look, numbers[status]) for status, look in _LOOKS.items() if status in numbers]
     shown = "".join(
-        f'<div class="tally {row.slug if row.number else "none"}"><b>{row.number:,}</b> '
-        f"<span>{row.sign} {row.status}</span></div>"
-        for row in rows
-        if row.number or row.status in ("failed", "ok")
+        f'<div class="tally {slug if number else "none"}"><b>{number:,}</b> <span>{sign} {status}</span></div>'
+        for status, slug, sign, number in rows
+        if number or status in ("failed", "ok")
     )
-    bar = "".join(f'<i class="{row.slug}" style="flex-grow: {row.number}"></i>' for row in rows if row.number)
+    bar = "".join(f'<i class="{slug}" style="flex-grow: {number}"></i>' for _, slug, _, number in rows if number)
     title = f"<h2>{caption}</h2>" if caption else ""
     return f'<div>{title}<div class="tallies">{shown}</div><div class="bar" aria-hidden="true">{bar}</div></div>'
 
 
-def _hidden(shown: Sequence[Report]) -> str:
-    """Counts, filters and sorting are of no use on a page with one model."""
-    return " hidden" if len(shown) == 1 else ""
-
-
 def _causes(shown: Sequence[Report]) -> str:
-    """The causes, each a button with a bar that filters by its rule; the filter needs the script."""
+    """List the causes, each a button with a bar that filters by its rule; the filter needs the script."""
     rows = causes(of_status(shown, "failed"))
-    if not rows or len(shown) == 1:
+    if not rows:
         return ""
     most = len(rows[0].labels)
     items = "".join(
@@ -193,15 +180,18 @@ def _causes(shown: Sequence[Report]) -> str:
     return f'<section class="causes"><h2>Causes, by the number of models</h2><ul>{items}</ul>{rest}</section>'
 
 
-def _controls(shown: Sequence[Report]) -> str:
-    toggles = "".join(
-        f'<label class="toggle {_SLUGS[status]}"><input type="checkbox" checked value="{_SLUGS[status]}">'
-        f"<span>{_STATUS_SIGNS[status]} {status} <b>{number:,}</b></span></label>"
-        for status, number in counts(shown).items()
-        if number
-    )
+def _controls(shown: Sequence[Report], hidden: str) -> str:
+    toggles = ""
+    for status, number in counts(shown).items():
+        slug, sign = _LOOKS[status]
+        toggles += (
+            f'<label class="toggle {slug}"><input type="checkbox" checked value="{slug}">'
+            f"<span>{sign} {status} <b>{number:,}</b></span></label>"
+            if number
+            else ""
+        )
     return (
-        f'<div class="controls" role="search"{_hidden(shown)}>'
+        f'<div class="controls" role="search"{hidden}>'
         '<input id="filter" type="search" autocomplete="off" spellcheck="false" '
         'placeholder="Filter: class, type, level, rule, cause" aria-label="Filter the models">'
         f'<div class="toggles" role="group" aria-label="Results shown">{toggles}</div>'
@@ -217,9 +207,10 @@ def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
         _model(report, modes, levels, detail(report, plots.get(at, [])), is_open=alone)
         for at, report in enumerate(shown)
     )
+    tip = ' title="the share of the possible memory saving, in the mode that saves least"'
     sortable = "".join(
-        f'<button type="button" data-sort="{key}" class="{key}"{_TIPS.get(key, "")}>{name}</button>'
-        for key, name in (("name", "class"), ("type", "model type"), ("saved", "saved"))
+        f'<button type="button" data-sort="{key}" class="{key}"{extra}>{name}</button>'
+        for key, name, extra in (("name", "class", ""), ("type", "model type", ""), ("saved", "saved", tip))
     )
     titles = "".join(f'<span title="{LEVEL_TITLES[level]}">{level}</span>' for level in levels)
     groups = "".join(f'<div class="group"><b>{mode}</b><div class="levels">{titles}</div></div>' for mode in modes)
@@ -230,11 +221,8 @@ def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
     )
 
 
-_TIPS = {"saved": ' title="the share of the possible memory saving, in the mode that saves least"'}
-
-
 def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], inside: str, *, is_open: bool) -> str:
-    """One row and what unfolds from it. The cells are visual; screen readers get a sentence."""
+    """Render one row and what unfolds from it. The cells are visual; screen readers get a sentence."""
     by_mode = {run.mode: run for run in report.modes}
     if report.modes:
         cells = "".join(
@@ -249,15 +237,15 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
     spoken = f", {report.status}{f' in {failures}' if failures else ''}"
     saved = least_saved(report)
     variant = f" <em>{escape(report.variant)}</em>" if report.variant else ""
-    badge = f' <b class="badge {_REPAIR_SLUGS[report.repair.status]}">{then}</b>' if report.repair else ""
+    badge = f' <b class="badge {_LOOKS[report.repair.status][0]}">{then}</b>' if report.repair else ""
     about = [report.label, report.model_type, report.status, failures, then]
-    find = " ".join([*about, *rules_of(report), *_cause_words(report)])
-    slug = _SLUGS[report.status]
+    find = " ".join([*about, *rules_of(report), *(cause.text for cause in causes([report]))])
+    slug, sign = _LOOKS[report.status]
     return (
         f'<details class="model {slug}" data-status="{slug}" data-name="{escape(report.label.lower())}" '
         f'data-type="{escape(report.model_type.lower())}" data-saved="{"" if saved is None else f"{saved:.4f}"}" '
         f'data-find="{escape(find.lower())}"{" open" if is_open else ""}><summary class="row">'
-        f'<span class="name"><i class="sign" aria-hidden="true">{_STATUS_SIGNS[report.status]}</i>'
+        f'<span class="name"><i class="sign" aria-hidden="true">{sign}</i>'
         f'{escape(report.model)}{variant}<span class="spoken">{escape(spoken)}</span>{badge}</span>'
         f'<span class="type">{escape(report.model_type)}</span><span class="saved">{percent(saved)}</span>{cells}'
         f"</summary>{inside}</details>"
@@ -269,10 +257,6 @@ def _cell(run: ModeReport | None, level: Level) -> str:
         return "<i></i>"
     cell = run.cell(level)
     return f'<i class="cell {cell}" title="{run.mode}, {level}: {cell}">{SIGNS[cell]}</i>'
-
-
-def _cause_words(report: Report) -> list[str]:
-    return [cause.text for cause in causes([report])]
 
 
 def _legend(shown: Sequence[Report]) -> str:

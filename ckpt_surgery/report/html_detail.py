@@ -26,14 +26,14 @@ _WORST = 10
 
 
 def detail(report: Report, plots: Sequence[Plot]) -> str:
-    """Facts, faults, levels, skips, cost, plots, and the tables of blocks and of the worst gradients.
+    """Render facts, faults, levels, skips, cost, plots, and the tables of blocks and of the worst gradients.
 
     If `wrap_blocks` was tried, the same follows for its result; the plots show the model without it.
     """
     parts = [
         _facts(report),
         _said(report),
-        _side_by_side(_levels(report), _costs(report)),
+        f'<div class="pair">{pair}</div>' if (pair := _levels(report) + _costs(report)) else "",
         _policies(report),
         _figures(plots),
         _blocks(report),
@@ -47,13 +47,20 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
 
 
 def _said(report: Report) -> str:
-    """What is said in sentences: the problem, faults, refusals and skipped levels."""
+    """Give what is said in sentences: the problem, faults, refusals and skipped levels."""
     problem = f'<p class="problem">{coded(report.problem)}</p>' if report.problem else ""
-    return f"{problem}{_faults(report)}{_skips(report)}"
+    faults = "".join(_fault(modes, fault) for modes, fault in report.merged_faults)
+    faults += "".join(
+        f'<li><p class="where">{mode} \u203a refused</p><p>{coded(sentence)}</p></li>'
+        for mode, sentence in report.refusals
+    )
+    skips = "".join(f"<li>{' and '.join(modes)}: {coded(str(skip))}</li>" for modes, skip in report.merged_skips)
+    faults = f'<ul class="faults">{faults}</ul>' if faults else ""
+    return problem + faults + (f'<ul class="skips">{skips}</ul>' if skips else "")
 
 
 def coded(text: str) -> str:
-    """Escaped text, with what is between backticks as code."""
+    """Escape text, with what is between backticks as code."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
@@ -63,7 +70,7 @@ def coded(text: str) -> str:
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", kind: str = "", open_: bool = True
 ) -> str:
-    """A table of HTML cells; unless `open_`, it is folded under its caption."""
+    """Render a table of HTML cells; unless `open_`, it is folded under its caption."""
     head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     titled = f"<caption>{caption}</caption>" if caption and open_ else ""
@@ -72,7 +79,7 @@ def table(
 
 
 def name_list(names: Sequence[str]) -> str:
-    """The names as code; if there are many, the first few with the rest folded."""
+    """Show names as code; if there are many, the first few with the rest folded."""
     shown = [f"<code>{escape(name)}</code>" for name in names[:_MOST_NAMES]]
     if len(names) > _MOST_NAMES:
         shown.append(f"and {len(names) - _MOST_NAMES:,} more")
@@ -84,7 +91,7 @@ def name_list(names: Sequence[str]) -> str:
 
 
 def rule_tag(rule: str) -> str:
-    """The code of a rule, with what the rule finds as its tooltip."""
+    """Show the code of a rule, with what the rule finds as its tooltip."""
     return f'<b class="rule" title="{escape(rule_summary(rule))}">{escape(rule)}</b>' if rule else ""
 
 
@@ -102,15 +109,6 @@ def _facts(report: Report) -> str:
     return f'<dl class="facts">{"".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts if v)}</dl>'
 
 
-def _faults(report: Report) -> str:
-    items = "".join(_fault(modes, fault) for modes, fault in report.merged_faults)
-    items += "".join(
-        f'<li><p class="where">{mode} \u203a refused</p><p>{coded(sentence)}</p></li>'
-        for mode, sentence in report.refusals
-    )
-    return f'<ul class="faults">{items}</ul>' if items else ""
-
-
 def _fault(modes: Sequence[Mode], fault: Fault) -> str:
     where = f"{' and '.join(modes)} \u203a {fault.level}"
     cause = f'<p class="cause">{coded(fault.cause)} {rule_tag(fault.rule)}</p>' if fault.cause or fault.rule else ""
@@ -121,24 +119,21 @@ def _fault(modes: Sequence[Mode], fault: Fault) -> str:
     )
 
 
-def _skips(report: Report) -> str:
-    items = [f"<li>{' and '.join(modes)}: {coded(str(skip))}</li>" for modes, skip in report.merged_skips]
-    return f'<ul class="skips">{"".join(items)}</ul>' if items else ""
-
-
 def _levels(report: Report) -> str:
     shown = report.columns()
     if not shown:
         return ""
-    rows = [
-        [f"{level}: {LEVEL_TITLES[level]}", *(_outcome(run.cell(level)) if run else "-" for _, run in shown)]
-        for level in LEVELS
-    ]
+    rows = []
+    for level in LEVELS:
+        cells = [run.cell(level) if run else None for _, run in shown]
+        words = [
+            f'<span class="cell {cell}" aria-hidden="true">{SIGNS[cell]}</span><span class="spoken">{cell}</span>'
+            if cell
+            else "-"
+            for cell in cells
+        ]
+        rows.append([f"{level}: {LEVEL_TITLES[level]}", *words])
     return table(["level", *(title for title, _ in shown)], rows, kind="levels")
-
-
-def _outcome(cell: Cell) -> str:
-    return f'<span class="cell {cell}" aria-hidden="true">{SIGNS[cell]}</span><span class="spoken">{cell}</span>'
 
 
 def _costs(report: Report) -> str:
@@ -156,7 +151,7 @@ def _costs(report: Report) -> str:
 
 
 def _policies(report: Report) -> str:
-    """What each name of `save` kept, and what the recomputes are spared for it."""
+    """Tabulate what each name of `save` kept, and what the recomputes are spared for it."""
     rows = []
     for title, run in report.columns(alone=True):
         for kept in run.kept_results if run else ():
@@ -166,10 +161,6 @@ def _policies(report: Report) -> str:
     header = ["mode", "save", "operators", "results kept", "bytes added", "work not done again"]
     caption = "Results that the blocks keep instead of recomputing them"
     return table(header, rows, caption=caption, kind="numbers") if rows else ""
-
-
-def _side_by_side(*parts: str) -> str:
-    return f'<div class="pair">{"".join(parts)}</div>' if any(parts) else ""
 
 
 def _figures(plots: Sequence[Plot]) -> str:
@@ -204,7 +195,7 @@ def _count(seen: int | None, expected: int) -> str:
 
 
 def _errors(report: Report) -> str:
-    """How the gradients of each mode compare, and the worst of them by their largest error."""
+    """Compare the gradients of each mode, and list the worst of them by their largest error."""
     by_mode = {run.mode: errors for run in report.modes if (errors := gradient_errors(run))}
     if not by_mode:
         return ""
@@ -212,7 +203,8 @@ def _errors(report: Report) -> str:
     worst: dict[str, float] = {}
     for errors in by_mode.values():
         for name, error in errors.items():
-            worst[name] = max(worst.get(name, 0.0), _badness(error))
+            badness = math.inf if error is None or not math.isfinite(error) else abs(error)
+            worst[name] = max(worst.get(name, 0.0), badness)
     off = sorted((name for name in worst if worst[name]), key=lambda name: -worst[name])
     if not off:
         return f"<p>Gradients, {said}.</p>"
@@ -225,13 +217,9 @@ def _errors(report: Report) -> str:
 
 
 def _compared(errors: Mapping[str, float | None]) -> str:
-    """How many gradients are equal, differ, or cannot be compared."""
+    """Count the gradients that are equal, differ, or cannot be compared."""
     values = list(errors.values())
     equal, alone = values.count(0), values.count(None)
     differ = len(values) - equal - alone
     parts = ((equal, "equal up to rounding"), (differ, "with a relative error"), (alone, "in one run only"))
     return ", ".join(f"{number:,} {what}" for number, what in parts if number)
-
-
-def _badness(error: float | None) -> float:
-    return math.inf if error is None or not math.isfinite(error) else abs(error)

@@ -14,7 +14,7 @@ JSON_SCHEMA_VERSION = 1
 
 
 def survey_json(reports: Sequence[Report], *, seconds: float | None = None) -> str:
-    """One object: how many classes came out how, and under `reports` exactly what each `Report.to_json` gives.
+    """Render one object: how many classes came out how, and under `reports` exactly what each `Report.to_json` gives.
 
     The reports keep their order. `unjudged` is the number of those with a level that could not be judged. `repairs`
     are the counts after `wrap_blocks`, null where that was not tried, and `seconds` is the wall-clock time of it all,

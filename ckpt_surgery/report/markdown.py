@@ -5,7 +5,7 @@ It holds no times, no folders and no random order: it changes only when results 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -26,18 +26,18 @@ from ckpt_surgery.report.summary import (
     why_no_verdict,
     with_skips,
 )
-from ckpt_surgery.text import code, folded, markdown_table, plural, prose
+from ckpt_surgery.text import code, folded, markdown_table, paragraphs, plural, prose
 
 _MEANING = {
-    "failed": "at least one mode does something else than the run without checkpointing",
+    "failed": "at least one mode differs from the run without checkpointing",
     "ok": "every mode that runs was measured and has no fault",
-    "skipped": "none of the modes that were asked for runs",
+    "skipped": "none of the requested modes runs",
     "unsupported": "the class does not claim gradient checkpointing",
     "not built": "no tiny model with a working step could be made",
 }
 _MEANING_AFTER: dict[RepairStatus, str] = {
-    "ok": "what runs is as the run without checkpointing",
-    "refused": "wrap_blocks refuses the model, or a call of it, with a sentence",
+    "ok": "what runs matches the run without checkpointing",
+    "refused": "wrap_blocks refuses the model, or a call of it, and says why",
     "failed": "something is still wrong",
     "not repaired": "there is nothing to compare with",
 }
@@ -45,29 +45,52 @@ _MOST_SUBJECTS = 3
 
 
 def survey_markdown(reports: Sequence[Report]) -> str:
-    """The page: counts, causes, every fault, and the classes that work, are unsupported or were not built.
+    """Render the page: counts, causes, every fault, and the classes that work, are unsupported or were not built.
 
     If `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
     """
-    after_surgery = [report.repaired for report, _ in repairs(reports)]
-    parts = [
-        _heading(reports),
-        _counts(reports),
-        _counts_after(reports),
-        _levels(reports),
-        _causes(of_status(reports, "failed")),
-        _faults("What is broken", of_status(reports, "failed")),
-        _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
-        _faults("What remains after wrap_blocks", after_surgery),
-        _refusals([(report.label, said) for report, repair in repairs(reports) for said in repair.refusals]),
-        _skips(with_skips(reports)),
-        _families("What works", of_status(reports, "ok")),
-        _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
-        _unrepaired([report.repaired for report, repair in repairs(reports) if repair.status == "not repaired"]),
-        _unbuilt(of_status(reports, "not built")),
-        _sources([report for report in reports if report.facts.source]),
+    repaired = repairs(reports)
+    failed, unsupported = of_status(reports, "failed"), of_status(reports, "unsupported")
+    levels = "; ".join(f"{level}: {LEVEL_TITLES[level]}" for level in measured(reports)[1])
+    counted = [[status, f"{number:,}", _MEANING[status]] for status, number in counts(reports).items()]
+    counted_after = [
+        [status, f"{number:,}", _MEANING_AFTER[status]] for status, number in repair_counts(reports).items()
     ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    refusals = [(report.label, sentence) for report, repair in repaired for sentence in repair.refusals]
+    unrepaired = [(report.label, repair.problem) for report, repair in repaired if repair.status == "not repaired"]
+    unbuilt = [(report.label, why_no_verdict(report)) for report in of_status(reports, "not built")]
+    return (
+        paragraphs(
+            _heading(reports),
+            markdown_table(["result", "classes", "meaning"], [*counted, ["all", f"{len(reports):,}", ""]]),
+            markdown_table(["after wrap_blocks", "classes", "meaning"], counted_after) if counted_after else "",
+            f"Levels: {levels}." if levels else "",
+            _section(
+                "Causes",
+                ["rule", "cause", "classes"],
+                [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(failed)],
+            ),
+            _faults("What is broken", failed),
+            _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
+            _faults("What remains after wrap_blocks", [report.repaired for report, _ in repaired]),
+            _section("What wrap_blocks refuses", ["class", "reason"], _reasons(refusals)),
+            _section("What could not be judged", ["class", "mode", "level", "reason"], _skips(with_skips(reports))),
+            _families("What works", of_status(reports, "ok")),
+            _families("What claims no checkpointing", [report for report in unsupported if not report.faults]),
+            _section("What wrap_blocks does not repair", ["class", "reason"], _reasons(unrepaired), len(unrepaired)),
+            _section("What could not be built", ["class", "reason"], _reasons(unbuilt)),
+            _section(
+                "What came with its own code",
+                ["class", "file"],
+                sorted(
+                    [code(report.label), code("/".join(Path(report.facts.source).parts[-2:]))]
+                    for report in reports
+                    if report.facts.source
+                ),
+            ),
+        )
+        + "\n"
+    )
 
 
 def _heading(reports: Sequence[Report]) -> str:
@@ -84,25 +107,12 @@ def _heading(reports: Sequence[Report]) -> str:
     )
 
 
-def _counts(reports: Sequence[Report]) -> str:
-    rows = [[status, f"{number:,}", _MEANING[status]] for status, number in counts(reports).items()]
-    return markdown_table(["result", "classes", "meaning"], [*rows, ["all", f"{len(reports):,}", ""]])
-
-
-def _counts_after(reports: Sequence[Report]) -> str:
-    rows = [[status, f"{number:,}", _MEANING_AFTER[status]] for status, number in repair_counts(reports).items()]
-    return markdown_table(["after wrap_blocks", "classes", "meaning"], rows) if rows else ""
-
-
-def _levels(reports: Sequence[Report]) -> str:
-    levels = measured(reports)[1]
-    named = "; ".join(f"{level}: {LEVEL_TITLES[level]}" for level in levels)
-    return f"Levels: {named}." if named else ""
-
-
-def _causes(failed: Sequence[Report]) -> str:
-    rows = [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(failed)]
-    return "## Causes\n\n" + markdown_table(["rule", "cause", "classes"], rows) if rows else ""
+def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], classes: int = 0) -> str:
+    """Put a table below its title, folded under the number of `classes` if it is given; empty without rows."""
+    if not rows:
+        return ""
+    table = markdown_table(header, rows)
+    return f"## {title}\n\n{folded(plural(classes, 'class', 'classes'), table) if classes else table}"
 
 
 def _faults(title: str, failed: Sequence[Report]) -> str:
@@ -113,28 +123,8 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
             row = [code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
             rows.append([*row, _text(after(report))] if with_repairs else row)
-    if not rows:
-        return ""
     header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if with_repairs else [])]
-    return f"## {title}\n\n" + markdown_table(header, rows)
-
-
-def _refusals(said: Sequence[tuple[str, str]]) -> str:
-    """The classes that `wrap_blocks` refuses, or a call of them, with its sentence."""
-    rows = [[code(label), _text(sentence)] for label, sentence in said]
-    return "## What wrap_blocks refuses\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
-
-
-def _skips(reports: Sequence[Report]) -> str:
-    """The levels that were not judged, and why."""
-    rows = [
-        [code(report.label), " ".join(modes), " ".join(skip.levels), _text(skip.reason)]
-        for report in reports
-        for modes, skip in replace(report, modes=tuple(mode for mode in report.modes if not mode.wrong)).merged_skips
-    ]
-    return (
-        "## What could not be judged\n\n" + markdown_table(["class", "mode", "level", "reason"], rows) if rows else ""
-    )
+    return _section(title, header, rows)
 
 
 def _what(fault: Fault) -> str:
@@ -144,42 +134,29 @@ def _what(fault: Fault) -> str:
     return f"{where}expected {_text(fault.expected)}, saw {_text(fault.seen)}"
 
 
+def _skips(reports: Sequence[Report]) -> list[list[str]]:
+    """List the levels that were not judged in modes where nothing is wrong, and why."""
+    return [
+        [code(report.label), " ".join(modes), " ".join(skip.levels), _text(skip.reason)]
+        for report in reports
+        for modes, skip in replace(report, modes=tuple(mode for mode in report.modes if not mode.wrong)).merged_skips
+    ]
+
+
 def _families(title: str, reports: Sequence[Report]) -> str:
-    """The classes by model type, folded because the list is long."""
-    if not reports:
-        return ""
+    """List the classes by model type, folded because there are many."""
     by_type = sorted(reports, key=lambda r: (r.model_type, r.label.casefold(), r.label))
     rows = [
         [code(model_type) if model_type else "", " ".join(code(report.label) for report in group)]
         for model_type, group in groupby(by_type, key=lambda r: r.model_type)
     ]
-    return f"## {title}\n\n" + _classes_folded(reports, markdown_table(["model type", "classes"], rows))
+    return _section(title, ["model type", "classes"], rows, len(reports))
 
 
-def _unrepaired(reports: Sequence[Report]) -> str:
-    """The classes with their reasons, folded."""
-    if not reports:
-        return ""
-    rows = [[code(report.label), _text(report.problem)] for report in reports]
-    table = markdown_table(["class", "reason"], rows)
-    return "## What wrap_blocks does not repair\n\n" + _classes_folded(reports, table)
-
-
-def _classes_folded(reports: Sequence[Report], rows: str) -> str:
-    return folded(plural(len(reports), "class", "classes"), rows)
-
-
-def _unbuilt(reports: Sequence[Report]) -> str:
-    rows = [[code(report.label), _text(why_no_verdict(report))] for report in reports]
-    return "## What could not be built\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
-
-
-def _sources(reports: Sequence[Report]) -> str:
-    """The classes that are not of transformers, with the last folder and the name of their file."""
-    rows = sorted([code(report.label), code("/".join(Path(report.facts.source).parts[-2:]))] for report in reports)
-    return "## What came with its own code\n\n" + markdown_table(["class", "file"], rows) if rows else ""
+def _reasons(said: Iterable[tuple[str, str]]) -> list[list[str]]:
+    return [[code(label), _text(sentence)] for label, sentence in said]
 
 
 def _text(text: str) -> str:
-    """A sentence without what depends on the machine."""
+    """Escape a sentence, without what depends on the machine."""
     return prose(portable(text))

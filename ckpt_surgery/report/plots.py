@@ -24,7 +24,7 @@ from ckpt_surgery.report.figure import (
     svg_of,
     whole_numbers,
 )
-from ckpt_surgery.report.summary import BlockRow, block_rows, error_text, gradient_errors
+from ckpt_surgery.report.summary import block_rows, error_text, gradient_errors
 from ckpt_surgery.text import plural, size, size_unit
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Plot:
 
 
 def plots_of(report: Report, *, key: str) -> list[Plot]:
-    """The plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
+    """Draw the plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
 
     `key`, unique in the page, makes the ids in the drawings unique. The same report and key give the same text.
 
@@ -60,7 +60,7 @@ def plots_of(report: Report, *, key: str) -> list[Plot]:
 
 
 def _bytes_plot(report: Report, key: str) -> Plot | None:
-    """Bytes held over operators run, for the reference and every mode, with the begin of each backward."""
+    """Draw the bytes held over operators run, for the reference and every mode, with the start of each backward."""
     lines: list[tuple[str, Timeline, str, Any]] = []
     if report.reference and report.reference.points:
         lines.append(("without", report.reference, MUTED, "-"))
@@ -100,12 +100,13 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
 
 
 def _blocks_plot(report: Report, key: str) -> Plot | None:
-    """A bar of recomputes for each block and mode, with a mark where it should end."""
+    """Draw a bar of recomputes for each block and mode, with a mark where it should end."""
     rows = block_rows(report, _MOST_ROWS)[: 2 * _MOST_ROWS]
-    modes = [run.mode for run in report.modes if run.blocks]
     if not rows:
         return None
-    figure, axes = axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=_label_room(rows))
+    modes = [run.mode for run in report.modes if run.blocks]
+    labels = [_short(row.name if row.blocks == 1 else f"{row.name} ({row.blocks})") for row in rows]
+    figure, axes = axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=0.2 + 0.063 * max(map(len, labels)))
     tall = 0.72 / len(modes)
     for at, mode in enumerate(modes):
         offset = (at - (len(modes) - 1) / 2) * tall
@@ -117,7 +118,7 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
                 axes.text(count, y - 0.02, f" \u2715 {count}", va="center_baseline", color=FAILED, fontsize=8)
     ends = [row.reference for row in rows]
     axes.vlines(ends, [y - 0.44 for y in range(len(rows))], [y + 0.44 for y in range(len(rows))], color=INK, lw=1.6)
-    axes.set_yticks(range(len(rows)), [_short(_row_label(row)) for row in rows])
+    axes.set_yticks(range(len(rows)), labels)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, max(*ends, *(count for row in rows for _, count in row.recomputed)) * 1.15 + 0.25)
@@ -134,7 +135,7 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
 
 
 def _errors_plot(report: Report, key: str) -> Plot | None:
-    """A mark for each parameter and mode on a logarithmic scale, with rows for equal and for not finite errors."""
+    """Draw a mark for each parameter and mode on a logarithmic scale; equal and not finite errors have rows."""
     by_run = [(run, of_run) for run in report.modes if (of_run := gradient_errors(run))]
     errors = [error for _, of_run in by_run for error in of_run.values()]
     if not any(error != 0 for error in errors):
@@ -170,7 +171,7 @@ def _errors_plot(report: Report, key: str) -> Plot | None:
 def _points(
     axes: Axes, run: ModeReport, errors: Mapping[str, float | None], place: Mapping[str, int], ends: tuple[int, int]
 ) -> dict[str, list[str]]:
-    """The marks of one mode, faults apart, and the tooltip of each mark by the gid of its line."""
+    """Draw the marks of one mode, faults apart; return the tooltip of each mark by the gid of its line."""
     wrong = {name for fault in run.faults if fault.level in ("set", "values") for name in fault.subjects}
     marker = _of_mode(_MARKERS, run.mode)
     looks: tuple[tuple[str, Set[str], dict[str, Any]], ...] = (
@@ -199,7 +200,7 @@ def _of_mode(choices: Sequence[Any], mode: Mode) -> Any:
 
 
 def _thinned(names: Sequence[str], errors: Mapping[str, float | None]) -> Sequence[str]:
-    """At most `_MOST_POINTS` names: of each few neighbours the one with the largest error."""
+    """Choose at most `_MOST_POINTS` names: of each few neighbours the one with the largest error."""
     few = max(1, -(-len(names) // _MOST_POINTS))
     height = {name: _height(errors[name], -400, 400) for name in names}
     return [max(names[at : at + few], key=height.__getitem__) for at in range(0, len(names), few)]
@@ -213,15 +214,6 @@ def _height(error: float | None, low: int, high: int) -> float:
     return math.log10(abs(error)) if math.isfinite(error) else high
 
 
-def _row_label(row: BlockRow) -> str:
-    return row.name if row.blocks == 1 else f"{row.name} ({row.blocks})"
-
-
 def _short(text: str, most: int = 26) -> str:
-    """`text` without its middle if it is long: the end of a name says most."""
+    """Cut the middle of a long text: the end of a name says most."""
     return text if len(text) <= most else f"{text[: most // 3]}\u2026{text[-(most - most // 3 - 1) :]}"
-
-
-def _label_room(rows: Sequence[BlockRow]) -> float:
-    """Inches that the longest label takes."""
-    return 0.2 + 0.063 * max(len(_short(_row_label(row))) for row in rows)

@@ -57,17 +57,17 @@ class BlockRow:
 
 
 def ordered(reports: Iterable[Report]) -> list[Report]:
-    """Failures first, then by class."""
+    """Sort reports: failures first, then by class."""
     return sorted(reports, key=lambda r: (STATUSES.index(r.status), r.label.casefold(), r.label, r.model_type))
 
 
 def of_status(reports: Iterable[Report], status: Status) -> list[Report]:
-    """The reports of one status, by class."""
+    """Return the reports of one status, by class."""
     return ordered(report for report in reports if report.status == status)
 
 
 def unclaimed(reports: Iterable[Report]) -> list[Report]:
-    """The reports of classes that claim no support for checkpointing and would fail with it."""
+    """Return the reports of classes that claim no support for checkpointing and would fail with it."""
     return [report for report in of_status(reports, "unsupported") if report.faults]
 
 
@@ -77,19 +77,19 @@ def with_skips(reports: Iterable[Report]) -> list[Report]:
 
 
 def counts(reports: Iterable[Report]) -> dict[Status, int]:
-    """How many reports have each status, zeros included."""
+    """Count the reports of each status, zeros included."""
     statuses = [report.status for report in reports]
     return {status: statuses.count(status) for status in STATUSES}
 
 
 def repair_counts(reports: Iterable[Report]) -> dict[RepairStatus, int]:
-    """How many reports have each status after `wrap_blocks`, zeros included; empty if it was not tried."""
+    """Count the reports of each status after `wrap_blocks`, zeros included; empty if it was not tried."""
     statuses = [report.repair.status for report in reports if report.repair]
     return {status: statuses.count(status) for status in REPAIR_STATUSES} if statuses else {}
 
 
 def repairs(reports: Iterable[Report]) -> list[tuple[Report, Repair]]:
-    """The reports with their repairs, by class, for those on which `wrap_blocks` was tried."""
+    """Return the reports with their repairs, by class, for those on which `wrap_blocks` was tried."""
     return [(report, report.repair) for report in ordered(reports) if report.repair]
 
 
@@ -105,25 +105,18 @@ def broken_after(reports: Iterable[Report]) -> list[Report]:
     return [
         report
         for report, repair in repairs(reports)
-        if not _wrong(report) and (repair.status == "failed" or (repair.status == "refused" and _right(report)))
+        if not any(mode.wrong for mode in report.modes)
+        and (repair.status == "failed" or (repair.status == "refused" and any(mode.ok for mode in report.modes)))
     ]
 
 
 def worth_telling(report: Report) -> bool:
-    """Whether something is wrong, before or after `wrap_blocks`."""
-    return _wrong(report) or bool(broken_after([report]))
-
-
-def _right(report: Report) -> bool:
-    return any(mode.ok for mode in report.modes)
-
-
-def _wrong(report: Report) -> bool:
-    return any(mode.wrong for mode in report.modes)
+    """Tell whether something is wrong, before or after `wrap_blocks`."""
+    return any(mode.wrong for mode in report.modes) or bool(broken_after([report]))
 
 
 def versions_of(reports: Iterable[Report]) -> dict[str, str]:
-    """The versions in the reports by package, listed if there are several."""
+    """Return the versions in the reports by package, listed if there are several."""
     versions: dict[str, set[str]] = {}
     for report in reports:
         for package, version in report.versions.items():
@@ -144,19 +137,19 @@ def after(report: Report) -> str:
 
 
 def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
-    """The levels that failed in one mode, in their order."""
+    """Return the levels that failed in one mode, in their order."""
     return tuple(level for level in LEVELS if mode.outcome(level) == "failed")
 
 
 def measured(reports: Sequence[Report]) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
-    """The modes of any report, and the levels that any mode decided."""
+    """Return the modes of any report, and the levels that any mode decided."""
     runs = [mode for report in reports for mode in (*report.modes, *(report.repair.modes if report.repair else ()))]
     modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
     return modes, tuple(level for level in LEVELS if any(run.outcome(level) != "skipped" for run in runs))
 
 
 def causes(reports: Iterable[Report]) -> list[Cause]:
-    """Why models fail, the most frequent first.
+    """List why models fail, the most frequent first.
 
     Faults with a rule are counted under it, others under their own cause with "a block" for the names of block
     classes, and where that is not known either under what they break. A class counts once for each of its causes.
@@ -179,35 +172,29 @@ def rule_summary(code: str) -> str:
 
 
 def why_no_verdict(report: Report) -> str:
-    """Why a model has no verdict, as a sentence."""
+    """Say why a model has no verdict."""
     return report.problem or "no mode was run"
 
 
-def repair_tally(reports: Iterable[Report]) -> str:
-    """How many reports have which status after `wrap_blocks`, as a clause; empty if it was not tried."""
-    tally = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
-    return f"after wrap_blocks: {', '.join(tally)}" if tally else ""
-
-
 def more_causes(causes: Sequence[Cause]) -> str:
-    """How many causes there are beyond the first `MOST_CAUSES`, as a clause; empty if there are none."""
+    """Count the causes beyond the first `MOST_CAUSES`, as a clause; empty if there are none."""
     more = len(causes) - MOST_CAUSES
     return f"and {plural(more, 'more cause')}" if more > 0 else ""
 
 
 def rules_of(report: Report) -> list[str]:
-    """The codes of the rules behind a report's faults."""
+    """Return the codes of the rules behind a report's faults."""
     return sorted({fault.rule for _mode, fault in report.faults if fault.rule})
 
 
 def least_saved(report: Report) -> float | None:
-    """The share saved in the mode that saves least; None if no mode has one."""
+    """Return the share saved in the mode that saves least; None if no mode has one."""
     shares = (mode.cost.saved_share for mode in report.modes if mode.cost)
     return min((share for share in shares if share is not None), default=None)
 
 
 def gradient_errors(run: ModeReport) -> dict[str, float | None]:
-    """The relative error of every gradient of one mode; None for a gradient that only one of the two runs has.
+    """Return the relative error of every gradient of one mode; None where only one of the two runs has the gradient.
 
     0 means no difference above the noise floor of `compare`, not equality bit for bit.
     """
@@ -216,20 +203,20 @@ def gradient_errors(run: ModeReport) -> dict[str, float | None]:
 
 
 def error_text(error: float | None) -> str:
-    """A relative error in words or figures."""
+    """Say a relative error in words or figures."""
     if error is None:
         return "in one run only"
     return "equal" if error == 0 else f"{error:.1e}" if abs(error) < float("inf") else "not finite"
 
 
 def portable(text: str) -> str:
-    """`text` without what depends on the machine: folders before a file name, and addresses."""
+    """Remove from a text what depends on the machine: folders before a file name, and addresses."""
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
     return re.sub(r"(?<![\w.:/<-])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}", lambda m: re.split(r"[\\/]", m[0])[-1], text)
 
 
 def block_rows(report: Report, most: int = 0) -> list[BlockRow]:
-    """The blocks with their recomputes; if there are more than `most`, equal neighbours share a row."""
+    """List the blocks with their recomputes; if there are more than `most`, equal neighbours share a row."""
     blocks: dict[str, dict[Mode, BlockCount]] = {}
     for mode in report.modes:
         for block in mode.blocks:
@@ -238,14 +225,10 @@ def block_rows(report: Report, most: int = 0) -> list[BlockRow]:
     if len(single) <= most:
         return single
     rows = []
-    for _, group in groupby(blocks.items(), key=lambda item: _alike(_row([""], item[1]))):
+    for _, group in groupby(blocks.items(), key=lambda item: _row([""], item[1])):
         alike = list(group)
         rows.append(_row([name for name, _ in alike], alike[0][1]))
     return rows
-
-
-def _alike(row: BlockRow) -> tuple[object, ...]:
-    return row.kind, row.reference, row.recomputed
 
 
 def _row(names: Sequence[str], by_mode: dict[Mode, BlockCount]) -> BlockRow:
@@ -255,7 +238,7 @@ def _row(names: Sequence[str], by_mode: dict[Mode, BlockCount]) -> BlockRow:
 
 
 def _span(names: Sequence[str]) -> str:
-    """One name for all: the first, and the last without the prefix that both share."""
+    """Name several blocks: the first, and the last without the prefix that both share."""
     if len(names) == 1:
         return names[0]
     first, last = names[0].split("."), names[-1].split(".")

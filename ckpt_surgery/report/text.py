@@ -17,7 +17,7 @@ from ckpt_surgery.report.summary import (
     measured,
     more_causes,
     of_status,
-    repair_tally,
+    repair_counts,
     rules_of,
     unclaimed,
     verdict,
@@ -43,13 +43,13 @@ def survey_lines(
     show_unbuilt: bool = False,
     hint: bool = True,
 ) -> list[str]:
-    """`survey_tables` and below them `survey_summary`, which mentions --show-unbuilt if `hint` is set."""
+    """Return `survey_tables` and below them `survey_summary`, which mentions --show-unbuilt if `hint` is set."""
     tables = survey_tables(reports, width=width, show_unbuilt=show_unbuilt)
     return tables + survey_summary(reports, width=width, seconds=seconds, hint=hint and not show_unbuilt)
 
 
 def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool = False) -> list[str]:
-    """What failed, in which modes and levels, and why; with `show_unbuilt`, also why models were not built."""
+    """Tabulate what failed, where and why; with `show_unbuilt`, also say why models were not built."""
     failed = of_status(reports, "failed")
     lines = _failed_lines("Failed", failed, width) + _cause_lines(failed, width)
     lines += _failed_lines("Claim no support, and would fail", unclaimed(reports), width)
@@ -66,23 +66,22 @@ def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool =
 def survey_summary(
     reports: Sequence[Report], *, width: int, seconds: float | None = None, hint: bool = True
 ) -> list[str]:
-    """How many models have each status; `hint` mentions the option that shows why some were not built."""
+    """Count the models of each status; `hint` mentions the option that shows why some were not built."""
     tally = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
     took = "" if seconds is None else f" in {_duration(seconds)}"
     counted = f": {', '.join(tally)}" if tally else ""
-    repaired = f"; {clause}" if (clause := repair_tally(reports)) else ""
+    after_surgery = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
+    repaired = f"; after wrap_blocks: {', '.join(after_surgery)}" if after_surgery else ""
     skipped = len(with_skips(reports))
     unjudged = f"; {plural(skipped, 'class', 'classes')} with a level that could not be judged" if skipped else ""
-    hidden = (
-        " The reasons why some were not built: --show-unbuilt." if hint and of_status(reports, "not built") else ""
-    )
+    hidden = " --show-unbuilt says why some were not built." if hint and of_status(reports, "not built") else ""
     return wrapped(
         f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{unjudged}{repaired}.{hidden}", width
     )
 
 
 def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]:
-    """One row for each class; a class too long for its column has a line of its own."""
+    """Give each class a row; one too long for its column has a line to itself."""
     if not failed:
         return []
     modes, _ = measured(failed)

@@ -53,7 +53,7 @@ def without_known(
         update: whether to write the file again; what it has of other places and codes stays.
 
     Raises:
-        OptionError: the file cannot be read or written, or is no baseline.
+        OptionError: the file cannot be read or written, or is not a baseline.
     """
     keyed = [(finding, _known(finding, file)) for finding in result.findings]
     now = Counter(known for _, known in keyed)
@@ -68,7 +68,7 @@ def without_known(
     }
     if new or update:
         _write(file, now | Counter(elsewhere))
-        note = f"written with {plural(now.total(), 'finding')} of now: from the next run on, only others are reported"
+        note = f"written with {plural(now.total(), 'finding')}: from the next run on, only others are reported"
         return replace(result, findings=(), notes=(*result.notes, Note(str(file), note)))
     left = before.copy()
     findings: list[Finding] = []
@@ -81,7 +81,7 @@ def without_known(
     said = (
         [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(keyed) - len(findings)) else []
     )
-    said += [f"{gone} of it gone: write it anew with --update-baseline"] if gone else []
+    said += [f"{gone} of its findings gone: rewrite it with --update-baseline"] if gone else []
     notes = (Note(str(file), "; ".join(said)),) if said else ()
     return replace(result, findings=tuple(findings), notes=(*result.notes, *notes))
 
@@ -119,7 +119,7 @@ def _read(file: Path) -> Counter[Known]:
     except OSError as error:
         raise OptionError(f"the baseline {file} cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise OptionError(f"{file} is no baseline: name another file, or remove it to have one written") from None
+        raise OptionError(f"{file} is not a baseline: name another file, or remove it and one is written") from None
 
 
 def _write(file: Path, findings: Counter[Known]) -> None:

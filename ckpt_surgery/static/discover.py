@@ -186,7 +186,7 @@ def discover(
             if not (above and error.errno == errno.ELOOP):
                 problems.append(_unreadable(path, error))
         except ValueError:
-            problems.append(Problem(path, "is no path: it contains a NUL character"))
+            problems.append(Problem(path, "is not a path: it contains a NUL character"))
     return files, problems
 
 

@@ -31,7 +31,7 @@ def python_of(notebook: str) -> str:
         cells = json.loads(notebook)["cells"]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (KeyError, TypeError, ValueError):
-        raise ValueError("is no notebook of format 4") from None
+        raise ValueError("is not a notebook of format 4") from None
     return "".join(
         f"{_TITLE} {number}\n{_python_of_cell(source, number)}\n" for number, source in enumerate(sources, 1)
     )

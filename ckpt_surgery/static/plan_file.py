@@ -25,7 +25,7 @@ def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
     calls = _section(text.splitlines(), "calls")
     if calls is None or any(name not in FUNCTIONS for name in calls):
         raise OptionError(
-            f"{path} is no plan: `fit --write` and `plan --yaml` write one, with calls of {listed(FUNCTIONS)}"
+            f"{path} is not a plan: `fit --write` and `plan --yaml` write one, with calls of {listed(FUNCTIONS)}"
         )
     return calls
 

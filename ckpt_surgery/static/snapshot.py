@@ -85,7 +85,8 @@ class Snapshot:
 
     def findings(self, context: RuleContext) -> list[Finding]:
         """Return what the selected rules find, sorted by place. An error in one of them is raised."""
-        return _sorted(finding for rule in RULES if rule.code in context.selected for finding in rule.find(context))
+        found = (finding for rule in RULES if rule.code in context.selected for finding in rule.find(context))
+        return sorted(found, key=lambda finding: finding.sort_key)
 
     def findings_and_bugs(
         self, selected: Collection[str], include_unsupported: bool, named: Collection[str] = ()
@@ -107,7 +108,7 @@ class Snapshot:
                     if not path or len(failed) == _MOST_FAILURES:
                         break
                     failed.append(path)
-        return _sorted(findings), bugs
+        return sorted(findings, key=lambda finding: finding.sort_key), bugs
 
     def _place_of(self, error: Exception, failed: Collection[str]) -> str:
         """Find the checked file that a failed rule was at, by the variables on its way there; empty if not seen.
@@ -206,10 +207,6 @@ def take_snapshot(
     looked_at = {source.path for source in parsed}
     unparsed = {source.path: source for source in sources if source.path not in looked_at}
     return Snapshot(files, cache, unparsed, notes=tuple(notes)), problems
-
-
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: finding.sort_key)
 
 
 def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -> frozenset[str]:

@@ -16,10 +16,9 @@ from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, Level, Mode, Repai
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.survey.examination import EXAMINATION
 from ckpt_surgery.survey.job import SurveyJob
-from ckpt_surgery.survey.options import SurveyOptions, checked_timeout, part_of
 from ckpt_surgery.survey.resume import ResumeFile
 from ckpt_surgery.survey.scheduler import Scheduler
-from ckpt_surgery.survey.target import SurveyTarget
+from ckpt_surgery.survey.target import SurveyOptions, SurveyTarget, checked_timeout, part_of
 from ckpt_surgery.survey.worker_pool import WorkerPool
 
 SurveyProgress = Callable[[str, int, int], None]
@@ -79,15 +78,21 @@ def survey(
             file = stack.enter_context(ResumeFile(resume, settings, timeout))
             reports = {job.index: report for job in jobs if (report := file.report(job.target)) is not None}
 
+        def show() -> None:
+            if progress is not None:
+                counts = Counter(report.status for report in reports.values())
+                words = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]
+                progress(", ".join(words), len(reports), len(jobs))
+
         def finished(job: SurveyJob) -> None:
             report = job.report()
             report = report if report.versions else replace(report, versions=versions)
             reports[job.index] = report
             if file is not None:
                 file.add(job.target, report, files=job.files, stopped_after=job.stopped_after)
-            _show(progress, reports, len(jobs))
+            show()
 
-        _show(progress, reports, len(jobs))
+        show()
         left = [job for job in jobs if job.index not in reports]
         if left:
             pool = pool or stack.enter_context(WorkerPool())
@@ -98,10 +103,3 @@ def survey(
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _show(progress: SurveyProgress | None, reports: dict[int, Report], total: int) -> None:
-    if progress is not None:
-        counts = Counter(report.status for report in reports.values())
-        words = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]
-        progress(", ".join(words), len(reports), total)

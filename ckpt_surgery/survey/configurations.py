@@ -111,5 +111,5 @@ def _check_reference(file: Path, reference: object) -> None:
         where = "code of another repository, and nothing is ever downloaded: put that code into the folder"
         raise TargetError(f"{file}: `auto_map` names {reference}, {where}, and name it without `--`")
     if not name or not (file.parent / f"{module}.py").is_file():
-        missing = f"there is no {module}.py beside it" if module else "that is no `module.Class`"
+        missing = f"there is no {module}.py beside it" if module else "that is not a `module.Class`"
         raise TargetError(f"{file}: `auto_map` names {reference}, but {missing}: add the file, or correct the entry")

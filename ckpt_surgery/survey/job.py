@@ -10,8 +10,7 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import SURGERY_MODE, Fault, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Phase, PhaseKind
 from ckpt_surgery.survey.examination import broken_mode, empty_report, has_model
-from ckpt_surgery.survey.options import SurveyOptions
-from ckpt_surgery.survey.target import SurveyTarget
+from ckpt_surgery.survey.target import SurveyOptions, SurveyTarget
 from ckpt_surgery.survey.worker_exit import WorkerExit
 
 
@@ -81,12 +80,13 @@ class SurveyJob:
 
     def lose_worker(self, worker_exit: WorkerExit, seconds: float) -> None:
         """Record that the worker was lost `seconds` into its phase: a fault of the mode, or why nothing was run."""
+        unfinished = FaultKind.BACKWARD_UNFINISHED if worker_exit.in_backward else FaultKind.STEP_UNFINISHED
         match self.phase:
             case Phase(PhaseKind.MODE, mode) if mode is not None:
-                run = self._broken(mode, _unfinished(worker_exit), worker_exit)
+                run = self._broken(mode, unfinished, worker_exit)
                 self.modes[mode] = replace(run, seconds=seconds)
             case Phase(PhaseKind.MODE_AFTER, mode) if mode is not None:
-                run = self._broken(mode, _unfinished(worker_exit), worker_exit)
+                run = self._broken(mode, unfinished, worker_exit)
                 self.add_repair(Repair((replace(run, seconds=seconds),)))
             case Phase(PhaseKind.SURGERY):
                 self._fail_after(FaultKind.SURGERY_UNFINISHED, worker_exit)
@@ -110,7 +110,3 @@ class SurveyJob:
 
     def _without_verdict(self, problem: str) -> Report:
         return replace(empty_report(self.target), problem=problem)
-
-
-def _unfinished(worker_exit: WorkerExit) -> FaultKind:
-    return FaultKind.BACKWARD_UNFINISHED if worker_exit.in_backward else FaultKind.STEP_UNFINISHED

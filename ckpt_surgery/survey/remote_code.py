@@ -6,13 +6,10 @@ a traceback names the files that the reader has. What code cannot do with the in
 
 from __future__ import annotations
 
-import json
 import linecache
 import re
 import sys
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -22,6 +19,7 @@ from typing import Any
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
 from ckpt_surgery.measure.versions import installed_versions
+from ckpt_surgery.survey.configurations import read_config
 from ckpt_surgery.survey.target import TargetError
 from ckpt_surgery.text import error_line
 
@@ -34,7 +32,7 @@ def load_remote(folder: Path, reference: str) -> tuple[Any, Any]:
     Raises:
         TargetError: the code cannot be imported, has no such class, or no configuration can be made.
     """
-    auto_map = _config_values(folder).get("auto_map") or {}
+    auto_map = read_config(folder / "config.json").get("auto_map") or {}
     config_reference = auto_map.get("AutoConfig")
     try:
         model_class = _imported(folder, reference)
@@ -66,8 +64,11 @@ def build_problem(folder: Path, failure: CannotBuild) -> str:
 
 def _imported(folder: Path, reference: str) -> Any:
     module_name, _, name = reference.rpartition(".")
-    with _no_bytecode():
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written into the folder
+    try:
         module = import_module(f"{_package(folder)}.{module_name}")
+    finally:
+        sys.dont_write_bytecode = before
     try:
         return getattr(module, name)
     except AttributeError:
@@ -88,43 +89,26 @@ def _package(folder: Path) -> str:
     return name
 
 
-@contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Write nothing into the folder."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
-def _config_values(folder: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return values
-
-
 def _import_problem(folder: Path, reference: str, error: Exception) -> str:
     """Say in one sentence which file could not be imported, why, and what to do."""
-    where = _place(folder, error) or f"{reference.rpartition('.')[0]}.py"
+    where = f"{reference.rpartition('.')[0]}.py"
+    for frame, line in walk_tb(error.__traceback__):  # the last one in the folder is named
+        if name := _name(folder, frame.f_code.co_filename):
+            where = f"{name}, line {line},"
+    installed = f"transformers {installed_versions().get('transformers', '')}".rstrip()
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         if (folder / f"{package}.py").is_file():
             return f"{where} imports {package}, which lies beside it: write `from .{package} import ...`"
         if package != "transformers":
             return f"{where} imports {error.name}, which is not installed: install {package}"
-        return f"{where} imports {error.name}, which {_installed()} does not have{_advice(folder)}"
+        return f"{where} imports {error.name}, which {installed} does not have{_advice(folder)}"
     if isinstance(error, ImportError) and (match := _FROM.search(str(error))):
         name, module = match.groups()
         package = module.partition(".")[0]
-        version = _installed() if package == "transformers" else f"the installed {package}"
+        version = installed if package == "transformers" else f"the installed {package}"
         return f"{where} imports {name} from {module}, which {version} does not have{_advice(folder)}"
     return f"{where} raised {error_line(error)}{_other_release(folder)}"
-
-
-def _place(folder: Path, error: BaseException) -> str:
-    """Return the last file and line of the folder that an error came through."""
-    places = ((_name(folder, frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
-    return next((f"{name}, line {line}," for name, line in reversed(list(places)) if name), "")
 
 
 def _name(folder: Path, file: str) -> str:
@@ -133,24 +117,17 @@ def _name(folder: Path, file: str) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else ""
 
 
-def _installed() -> str:
-    return f"transformers {installed_versions().get('transformers', '')}".rstrip()
-
-
-def _written_for(folder: Path) -> str:
-    return str(_config_values(folder).get("transformers_version") or "")
-
-
 def _advice(folder: Path) -> str:
     """Say what to do where a name is missing."""
-    written_for = _written_for(folder)
+    written_for = read_config(folder / "config.json").get("transformers_version")
     said = f" (config.json says {written_for})" if written_for else ""
     return f": install the release that the code was written for{said}"
 
 
 def _other_release(folder: Path) -> str:
     """Name the release that the code was written for, in a clause, if that is not the one installed."""
-    written_for, here = _written_for(folder), installed_versions().get("transformers", "")
+    written_for = str(read_config(folder / "config.json").get("transformers_version") or "")
+    here = installed_versions().get("transformers", "")
     if not written_for or written_for.split(".")[:2] == here.split(".")[:2]:
         return ""
     return (

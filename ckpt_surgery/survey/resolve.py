@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.build import device_problem
 from ckpt_surgery.survey.configurations import config_targets
-from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names
+from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names, variants_of
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind, target_of
-from ckpt_surgery.survey.variants import variants_of
 
 if TYPE_CHECKING:
     from ckpt_surgery.survey.worker_pool import WorkerPool

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,15 +17,6 @@ _FORMAT = "ckpt_surgery survey"
 
 class ResumeError(TargetError):
     """A survey cannot be resumed from the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class _FinishedTarget:
-    """A report, the digests of the files it depends on, and the limit in seconds that a phase exceeded."""
-
-    report: Report
-    files: Mapping[str, str]
-    stopped_after: float | None
 
 
 class ResumeFile:
@@ -43,7 +33,8 @@ class ResumeFile:
     def __init__(self, path: Path, settings: Mapping[str, Any], timeout: float) -> None:
         self.path = path
         self.timeout = timeout
-        self._finished: dict[str, _FinishedTarget] = {}
+        self._finished: dict[str, tuple[Report, Mapping[str, str], float | None]] = {}
+        """Reports, with the digests of the files they depend on and the limit in seconds that a phase exceeded."""
         self._files: dict[str, Mapping[str, str]] = {}
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -67,11 +58,10 @@ class ResumeFile:
         That is so if a file of the model has changed, or if a phase exceeded a shorter time limit than the current.
         """
         self._files[_key(target)] = named_files(target)  # read before the work: changes during it count as new
-        entry = self._finished.get(_key(target))
-        if entry is None or not unchanged(target, entry.files):
+        report, files, stopped_after = self._finished.get(_key(target), (None, {}, None))
+        if report is None or not unchanged(target, files):
             return None
-        short = entry.stopped_after is not None and entry.stopped_after < self.timeout
-        return None if short else entry.report
+        return None if stopped_after is not None and stopped_after < self.timeout else report
 
     def add(
         self, target: SurveyTarget, report: Report, *, files: Mapping[str, str], stopped_after: float | None
@@ -111,7 +101,7 @@ class ResumeFile:
             try:
                 entry = json.loads(line)
                 stopped = entry["stopped_after"]
-                kept = _FinishedTarget(report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped))
+                kept = report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped)
                 self._finished[_key(entry["target"])] = kept
             except (ValueError, TypeError, KeyError):
                 raise ResumeError(

@@ -75,21 +75,19 @@ class WorkerExit:
         return any(frame.function in ("_engine_run_backward", "backward") for frame in self.frames)
 
     def __str__(self) -> str:
-        place = f", at {self.frames[0]}" if self.frames else ""
-        return self._what() + place + (f"; the last line it wrote: {self.last_line}" if self.last_line else "")
-
-    def _what(self) -> str:
         match self.kind:
             case ExitKind.EXITED:
-                return f"the process exited with code {self.code}"
+                said = f"the process exited with code {self.code}"
             case ExitKind.SIGNALLED:
-                return f"the process was killed by {_signal_name(self.code)}"
+                said = f"the process was killed by {_signal_name(self.code)}"
             case ExitKind.RAISED:
-                return f"it raised {self.error}"
+                said = f"it raised {self.error}"
             case ExitKind.TIMED_OUT:
-                return f"it does not end within {self.seconds:g} s"
+                said = f"it does not end within {self.seconds:g} s"
             case ExitKind.UNKNOWN:
-                return "the process ended without a trace"
+                said = "the process ended without a trace"
+        said += f", at {self.frames[0]}" if self.frames else ""
+        return said + (f"; the last line it wrote: {self.last_line}" if self.last_line else "")
 
 
 def stack_frames(text: str) -> tuple[StackFrame, ...]:

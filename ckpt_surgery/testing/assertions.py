@@ -15,11 +15,20 @@ __unittest = True  # leaves the frames of this module out of unittest's tracebac
 
 
 def assert_checkpointing(model: nn.Module, inputs: Mapping[str, Any], **options: Unpack[VerifyOptions]) -> Report:
-    """Raise AssertionError, with the report as its text, unless gradient checkpointing works on `model`.
+    """Verify that gradient checkpointing works on a model, and fail otherwise.
 
-    The options and the result are those of `verify`. A model that says it does not support checkpointing fails, and so
-    does one of which nothing was measured.
-    Raises VerifyError, as `verify` does, where no verdict is possible.
+    Args:
+        model: The model, in training mode.
+        inputs: Keyword arguments of its forward.
+        options: Those of `verify`.
+
+    Returns:
+        The report of `verify`.
+
+    Raises:
+        AssertionError: Checkpointing does not work, the model says that it does not support it, or nothing was
+            measured; the text is the report.
+        VerifyError: As in `verify`, where no verdict is possible.
     """
     __tracebackhide__ = True
     report = verify(model, inputs, **options)

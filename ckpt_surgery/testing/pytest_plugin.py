@@ -64,7 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
     names = config.getoption(_OPTION)
     if names is None:
         return
-    models = _Models(_timeout(config), config.getoption("--ckpt-device"))
+    from ckpt_surgery.survey.target import TargetError, checked_timeout
+
+    try:
+        timeout = checked_timeout(config.getoption("--ckpt-timeout"))
+    except TargetError as error:
+        raise pytest.UsageError(f"--ckpt-timeout {error}") from None
+    models = _Models(timeout, config.getoption("--ckpt-device"))
     config.add_cleanup(models.close)
     selection = getattr(config, "workerinput", {}).get(_WORKER_KEY)
     if selection is None:
@@ -114,7 +120,7 @@ class _Models:
                 item.modes += (nextitem.mode,)
 
     def resolve(self, value: str) -> list[dict[str, Any]]:
-        """The targets named by the option's value, as plain data. Raises UsageError if a name is unknown."""
+        """Return the targets named by the option's value, as plain data. Raises UsageError if a name is unknown."""
         from ckpt_surgery.survey.resolve import resolve_in
         from ckpt_surgery.survey.target import TargetError
         from ckpt_surgery.survey.worker_pool import WorkerPoolError
@@ -133,7 +139,7 @@ class _Models:
             raise pytest.UsageError(f"{_OPTION}: {error}") from None
 
     def pool(self) -> WorkerPool:
-        """The pool of worker processes, started at first use."""
+        """Return the pool of worker processes, started at first use."""
         if self._pool is None:
             from ckpt_surgery.survey.worker_pool import WorkerPool
 
@@ -141,7 +147,7 @@ class _Models:
         return self._pool
 
     def report(self, target: SurveyTarget, mode: Mode, modes: tuple[Mode, ...]) -> Report:
-        """The report on a target that covers `mode`; it covers all of `modes`, and is kept for the others."""
+        """Return the report on a target that covers `mode`; it covers all of `modes`, and is kept for the others."""
         if (target, mode) not in self._reports:
             from ckpt_surgery.survey import survey
 
@@ -166,7 +172,7 @@ class ModelCollector(pytest.Collector):
         self.models = models
 
     def collect(self) -> Iterator[ModelItem]:
-        """One test per class and mode; the modes of a class follow each other, so that it is built once."""
+        """Make one test per class and mode; the modes of a class follow each other, so that it is built once."""
         from ckpt_surgery.measure.results import MODES
         from ckpt_surgery.survey.target import target_of
 
@@ -196,7 +202,9 @@ class ModelItem(pytest.Item):
         if not report.supported:
             pytest.skip(report.problem or f"{report.label} says that it does not support gradient checkpointing")
         if mode_report is None:
-            pytest.skip(report.problem or "no mode was run")
+            from ckpt_surgery.report.summary import why_no_verdict
+
+            pytest.skip(why_no_verdict(report))
         if mode_report.status == "skipped":
             pytest.skip("; ".join(skip.reason for skip in mode_report.skips))
         if mode_report.wrong:
@@ -204,13 +212,18 @@ class ModelItem(pytest.Item):
             raise _CheckpointingFailure(replace(report, modes=(mode_report,), seconds=seconds))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The report without a traceback, which would only show this file."""
+        """Show the report without a traceback, which would only show this file."""
         if isinstance(excinfo.value, _CheckpointingFailure):
-            return excinfo.value.text()
+            # the rules and failed levels come first: pytest repeats that line in its summary
+            from ckpt_surgery.report.summary import rules_of, verdict
+
+            report = excinfo.value.report
+            verdicts = ", ".join(verdict(mode) for mode in report.modes)
+            return f"{' '.join([*rules_of(report), verdicts])}\n\n{report}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """The location, which is in no file."""
+        """Return a location that is in no file."""
         return self.config.rootpath / _NAME, 0, self.name
 
 
@@ -220,20 +233,3 @@ class _CheckpointingFailure(Exception):
     def __init__(self, report: Report) -> None:
         super().__init__(report)
         self.report = report
-
-    def text(self) -> str:
-        """The rules and failed levels on the first line, which pytest repeats in its summary, then the report."""
-        from ckpt_surgery.report.summary import rules_of, verdict
-
-        verdicts = [verdict(mode) for mode in self.report.modes]
-        return f"{' '.join([*rules_of(self.report), ', '.join(verdicts)])}\n\n{self.report}"
-
-
-def _timeout(config: pytest.Config) -> float:
-    from ckpt_surgery.survey.options import checked_timeout
-    from ckpt_surgery.survey.target import TargetError
-
-    try:
-        return checked_timeout(config.getoption("--ckpt-timeout"))
-    except TargetError as error:
-        raise pytest.UsageError(f"--ckpt-timeout {error}") from None

@@ -52,7 +52,7 @@ class GradientCheckpointingTesterMixin(_Base):
         __tracebackhide__ = True
         if not getattr(self.model_tester, "is_training", True):
             self.skipTest("the model tester has is_training = False")
-        supporting = [kind for kind in self.all_model_classes if _supports_checkpointing(kind)]
+        supporting = [kind for kind in self.all_model_classes if getattr(kind, CLAIM, False)]
         if not supporting:
             self.skipTest("none of all_model_classes supports gradient checkpointing")
         for model_class in supporting:
@@ -64,16 +64,12 @@ class GradientCheckpointingTesterMixin(_Base):
 
 
 def default_mode() -> Mode:
-    """What `gradient_checkpointing_enable()` without arguments chooses: reentrant until transformers 5."""
+    """Return what `gradient_checkpointing_enable()` without arguments chooses: reentrant until transformers 5."""
     return "reentrant" if int(version("transformers").split(".")[0]) < 5 else "non_reentrant"
 
 
-def _supports_checkpointing(model_class: Any) -> bool:
-    return bool(getattr(model_class, CLAIM, False))
-
-
 def _model(model_class: Any, config: Any, inputs: Mapping[str, Any]) -> nn.Module:
-    """The model in training mode, with weights that are the same in every run, where its inputs are."""
+    """Build the model in training mode, with weights that are the same in every run, where its inputs are."""
     config = copy.deepcopy(config)
     if hasattr(config, CACHE_SWITCH):
         setattr(config, CACHE_SWITCH, False)  # every model warns of the two together, and switches it off itself

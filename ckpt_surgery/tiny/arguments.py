@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from ckpt_surgery.tiny.configs import all_configs, text_config
 
@@ -44,21 +43,24 @@ class ForwardArguments:
         self.configs = list(all_configs(model.config))
 
     def integers(self, shape: Sequence[int], high: int) -> Tensor:
-        """Integers from 0 to `high` - 1, int64, on the CPU."""
+        """Draw integers from 0 to `high` - 1, int64, on the CPU."""
         return torch.randint(0, max(high, 1), tuple(shape), generator=self.generator)
 
     def floats(self, shape: Sequence[int]) -> Tensor:
-        """Samples of a normal distribution in the model's dtype, on the CPU."""
+        """Draw samples of a normal distribution in the model's dtype, on the CPU."""
         return torch.randn(tuple(shape), generator=self.generator).to(self.dtype)
 
     def tokens(self, shape: Sequence[int]) -> Tensor:
-        """Token ids of the vocabulary; no special tokens unless there is nothing else."""
-        special = {i for config in self.configs for i in _special_tokens(config)}
+        """Draw token ids of the vocabulary; no special tokens unless there is nothing else."""
+        special: list[Any] = []
+        for name, value in chain.from_iterable(vars(config).items() for config in self.configs):
+            if name.endswith(("token_id", "token_index", "token_ids")):
+                special += value if isinstance(value, (list, tuple)) else [value]
         plain = [i for i in range(self.vocabulary()) if i not in special] or [0]
         return torch.tensor(plain)[self.integers(shape, len(plain))]
 
     def find(self, *names: str, default: Any = None, part: str = "") -> Any:
-        """The first of `names` that a configuration sets; classes with `part` in their name are asked first."""
+        """Return the first of `names` that a configuration sets; classes with `part` in their name are asked first."""
         ordered = sorted(self.configs, key=lambda c: part not in type(c).__name__.lower()) if part else self.configs
         for config in ordered:
             for name in names:
@@ -68,37 +70,35 @@ class ForwardArguments:
         return default
 
     def vocabulary(self) -> int:
-        """The number of token ids of the text part."""
+        """Return the number of token ids of the text part."""
         size = getattr(text_config(self.config), "vocab_size", None)
         if isinstance(size, int) and size > 0:
             return size
         return int(self.find("vocab_size", "src_vocab_size", default=32))
 
     def classes(self) -> int:
-        """The number of labels of a classification head."""
+        """Return the number of labels of a classification head."""
         return int(getattr(self.config, "num_labels", None) or 2)
 
     def image(self) -> tuple[int, int]:
-        """Height and width of an image in pixels."""
+        """Return height and width of an image in pixels."""
         names = ("image_size", "img_size", "resolution", "input_size", "max_img_size")
-        size = self.find(*names, default=self._unset_image(), part="vision")
+        size = self.find(*names, part="vision")
+        if size is None:  # a detector must see a place for each query
+            queries = self.find("num_queries", default=0)
+            size = 64 if not isinstance(queries, int) or queries <= _PLACES else 640
         if isinstance(size, dict):
             size = (size["height"], size["width"])
         height, width = (size[0], size[-1]) if isinstance(size, (list, tuple)) else (size, size)
         return int(height), int(width)
 
-    def _unset_image(self) -> int:
-        """The side of an image whose size no configuration sets: a detector must see a place for each query."""
-        queries = self.find("num_queries", default=0)
-        return 64 if not isinstance(queries, int) or queries <= _PLACES else 640
-
     def channels(self) -> int:
-        """The channels of an image."""
+        """Return the channels of an image."""
         value = self.find("num_channels", "in_channels", "in_chans", default=3, part="vision")
         return value if isinstance(value, int) else 3
 
     def mels(self) -> int:
-        """The width of one frame of audio features."""
+        """Return the width of one frame of audio features."""
         names = (
             "num_chroma",
             "num_mel_bins",
@@ -111,11 +111,11 @@ class ForwardArguments:
         return int(self.find(*names, default=80, part="audio"))
 
     def horizon(self) -> int:
-        """The number of time steps to predict."""
+        """Return the number of time steps to predict."""
         return int(self.find("prediction_length", default=4))
 
     def alternate_patches(self) -> Tensor:
-        """A mask of every other patch of an image or clip, bool of shape (batch, patches)."""
+        """Mask every other patch of an image or clip, bool of shape (batch, patches)."""
         patch, tube = self.find("patch_size", default=16, part="vision"), self.find("tubelet_size", default=1)
         patch = patch[0] if isinstance(patch, (list, tuple)) else patch
         height, width = self.image()
@@ -124,22 +124,16 @@ class ForwardArguments:
         return (torch.arange(count) % 2 == 0).expand(self.batch, count).clone()
 
     def frames(self) -> int:
-        """How many time steps the model extracts from the waveform in `values`; 0 if the model does not say."""
+        """Count the time steps that the model extracts from the waveform in `values`; 0 if the model does not say."""
         count = getattr(self.model, "_get_feat_extract_output_lengths", None)
         wave = self.values.get("input_values")
         return int(count(torch.tensor(wave.shape[-1]))) if count and isinstance(wave, Tensor) else 0
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """`value` with the tensors in its dictionaries and lists moved to `device`."""
+    """Move a value and the tensors in its dictionaries and lists to `device`."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
         return {name: on_device(item, device) for name, item in value.items()}
     return [on_device(item, device) for item in value] if isinstance(value, list) else value
-
-
-def _special_tokens(config: PretrainedConfig) -> Iterator[int]:
-    for name, value in vars(config).items():
-        if name.endswith(("token_id", "token_index", "token_ids")):
-            yield from (i for i in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(i, int))

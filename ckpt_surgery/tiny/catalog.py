@@ -6,17 +6,22 @@ The module of a model is imported only when its entry is loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
 from ckpt_surgery.model_patches import family_tables
-from ckpt_surgery.tiny.exported import exported_models
+
+_CONFIGURATIONS = "transformers.models.auto.configuration_auto"
+_BASES = re.compile(r"^class (\w+)\(([^)]*)\)", re.MULTILINE)
+_BASE_NAME = re.compile(r"PreTrainedModel$")
+_MODELING_FILE = re.compile(r"models\..*\.modeling_(?!tf_|flax_)\w+$")
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,11 @@ class ModelEntry:
     types: tuple[str, ...] = ()
 
     def load(self) -> type:
-        """The model class. Raises CannotBuild with the reason if it cannot be imported."""
+        """Import the model class.
+
+        Raises:
+            CannotBuild: It cannot be imported, with the reason.
+        """
         model_class: type = self._imported(self.name)
         if getattr(model_class, "is_dummy", False) or "dummy" in model_class.__module__:
             raise CannotBuild(
@@ -45,9 +54,10 @@ class ModelEntry:
         return model_class
 
     def config_class(self, model_type: str = "") -> type:
-        """The configuration class; that of another model type which the class serves, if it has the same parts.
+        """Import the configuration class; that of another model type which the class serves, if it has the same parts.
 
-        Raises CannotBuild like `load`.
+        Raises:
+            CannotBuild: As in `load`, or the class names no configuration.
         """
         if self.config_name:
             named: type = self._imported(self.config_name)
@@ -57,7 +67,7 @@ class ModelEntry:
             raise CannotBuild(self.name, BuildStage.IMPORT, TypeError("the class names no configuration class"))
         if model_type == self.model_type or model_type not in self.types:
             return own
-        other: type = _configurations().CONFIG_MAPPING[model_type]
+        other: type = import_module(_CONFIGURATIONS).CONFIG_MAPPING[model_type]
         is_alike = set(getattr(other, "sub_configs", ())) == set(getattr(own, "sub_configs", ()))
         return other if is_alike else own
 
@@ -70,15 +80,21 @@ class ModelEntry:
 
 @cache
 def model_classes() -> Mapping[str, ModelEntry]:
-    """Every model class of the installed transformers, once each, by class name.
+    """List every model class of the installed transformers, once each. No model is imported.
 
     They are those that an auto mapping lists, the others that transformers exports, and the parts that families name,
     as far as this release has them; families also say which classes are left out, and why. A class with several model
-    types stands under the one whose module defines it, with all of them in `types`. No model is imported.
+    types stands under the one whose module defines it, with all of them in `types`.
+
+    Returns:
+        The entries by class name.
     """
     heads: dict[str, list[str]] = {}
     types: dict[str, dict[str, None]] = {}
-    for head, names in _mappings().items():
+    for mapping, names in vars(import_module("transformers.models.auto.modeling_auto")).items():
+        if not (mapping.startswith("MODEL_") and mapping.endswith("MAPPING_NAMES")):
+            continue
+        head = mapping.removesuffix("MAPPING_NAMES").removeprefix("MODEL_").removeprefix("FOR_").rstrip("_") or "MODEL"
         for model_type, listed in names.items():
             for name in (listed,) if isinstance(listed, str) else listed:
                 if name in family_tables().left_out:
@@ -86,66 +102,34 @@ def model_classes() -> Mapping[str, ModelEntry]:
                 types.setdefault(name, {})[model_type] = None
                 if head not in heads.setdefault(name, []):
                     heads[name].append(head)
-    mapped = {name: _mapped_entry(name, tuple(types[name]), tuple(of)) for name, of in heads.items()}
-    exported = {name: _exported_entry(name, module) for name, module in exported_models(mapped).items()}
-    whole = {**mapped, **exported}
-    parts = {part.name: replace(mapped.get(part.name, part), config_name=part.config_name) for part in _towers()}
-    return MappingProxyType({**whole, **parts})
-
-
-def _mapped_entry(name: str, types: tuple[str, ...], heads: tuple[str, ...]) -> ModelEntry:
-    """The entry of a class under the model type of the folder that defines it, or its first one."""
-    exported_from: str = import_module("transformers")._class_to_module.get(name, "")
-    model_type = next((kind for kind in types if _module_name(kind) in exported_from.split(".")), types[0])
-    folder = _module_name(model_type)
-    module = "transformers" if exported_from else f"transformers.models.{folder}.modeling_{folder}"
-    return ModelEntry(name, model_type, heads, module, types=types)
-
-
-def _exported_entry(name: str, module: str) -> ModelEntry:
-    folder = module.split(".")[-2]
-    kinds = _types_by_folder().get(folder, [])
-    model_type = min(kinds, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
-    return ModelEntry(name, model_type, _heads_of(name), f"transformers.{module}", types=(model_type,))
-
-
-@cache
-def _types_by_folder() -> Mapping[str, list[str]]:
-    """The model types of each folder of models."""
-    result: dict[str, list[str]] = {}
-    for model_type in _configurations().CONFIG_MAPPING_NAMES:
-        result.setdefault(_module_name(model_type), []).append(model_type)
-    return result
-
-
-def _heads_of(name: str) -> tuple[str, ...]:
-    """The head that the name of a class speaks of, as in `BertForMultipleChoice`."""
-    words = re.findall(r"[A-Z][a-z]+|[A-Z]+", name.partition("For")[2])
-    return ("_".join(words).upper(),) if words else ()
-
-
-def _module_name(model_type: str) -> str:
-    """The folder of a model type."""
-    folder: str = _configurations().model_type_to_module_name(model_type)
-    return folder
-
-
-def _configurations() -> Any:
-    return import_module("transformers.models.auto.configuration_auto")
-
-
-def _mappings() -> dict[str, Mapping[str, Any]]:
-    auto = import_module("transformers.models.auto.modeling_auto")
-    names = (n for n in vars(auto) if n.startswith("MODEL_") and n.endswith("MAPPING_NAMES"))
-    return {_head(name): getattr(auto, name) for name in names}
-
-
-def _head(mapping: str) -> str:
-    return mapping.removesuffix("MAPPING_NAMES").removeprefix("MODEL_").removeprefix("FOR_").rstrip("_") or "MODEL"
+    configurations = import_module(_CONFIGURATIONS)
+    folders: dict[str, str] = {
+        kind: configurations.model_type_to_module_name(kind)
+        for kind in (*configurations.CONFIG_MAPPING_NAMES, *chain(*types.values()))
+    }
+    exported_from: Mapping[str, str] = import_module("transformers")._class_to_module
+    whole: dict[str, ModelEntry] = {}
+    for name, of in heads.items():
+        kinds, module = tuple(types[name]), exported_from.get(name, "")
+        model_type = next((kind for kind in kinds if folders[kind] in module.split(".")), kinds[0])
+        folder = folders[model_type]
+        module = "transformers" if module else f"transformers.models.{folder}.modeling_{folder}"
+        whole[name] = ModelEntry(name, model_type, tuple(of), module, types=kinds)
+    for name, module in _exported_models(whole).items():
+        folder = module.split(".")[-2]
+        of_folder = [kind for kind in configurations.CONFIG_MAPPING_NAMES if folders[kind] == folder]
+        model_type = min(of_folder, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
+        # the head that the name of the class speaks of, as in `BertForMultipleChoice`
+        words = re.findall(r"[A-Z][a-z]+|[A-Z]+", name.partition("For")[2])
+        spoken_of = ("_".join(words).upper(),) if words else ()
+        whole[name] = ModelEntry(name, model_type, spoken_of, f"transformers.{module}", types=(model_type,))
+    for part in _towers():
+        whole[part.name] = replace(whole[part.name] if part.name in heads else part, config_name=part.config_name)
+    return MappingProxyType(whole)
 
 
 def _towers() -> Iterator[ModelEntry]:
-    """The parts that the installed release has, looked up in its source: that is cheaper than an import."""
+    """Yield the parts that the installed release has, looked up in its source: that is cheaper than an import."""
     models = Path(str(import_module("transformers").__file__)).parent / "models"
     for folder, parts in sorted(family_tables().parts.items()):
         source = models / folder / f"modeling_{folder}.py"
@@ -154,3 +138,30 @@ def _towers() -> Iterator[ModelEntry]:
         for name, config_name in parts.items():
             if f"\nclass {name}(" in text and config_name in text:
                 yield ModelEntry(name, folder, (), module, config_name, (folder,))
+
+
+def _exported_models(known: Iterable[str]) -> dict[str, str]:
+    """Find the exported models besides those `known` in the source: their modules below `transformers`, by name."""
+    transformers = import_module("transformers")
+    skipped = {*known, *family_tables().left_out}
+    root = Path(str(transformers.__file__)).parent
+    candidates = {
+        name: module
+        for name, module in transformers._class_to_module.items()
+        if _MODELING_FILE.match(module) and name[:1].isupper() and not name.isupper() and name not in skipped
+    }
+    bases: dict[str, list[str]] = {}
+    for module in dict.fromkeys(candidates.values()):
+        source = (root / module.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
+        bases |= {match[1]: re.findall(r"\w+", match[2]) for match in _BASES.finditer(source)}
+    return {
+        name: module for name, module in candidates.items() if not _BASE_NAME.search(name) and _is_model(name, bases)
+    }
+
+
+def _is_model(name: str, bases: Mapping[str, list[str]], inside: tuple[str, ...] = ()) -> bool:
+    """Tell whether one of the bases of a class, or of theirs, is called a pretrained model."""
+    return any(
+        _BASE_NAME.search(base) or (base not in inside and _is_model(base, bases, (*inside, base)))
+        for base in bases.get(name, ())
+    )

@@ -9,11 +9,11 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from ckpt_surgery.model_patches import family_tables
-from ckpt_surgery.tiny.configs import all_configs, nested_configs
+from ckpt_surgery.tiny.configs import all_configs
 
 
 def default_config(config_class: type) -> PretrainedConfig:
-    """`config_class` built from its defaults, or from default parts where the class requires them."""
+    """Build `config_class` from its defaults, or from default parts where the class requires them."""
     facts = family_tables()
     given = facts.defaults.get(str(getattr(config_class, "model_type", "")), {})
     config: PretrainedConfig = config_class(**copy.deepcopy(dict(given)))
@@ -26,7 +26,7 @@ def default_config(config_class: type) -> PretrainedConfig:
 def family_changes(
     config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields that the family of `config` needs changed, and those that replace a timm backbone."""
+    """Return the fields that the family of `config` needs changed, and those that replace a timm backbone."""
     own = family_tables().tiny.get(config.model_type, {})
     new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
     for name, value in new.items():
@@ -41,34 +41,17 @@ def family_changes(
 
 
 def is_timm(config: PretrainedConfig) -> bool:
-    """Whether timm provides the backbone of this configuration, and no tiny one."""
+    """Tell whether timm provides the backbone of this configuration, and no tiny one."""
     return timm_field(config) != "" and not str(getattr(config, timm_field(config))).startswith("test_")
 
 
 def timm_field(config: PretrainedConfig) -> str:
-    """The field that names a model of timm; empty where the configuration is of no such model."""
+    """Return the field that names a model of timm; empty where the configuration is of no such model."""
     return {"timm_backbone": "backbone", "timm_wrapper": "architecture"}.get(type(config).model_type, "")
 
 
-def tiny_timm(config: PretrainedConfig) -> PretrainedConfig:
-    """`config` with a tiny ResNet of timm in place of the model that it names."""
-    tiny = copy.deepcopy(config)
-    setattr(tiny, timm_field(config), "test_resnet")
-    tiny.model_args, tiny.use_pretrained_backbone = None, False
-    return tiny
-
-
-def without_timm(config: PretrainedConfig) -> PretrainedConfig:
-    """`config`, with tiny backbones of transformers for the timm backbones that its parts insist on."""
-    for part in list(all_configs(config)):
-        for name, nested in list(nested_configs(part)):
-            if is_timm(nested):
-                setattr(part, name, tiny_backbone())
-    return config
-
-
 def tiny_backbone() -> PretrainedConfig:
-    """A ResNet of transformers that replaces a timm backbone."""
+    """Make a ResNet of transformers that replaces a timm backbone."""
     from transformers import ResNetConfig
 
     return ResNetConfig(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ckpt_surgery.tiny.layers import STAGE_DEPTHS, STAGES, is_layer_index_list, kept_indices
 from ckpt_surgery.tiny.rotary import shrunk_rope
 from ckpt_surgery.tiny.sizes import (
     ATTEMPTS,
@@ -21,9 +20,13 @@ from ckpt_surgery.tiny.sizes import (
     MELS,
     PATCH,
     POSITIONS,
+    STAGE_DEPTHS,
+    STAGES,
     VOCABULARY,
     WIDTH,
     ShrinkContext,
+    is_layer_index_list,
+    kept_indices,
 )
 
 _LAYER_COUNT = re.compile(
@@ -84,7 +87,7 @@ _NOT_TOKEN = re.compile(r"(ignore_index|active_idx|lang_id|default_prompt_id|pat
 
 
 def changed_value(name: str, value: Any, context: ShrinkContext) -> Any:
-    """The value that the tiny model has for a field; the original if no rule applies to its name."""
+    """Return the value that the tiny model has for a field; the original if no rule applies to its name."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -98,7 +101,7 @@ def changed_value(name: str, value: Any, context: ShrinkContext) -> Any:
 
 
 def is_ruled(name: str, value: Any) -> bool:
-    """Whether a derived value must be given to the class again, because only a rule changes it."""
+    """Tell whether a derived value must be given to the class again, because only a rule changes it."""
     if isinstance(value, (list, tuple)):
         return bool(value) and ((isinstance(value[0], str) and "type" in name) or name in _EXPLICIT_LISTS)
     if name == "rope_scaling":
@@ -131,10 +134,6 @@ def _at_most(limit: int, last_attempt: int = ATTEMPTS) -> Callable[[int, ShrinkC
     return lambda value, context: min(value, limit) if value >= 0 and context.attempt <= last_attempt else value
 
 
-def _token(value: int, context: ShrinkContext) -> int:
-    return context.tokens.get(value, value)
-
-
 def _width(value: int, context: ShrinkContext) -> int:
     if context.attempt <= 1:
         return min(value, WIDTH)
@@ -146,7 +145,7 @@ def _feature_layer(value: int, context: ShrinkContext) -> int:
 
 
 def _first_width(value: int, context: ShrinkContext) -> int:
-    """The width of the first stage, if the code doubles it from stage to stage."""
+    """Shrink the width of the first stage, if the code doubles it from stage to stage."""
     doubles = "depths" in context.values and "hidden_sizes" not in context.values
     return min(value, WIDTH // 4) if doubles and context.attempt <= 1 else _width(value, context)
 
@@ -168,14 +167,6 @@ def _kv_heads(value: int, context: ShrinkContext) -> int:
     return min(value, HEADS if value == heads else HEADS // 2)
 
 
-def _layers(value: int, context: ShrinkContext) -> int:
-    return min(value, max(context.layers, LAYERS))
-
-
-def _chosen_groups(value: int, context: ShrinkContext) -> int:
-    return 1 if value > 1 else value
-
-
 def _image(value: int, context: ShrinkContext) -> int:
     if context.attempt >= 1:
         return min(value, 224)
@@ -186,28 +177,28 @@ def _image(value: int, context: ShrinkContext) -> int:
     return min(value, max(GRID * min(patch, PATCH), 16) if isinstance(patch, int) else 64)
 
 
-def _patch(value: int, context: ShrinkContext) -> int:
-    return min(value, PATCH) if context.attempt == 0 else value
-
-
 _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, ShrinkContext], int]], ...] = (
     (_VOCABULARY, _NOT_VOCABULARY, _at_most(VOCABULARY)),
-    (_TOKEN, _NOT_TOKEN, _token),
-    (_LAYER_COUNT, re.compile(r"adapter|postnet|lstm|extract|predict"), _layers),
+    (_TOKEN, _NOT_TOKEN, lambda value, context: context.tokens.get(value, value)),
+    (
+        _LAYER_COUNT,
+        re.compile(r"adapter|postnet|lstm|extract|predict"),
+        lambda value, context: min(value, max(context.layers, LAYERS)),
+    ),
     (_SOURCE_POSITIONS, None, _at_most(32)),
     (_POSITIONS, re.compile(r"^(left|right)_"), _at_most(POSITIONS)),
     (_WINDOW, None, _at_most(8)),
     (_EXPERTS, re.compile(r"shared"), _at_most(4)),
     (_TOP_K, None, _at_most(2)),
     (re.compile(r"^(n_group|num_expert_group)$"), None, _at_most(2)),
-    (re.compile(r"^topk_group$"), None, _chosen_groups),
+    (re.compile(r"^topk_group$"), None, _at_most(1)),
     (re.compile(r"^rotary_dim$"), None, _at_most(HEAD_DIM, 2)),
     (_KV_HEADS, None, _kv_heads),
     (_HEAD_DIM, None, _at_most(HEAD_DIM, 2)),
     (_HEADS, None, _heads),
     (_MELS, None, _at_most(MELS, 1)),
     (_IMAGE, None, _image),
-    (re.compile(r"^patch_size$"), None, _patch),
+    (re.compile(r"^patch_size$"), None, _at_most(PATCH, 0)),
     (re.compile(r"^num_conv_pos_embeddings$"), None, _at_most(16)),
     (re.compile(r"^num_conv_pos_embedding_groups$"), None, _at_most(4)),
     (re.compile(r"^(num_queries|num_object_queries|two_stage_num_proposals)$"), None, _at_most(8)),
@@ -221,7 +212,7 @@ _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, Shri
     (re.compile(r"^(num_frames|frames_per_clip|max_temporal_embeddings)$"), None, _at_most(4, 0)),
     (re.compile(r"^(train_num_points|num_denoising)$"), None, _at_most(16)),
     (re.compile(r"^(index_topk|index_topk_blocks|num_codevectors_per_group|num_negatives)$"), None, _at_most(8)),
-    (re.compile(r"^first_k_dense_replace$"), None, lambda value, context: min(value, 1)),
+    (re.compile(r"^first_k_dense_replace$"), None, _at_most(1)),
     (re.compile(r"^num_kv_shared_layers$"), None, lambda value, context: min(value, context.layers // 2)),
     (re.compile(r"(^|_)feature_layers?$"), None, _feature_layer),
     (re.compile(r"^query_pre_attn_scalar$"), None, _at_most(HEAD_DIM, 2)),
@@ -243,20 +234,13 @@ def _changed_list(name: str, value: Any, context: ShrinkContext) -> Any:
     if name in STAGE_DEPTHS:
         return type(value)(min(item, LAYERS) if isinstance(item, int) else item for item in value)
     if _rule(name, context.values) in (_width, _first_width) and context.attempt <= 1:
-        return type(value)(_capped(item, WIDTH) for item in value)
-    return type(value)(_changed_item(name, item, context) for item in value)
+        return _each(value, lambda item: min(item, WIDTH) if type(item) is int else item)
+    return _each(value, lambda item: changed_value(name, item, context))
 
 
-def _capped(item: Any, limit: int) -> Any:
-    if isinstance(item, (list, tuple)):
-        return type(item)(_capped(inner, limit) for inner in item)
-    return min(item, limit) if type(item) is int else item
-
-
-def _changed_item(name: str, item: Any, context: ShrinkContext) -> Any:
-    if isinstance(item, (list, tuple)):
-        return type(item)(_changed_item(name, inner, context) for inner in item)
-    return changed_value(name, item, context)
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Change what a list holds, at any depth."""
+    return type(value)(_each(item, change) if isinstance(item, (list, tuple)) else change(item) for item in value)
 
 
 def _changed_dict(name: str, value: dict[Any, Any], context: ShrinkContext) -> dict[Any, Any]:
@@ -270,5 +254,5 @@ def _changed_dict(name: str, value: dict[Any, Any], context: ShrinkContext) -> d
 
 
 def names_token(name: str) -> bool:
-    """Whether a field of this name holds ids of special tokens."""
+    """Tell whether a field of this name holds ids of special tokens."""
     return bool(_TOKEN.search(name)) and not _NOT_TOKEN.search(name) and not _VOCABULARY.search(name)

@@ -33,10 +33,10 @@ def give_family_inputs(arguments: ForwardArguments) -> None:
 
 
 def made(form: str, argument: str, arguments: ForwardArguments) -> Any:
-    """What a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already.
+    """Make what a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already.
 
     Raises:
-        ValueError: the text names something that there is not.
+        ValueError: The text names something that there is not.
     """
     try:
         call: Any = ast.parse(form, mode="eval").body
@@ -68,11 +68,6 @@ def _number(node: ast.expr, arguments: ForwardArguments) -> Any:
     return len(value) if isinstance(value, (list, tuple)) else int(value)
 
 
-def _first_channels(arguments: ForwardArguments) -> int:
-    """The channels that the first convolution of the model takes."""
-    return next(m for m in arguments.model.modules() if isinstance(m, torch.nn.Conv2d)).in_channels
-
-
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Mult: operator.mul,
@@ -84,14 +79,10 @@ _SIZES: dict[str, Callable[[ForwardArguments], int]] = {
     "height": lambda arguments: arguments.image()[0],
     "width": lambda arguments: arguments.image()[1],
     "channels": ForwardArguments.channels,
-    "first_channels": _first_channels,
+    "first_channels": lambda a: next(m for m in a.model.modules() if isinstance(m, torch.nn.Conv2d)).in_channels,
     "mels": ForwardArguments.mels,
     "classes": ForwardArguments.classes,
 }
-
-
-def _integers(arguments: ForwardArguments, *shape: int, below: int, least: int = 0) -> Tensor:
-    return arguments.integers(shape, below - least) + least
 
 
 def _tokens(arguments: ForwardArguments, *shape: int, below: int = 0) -> Tensor:
@@ -100,38 +91,38 @@ def _tokens(arguments: ForwardArguments, *shape: int, below: int = 0) -> Tensor:
 
 
 def _places(arguments: ForwardArguments, side: int, least: int = 0) -> Tensor:
-    """The row and the column of each patch of a square image, shape (batch, patches, 2)."""
+    """Give the row and the column of each patch of a square image, shape (batch, patches, 2)."""
     along = torch.arange(side) + least
     return torch.stack(torch.meshgrid(along, along, indexing="ij"), -1).reshape(1, -1, 2).repeat(arguments.batch, 1, 1)
 
 
 def _located(arguments: ForwardArguments, side: int, *, width: int) -> Tensor:
-    """Patches in one row for each image, each after its row and its column counted from 1."""
+    """Put patches in one row for each image, each after its row and its column counted from 1."""
     places = _places(arguments, side, least=1).to(arguments.dtype)
     return torch.cat([places, arguments.floats((arguments.batch, side * side, width))], -1)
 
 
 def _pooled(arguments: ForwardArguments, side: int) -> Tensor:
-    """For each token of a square image the four patches that it pools."""
+    """Give for each token of a square image the four patches that it pools."""
     places = torch.arange(arguments.batch * side * side).reshape(arguments.batch, side // 2, 2, side // 2, 2)
     return places.transpose(2, 3).reshape(-1, 4)
 
 
 def _marked(arguments: ForwardArguments, count: int) -> Tensor:
-    """A mask of `count` tokens after the first of each text."""
+    """Mark `count` tokens after the first of each text."""
     places = torch.zeros((arguments.batch, arguments.length), dtype=torch.long)
     places[:, 1 : 1 + count] = 1
     return places
 
 
 def _boxes(arguments: ForwardArguments, *shape: int) -> Tensor:
-    """Boxes by two of their corners."""
+    """Draw boxes by two of their corners."""
     corner = arguments.integers((*shape, 2), 8)
     return torch.cat([corner, corner + 4], dim=-1)
 
 
 def _keys_and_values(arguments: ForwardArguments) -> Any:
-    """The keys and values of the last layer of each kind of a text model."""
+    """Draw the keys and values of the last layer of each kind of a text model."""
     text = arguments.config.get_text_config()
     states = {}
     for kind in dict.fromkeys(text.layer_types):
@@ -148,7 +139,7 @@ def _filled(value: Any, dtype: torch.dtype = torch.long) -> Callable[..., Tensor
 
 
 def _placed(old: Tensor, *places: int, value: int) -> Tensor:
-    """The same with a value at some places of the last dimension."""
+    """Put a value at some places of the last dimension."""
     old[..., list(places)] = value
     return old
 
@@ -157,7 +148,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "floats": lambda arguments, *shape: arguments.floats(shape),
     "shares": lambda arguments, *shape: arguments.floats(shape).sigmoid(),
     "parts": lambda arguments, *shape: arguments.floats(shape).softmax(-1),
-    "integers": _integers,
+    "integers": lambda arguments, *shape, below, least=0: arguments.integers(shape, below - least) + least,
     "tokens": _tokens,
     "zeros": _filled(0),
     "ones": _filled(1),

@@ -6,6 +6,7 @@ What the arguments are is decided in `modalities`, `placeholders`, `labels` and 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.labels import label_candidates
 from ckpt_surgery.tiny.modalities import candidates
-from ckpt_surgery.tiny.padding import padded
 from ckpt_surgery.tiny.placeholders import PLACEHOLDERS, place_tokens
 
 _MOST_TRIES = 16
@@ -29,58 +29,65 @@ _MOST_REPAIRS = 3
 def tiny_inputs(
     model: Any, *, batch: int = 2, length: int = 16, seed: int = 0, padding: bool = True
 ) -> dict[str, Any]:
-    """Keyword arguments with which `model`'s forward runs in training mode, with a loss if it computes one.
+    """Make keyword arguments with which a model's forward runs in training mode, with a loss if it computes one.
 
-    There are `batch` samples of `length` tokens; images, audio and series have the sizes in the configuration, and
-    the text holds as many image tokens as the vision part makes features. With `padding`, a quarter of the last sample
-    is masked out in every mask that the model takes like that. Tensors are on the device of the model's
-    first parameter; floats have its dtype and require no gradient. The same seed gives the same tensors. The
-    forward runs a few times; the model and the random number generators are left as they were.
+    The forward runs a few times; the model and the random number generators are left as they were.
+
+    Args:
+        model: A model of transformers.
+        batch: The number of samples.
+        length: Tokens a sample. Images, audio and series have the sizes in the configuration, and the text holds as
+            many image tokens as the vision part makes features.
+        seed: The same seed gives the same tensors.
+        padding: Mask out a quarter of the last sample in every mask that the model takes like that.
+
+    Returns:
+        The arguments. Tensors are on the device of the model's first parameter; floats have its dtype and require no
+        gradient.
 
     Raises:
-        CannotBuild: the forward accepts none of the candidates.
-        OptionTypeError: `model` is no model of transformers.
+        CannotBuild: The forward accepts none of the candidates.
+        OptionTypeError: `model` is not a model of transformers.
     """
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise OptionTypeError(f"the model is of type {type(model).__name__}: give a model of transformers")
     with model_state_kept(model):
         model.train()
         values = accepted_inputs(model, batch=batch, length=length, seed=seed)
-        return _with_padding(model, values) if padding else values
+        other = padded(values) if padding else values
+        if all(other[name] is value for name, value in values.items()):
+            return values
+        try:
+            loss = _loss(model, other)
+        except Exception:  # features of a masked image no longer fit their placeholders, say
+            return values
+        return values if loss is not None and not bool(torch.isfinite(loss).all()) else other
 
 
 def accepted_inputs(model: Any, *, batch: int, length: int, seed: int = 0) -> dict[str, Any]:
-    """The first arguments that the forward of `model` accepts; the model is left as its forward leaves it.
+    """Return the first arguments that the forward of `model` accepts; the model is left as its forward leaves it.
 
     Raises:
-        CannotBuild: the forward accepts none of the candidates.
+        CannotBuild: The forward accepts none of the candidates.
     """
     entry = model_classes().get(type(model).__name__)
     heads = entry.heads if entry else ()
-    first: BaseException | None = None
+    first: Exception | None = None
     tries = 0
     for arguments in candidates(model, batch, length, seed, heads):
         for labels in label_candidates(arguments, heads):
             try:
                 return _accepted(model, arguments, labels)
-            except _Rejected as rejected:
-                first = first or rejected.error
+            except Exception as error:  # every model has its own way to refuse
+                first = first or error
             tries += 1
             if tries >= _MOST_TRIES:
                 break
     raise CannotBuild(type(model).__name__, BuildStage.FORWARD, first or "no inputs known")
 
 
-class _Rejected(Exception):
-    """The forward does not accept some arguments; `error` says why."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 def _accepted(model: Any, arguments: ForwardArguments, labels: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with which the forward runs, after the repairs that its errors ask for. Raises _Rejected."""
+    """Return the arguments with which the forward runs, after the repairs its errors ask for. Raises the last one."""
     values = {**arguments.values, **labels}
     if "labels" in labels and "input_ids" in arguments.values and model.config.is_encoder_decoder:
         values.pop("decoder_input_ids", None)
@@ -94,30 +101,13 @@ def _accepted(model: Any, arguments: ForwardArguments, labels: dict[str, Any]) -
             if not _repaired(arguments, values, str(raised)):
                 break
             continue
-        if labels:
-            _check_loss(loss)
+        if labels and loss is None:
+            raise ValueError("there is no loss")
+        if labels and loss is not None and not bool(torch.isfinite(loss).all()):
+            raise ValueError("the loss is not finite")
         return values
     assert error is not None
-    raise _Rejected(error)
-
-
-def _with_padding(model: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """The same with padding, where the forward runs with it."""
-    other = padded(values)
-    if all(other[name] is value for name, value in values.items()):
-        return values
-    try:
-        loss = _loss(model, other)
-    except Exception:  # features of a masked image no longer fit their placeholders, say
-        return values
-    return values if loss is not None and not bool(torch.isfinite(loss).all()) else other
-
-
-def _check_loss(loss: Tensor | None) -> None:
-    if loss is None:
-        raise _Rejected(ValueError("there is no loss"))
-    if not bool(torch.isfinite(loss).all()):
-        raise _Rejected(ValueError("the loss is not finite"))
+    raise error
 
 
 def _loss(model: Any, values: dict[str, Any]) -> Tensor | None:
@@ -146,32 +136,35 @@ def _repaired(arguments: ForwardArguments, values: dict[str, Any], error: str) -
         values["pixel_values"] = pixels.unsqueeze(1).repeat(1, frames, 1, 1, 1)
         return True
     if size := _WANTS_SIZE.search(error):
-        return _resized(arguments, values, int(size[1]), int(size[2]))
+        old, new = int(size[1]), int(size[2])
+        images = [n for n, value in values.items() if isinstance(value, Tensor) and value.shape[-2:] == (old, old)]
+        for name in images:
+            values[name] = arguments.floats((*values[name].shape[:-2], new, new))
+        return bool(images)
     if _WANTS_NO_TEXT in error and "input_features" in values:
         return values.pop("input_ids", None) is not None
-    match = _TOKEN_MISMATCH.search(error)
-    if match is None or "input_ids" not in values:
-        return _without_cache(arguments, values)
-    tokens, features = int(match[1]), int(match[2])
-    for name in PLACEHOLDERS:
-        token = arguments.find(name)
-        if isinstance(token, int) and int((values["input_ids"] == token).sum()) == tokens and features != tokens:
-            place_tokens(arguments, values, token, features // arguments.batch)
-            return True
-    return _without_cache(arguments, values)
-
-
-def _resized(arguments: ForwardArguments, values: dict[str, Any], old: int, new: int) -> bool:
-    """Give images another size; False where none has the old one."""
-    images = [name for name, value in values.items() if isinstance(value, Tensor) and value.shape[-2:] == (old, old)]
-    for name in images:
-        values[name] = arguments.floats((*values[name].shape[:-2], new, new))
-    return bool(images)
-
-
-def _without_cache(arguments: ForwardArguments, values: dict[str, Any]) -> bool:
-    """Have the forward keep no cache, if that was not asked yet: training needs none, and code may make an old one."""
+    if (match := _TOKEN_MISMATCH.search(error)) and "input_ids" in values:
+        tokens, features = int(match[1]), int(match[2])
+        for name in PLACEHOLDERS:
+            token = arguments.find(name)
+            if isinstance(token, int) and int((values["input_ids"] == token).sum()) == tokens and features != tokens:
+                place_tokens(arguments, values, token, features // arguments.batch)
+                return True
     if CACHE_SWITCH not in arguments.names or CACHE_SWITCH in values:
         return False
-    values[CACHE_SWITCH] = False
+    values[CACHE_SWITCH] = False  # training needs no cache, and code may make an old one
     return True
+
+
+def padded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Mask out the last quarter of the last row in each mask of ones of shape (batch, positions).
+
+    With masks of ones, nobody sees that a mask is dropped.
+    """
+    result = dict(values)
+    for name, value in values.items():
+        is_mask = name.endswith("_mask") and isinstance(value, Tensor) and value.dim() == 2
+        if is_mask and bool((value == 1).all()) and (padding := value.shape[1] // 4):
+            result[name] = value.clone()
+            result[name][-1, -padding:] = 0
+    return result

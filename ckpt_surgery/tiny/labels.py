@@ -22,7 +22,7 @@ _DETECTION = ("OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION", "INSTANCE_SEGMEN
 
 
 def label_candidates(arguments: ForwardArguments, heads: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Keyword arguments with which the forward may compute a loss, the likeliest first; the last is empty."""
+    """Yield keyword arguments with which the forward may compute a loss, the likeliest first; the last is empty."""
     names = arguments.names
     if "start_positions" in names and "end_positions" in names:
         yield {
@@ -85,7 +85,7 @@ def _labels(arguments: ForwardArguments, heads: tuple[str, ...]) -> Iterator[Any
 
 
 def _contrastive(arguments: ForwardArguments) -> dict[str, Any]:
-    """Masked steps of a waveform, and the negative samples for a contrastive loss."""
+    """Mask steps of a waveform, and the negative samples for a contrastive loss."""
     shape = (arguments.batch, arguments.frames())
     negatives = int(arguments.find("num_negatives", default=4))
     return {

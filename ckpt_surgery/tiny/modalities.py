@@ -20,7 +20,7 @@ _AUDIO_LAYOUTS = 3
 
 
 def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str, ...]) -> Iterator[ForwardArguments]:
-    """Arguments without labels; several if the name of an audio argument does not tell its layout."""
+    """Yield arguments without labels; several if the name of an audio argument does not tell its layout."""
     for layout in range(_AUDIO_LAYOUTS):
         arguments = ForwardArguments(model, batch, length, seed)
         _add_text(arguments, heads)
@@ -36,7 +36,7 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
 
 
 def _is_required(arguments: ForwardArguments, name: str) -> bool:
-    """Whether the forward has this argument and needs it: as its main input, or without a default."""
+    """Tell whether the forward has this argument and needs it: as its main input, or without a default."""
     parameter = arguments.parameters.get(name)
     if parameter is None:
         return False
@@ -85,7 +85,7 @@ def _add_pixels(arguments: ForwardArguments) -> None:
 
 
 def _packed_patches(arguments: ForwardArguments) -> None:
-    """One row of patches per image, as the Siglip2 towers take them."""
+    """Add one row of patches per image, as the Siglip2 towers take them."""
     patch = arguments.find("patch_size", default=8, part="vision")
     side = 4
     shape = (arguments.batch, side * side, arguments.channels() * patch * patch)
@@ -105,7 +105,7 @@ def _flat_patches(arguments: ForwardArguments) -> tuple[Tensor, Tensor]:
 
 
 def _add_audio(arguments: ForwardArguments, layout: int) -> None:
-    """A waveform, or audio features: by `layout` with the channels first, last, or as an image."""
+    """Add a waveform, or audio features: by `layout` with the channels first, last, or as an image."""
     mels = arguments.mels()
     if "input_values" in arguments.names and "past_values" not in arguments.names:
         length, frames = _samples(arguments), int(arguments.find("max_length", default=64))
@@ -125,7 +125,7 @@ def _add_audio(arguments: ForwardArguments, layout: int) -> None:
 
 
 def _samples(arguments: ForwardArguments) -> int:
-    """The length of a waveform that the strided convolutions reduce to 24 time steps."""
+    """Return the length of a waveform that the strided convolutions reduce to 24 time steps."""
     strides = arguments.find("conv_stride", "upsampling_ratios", "downsampling_ratios")
     if isinstance(strides, (list, tuple)):
         return math.prod(strides) * 24 + 80
@@ -149,7 +149,7 @@ def _add_series(arguments: ForwardArguments) -> None:
 
 
 def _add_required(arguments: ForwardArguments) -> None:
-    """What the forward still requires: hidden states of a tower, patches, masks."""
+    """Add what the forward still requires: hidden states of a tower, patches, masks."""
     if "grid_thw" in arguments.names and "input_ids" not in arguments.values:
         patches, grid = _flat_patches(arguments)
         first = next(iter(arguments.parameters))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import deterministic
 from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, OptionError
@@ -16,11 +20,8 @@ from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.catalog import model_classes
-from ckpt_surgery.tiny.configs import all_configs
-from ckpt_surgery.tiny.dropout import set_dropout
+from ckpt_surgery.tiny.configs import all_configs, name_dtype, set_dropout
 from ckpt_surgery.tiny.inputs import tiny_inputs
-from ckpt_surgery.tiny.memory import draw_marked, marked_memory
-from ckpt_surgery.tiny.own_code import ValuesOfMeta, is_own_code, name_dtype
 from ckpt_surgery.tiny.shrink import tiny_config
 from ckpt_surgery.tiny.sizes import ATTEMPTS
 
@@ -50,43 +51,59 @@ def tiny_model(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> TinyModel:
-    """A small `model_class` with random weights, and inputs with which one training step of it works.
+    """Build a small model with random weights, and inputs with which one training step of it works.
 
-    `config` (default: the configuration class that `model_classes` names for the class, or the class's own) is shrunk
-    by `tiny_config`; rates of dropout that are 0 become `dropout.RATE`. `options` are then set on each of its
-    configurations that has the attribute, or on the outermost if none has. Weights and inputs follow from `seed`; the
-    random number generators are left as they were. Models of more than `MOST_PARAMETERS` are not built: they are
+    The random number generators are left as they were. Models of more than `MOST_PARAMETERS` are not built: they are
     counted on the meta device, before any memory is spent.
 
+    Args:
+        model_class: A model class of transformers, or of code that derives from it.
+        config: What `tiny_config` shrinks; by default the configuration class that `model_classes` names for the
+            class, or the class's own. Dropout rates of 0 become `configs.DROPOUT_RATE`.
+        seed: Decides the weights and the inputs.
+        options: Set on each of the configurations that has the attribute, or on the outermost if none has.
+
+    Returns:
+        The model, its inputs, its configuration, and what came of earlier attempts.
+
     Raises:
-        CannotBuild: no attempt gives a model whose forward and backward run with a finite result.
+        CannotBuild: No attempt gives a model whose forward and backward run with a finite result.
         OptionError: `model_class` is not a class.
     """
     if not isinstance(model_class, type):
         raise OptionError(f"model_class is {model_class!r}: give a class, such as transformers.LlamaForCausalLM")
-    name = model_class.__name__
     source = config if config is not None else _config_class(model_class)
     if source is None:
-        raise CannotBuild(name, BuildStage.CONFIGURATION, "the class names no configuration class")
+        raise CannotBuild(model_class.__name__, BuildStage.CONFIGURATION, "the class names no configuration class")
     failures: list[CannotBuild] = []
     attempt = 0
     while attempt < ATTEMPTS:
         try:
             with random_state_kept():
                 seed_all(seed)
-                model, inputs, tiny = _built(model_class, source, attempt, seed, options or {})
-            return TinyModel(model, inputs, tiny, attempt, tuple(failures))
+                try:
+                    built = _built(model_class, source, attempt, seed, options or {}, hard=True)
+                except CannotBuild as failure:
+                    if failure.missing_package:
+                        raise
+                    built = _built(model_class, source, attempt, seed, options or {}, hard=False)
+            return TinyModel(*built, attempt, tuple(failures))
         except CannotBuild as failure:
             if failure.missing_package:
                 raise  # another size will not help
-            repeated = bool(failures) and _same_failure(failure, _reported(failures))
+            # alike, with one type of error on one way: another size will not help; a constructor may take the next
+            repeated = (
+                bool(failures)
+                and failure.stage not in (BuildStage.SIZE, BuildStage.CONSTRUCTION)
+                and (failure.stage, failure.origin) == ((last := _reported(failures)).stage, last.origin)
+            )
             failures.append(failure)
             attempt = ATTEMPTS - 1 if repeated and attempt < ATTEMPTS - 1 else attempt + 1
     raise _reported(failures)
 
 
 def _reported(failures: Sequence[CannotBuild]) -> CannotBuild:
-    """The last failure; a later form that is too large says less than why an earlier one failed."""
+    """Choose the last failure; a later form that is too large says less than why an earlier one failed."""
     reported, *later = failures
     for failure in later:
         if failure.stage is not BuildStage.SIZE or reported.stage is BuildStage.CONFIGURATION:
@@ -102,41 +119,21 @@ def _config_class(model_class: type) -> type | None:
     return own
 
 
-def _same_failure(failure: CannotBuild, other: CannotBuild) -> bool:
-    """Whether two attempts failed alike, with one type of error on one way: another size will not help then.
-
-    A constructor that refuses may take the next size.
-    """
-    if failure.stage in (BuildStage.SIZE, BuildStage.CONSTRUCTION):
-        return False
-    return (failure.stage, failure.origin) == (other.stage, other.origin)
-
-
 def _built(
-    model_class: Any, source: Any, attempt: int, seed: int, options: Mapping[str, Any]
+    model_class: Any, source: Any, attempt: int, seed: int, options: Mapping[str, Any], *, hard: bool
 ) -> tuple[Any, dict[str, Any], PretrainedConfig]:
-    """The model, its inputs and its configuration, with dropout and padding where it trains with both.
+    """Build the model, its inputs and its configuration, with dropout and padding where it is to be `hard`.
 
     Raises CannotBuild with the stage that failed.
     """
-    try:
-        return _built_with(model_class, source, attempt, seed, options, hard=True)
-    except CannotBuild as failure:
-        if failure.missing_package:
-            raise
-    return _built_with(model_class, source, attempt, seed, options, hard=False)
-
-
-def _built_with(
-    model_class: Any, source: Any, attempt: int, seed: int, options: Mapping[str, Any], *, hard: bool
-) -> tuple[Any, dict[str, Any], PretrainedConfig]:
-    """The same; with dropout and padding where it is to be `hard`, and without otherwise."""
     name, stage = model_class.__name__, BuildStage.CONFIGURATION
     try:
         config = tiny_config(source, attempt=attempt)
         if hard:
             set_dropout(config)
-        _set_options(config, {**family_tables().options.get(name, {}), **options})
+        for option, value in {**family_tables().options.get(name, {}), **options}.items():
+            for part in [part for part in all_configs(config) if hasattr(part, option)] or [config]:
+                setattr(part, option, value)
         stage = BuildStage.CONSTRUCTION
         count = _count_parameters(model_class, config)
         if count > MOST_PARAMETERS:
@@ -149,7 +146,13 @@ def _built_with(
         stage = BuildStage.INPUTS
         inputs = tiny_inputs(model, seed=seed, padding=hard)
         stage = BuildStage.TRAINING_STEP
-        _train_once(model, inputs, seed)
+        with model_state_kept(model):
+            model.train()
+            torch.manual_seed(seed)
+            loss = loss_of(model(**inputs))
+            if not bool(torch.isfinite(loss)):
+                raise ValueError(f"the loss is {float(loss.detach())}")
+            loss.backward()  # type: ignore[no-untyped-call]
     except CannotBuild:
         raise
     except Exception as error:  # models refuse in every way there is
@@ -158,7 +161,7 @@ def _built_with(
 
 
 def _count_parameters(model_class: Any, config: PretrainedConfig) -> int:
-    """How many parameters the model would have; 0 if it cannot be constructed on the meta device."""
+    """Count the parameters that the model would have; 0 if it cannot be constructed on the meta device."""
     try:
         with torch.device("meta"), ValuesOfMeta():
             return sum(p.numel() for p in _constructed(model_class, config).parameters())
@@ -169,25 +172,47 @@ def _count_parameters(model_class: Any, config: PretrainedConfig) -> int:
 def _constructed(model_class: Any, config: PretrainedConfig) -> Any:
     construct = getattr(model_class, "_from_config", model_class)  # sets the attention implementation as users get it
     config = copy.deepcopy(config)
-    if is_own_code(model_class):
+    if not model_class.__module__.startswith("transformers."):  # code that makes tensors of the dtype it reads there
         name_dtype(config, torch.float32)
     if construct is model_class and getattr(config, _ATTENTION, "") is None:
         setattr(config, _ATTENTION, "eager")  # nothing else chooses one for a part that is no pretrained model
     return construct(config)
 
 
-def _set_options(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        parts = [part for part in all_configs(config) if hasattr(part, name)] or [config]
-        for part in parts:
-            setattr(part, name, value)
+@contextmanager
+def marked_memory() -> Iterator[None]:
+    """Let tensors that are made without values hold NaN: no two runs agree on what the memory held before."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    settings: Any = deterministic
+    fills = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = fills
 
 
-def _train_once(model: Any, inputs: Mapping[str, Any], seed: int) -> None:
-    with model_state_kept(model):
-        model.train()
-        torch.manual_seed(seed)
-        loss = loss_of(model(**inputs))
-        if not bool(torch.isfinite(loss)):
-            raise ValueError(f"the loss is {float(loss.detach())}")
-        loss.backward()  # type: ignore[no-untyped-call]
+def draw_marked(model: nn.Module) -> None:
+    """Draw the weights that are NaN: a class leaves them to a checkpoint. Vectors become 1, and biases 0."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.is_meta or not weight.is_floating_point() or not bool(weight.isnan().any()):
+                continue
+            if weight.ndim > 1:
+                weight.copy_(torch.where(weight.isnan(), torch.randn_like(weight) * 0.02, weight))
+            else:
+                weight.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+_READERS = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__int__)
+
+
+class ValuesOfMeta(TorchFunctionMode):
+    """Read tensors on the meta device as zeros, for constructors that read values when only sizes are asked for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READERS and args[0].is_meta:
+            args = (torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), *args[1:])
+        return func(*args, **(kwargs or {}))

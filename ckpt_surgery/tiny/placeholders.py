@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -65,8 +64,8 @@ def place_tokens(arguments: ForwardArguments, values: dict[str, Any], token: int
 
 
 def _feature_count(arguments: ForwardArguments, kind: str) -> int:
-    """How many features the model makes of the pixels or audio in `arguments`; one per sample if it does not say."""
-    for part in _parts(arguments.model):
+    """Count the features that the model makes of the pixels or audio in `arguments`; one per sample if unknown."""
+    for part in (arguments.model, getattr(arguments.model, "model", None)):
         method = getattr(part, f"get_{kind}_features", None)
         accepted = inspect.signature(method).parameters.keys() - {"input_ids"} if method else set()
         values = {name: value for name, value in arguments.values.items() if name in accepted}
@@ -80,12 +79,6 @@ def _feature_count(arguments: ForwardArguments, kind: str) -> int:
     except Exception:  # the forward will say what is missing
         return arguments.batch
     return _rows(features) or arguments.batch
-
-
-def _parts(model: Any) -> Iterator[Any]:
-    yield model
-    if hasattr(model, "model"):
-        yield model.model
 
 
 def _rows(features: Any) -> int:

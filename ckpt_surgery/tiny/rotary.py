@@ -11,7 +11,7 @@ from ckpt_surgery.tiny.sizes import HEAD_DIM, HEADS, WIDTH, ShrinkContext
 
 
 def assumed_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters that the model assumes by default: sections for time, height and width."""
+    """Return rotary parameters that the model assumes by default: sections for time, height and width."""
     ignored = getattr(config, "ignore_keys_at_rope_validation", None) or ()
     rope = values.get("rope_parameters")
     if "mrope_section" in ignored and isinstance(rope, dict) and "mrope_section" not in rope:
@@ -20,7 +20,7 @@ def assumed_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[st
 
 
 def old_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `rope_scaling` of a class that declares it, without what transformers 5 adds: the class may check it."""
+    """Return the `rope_scaling` of a class that declares it, without what transformers 5 adds and it may check."""
     rope = getattr(config, "rope_scaling", None)
     if not isinstance(rope, dict):
         return None
@@ -32,7 +32,7 @@ def old_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, A
 
 
 def shrunk_rope(value: dict[str, Any], context: ShrinkContext) -> dict[str, Any]:
-    """Rotary parameters whose sections and per-frequency factors fit the tiny number of frequencies."""
+    """Shrink rotary parameters: sections and per-frequency factors fit the tiny number of frequencies."""
     pairs = _rotary_pairs(value, context.values) if context.attempt <= 2 else 0
     new: dict[str, Any] = {}
     nested = any(isinstance(item, dict) for item in value.values())
@@ -42,7 +42,11 @@ def shrunk_rope(value: dict[str, Any], context: ShrinkContext) -> dict[str, Any]
         elif pairs and key in ("short_factor", "long_factor"):
             new[key] = (list(item) * pairs)[:pairs]
         elif pairs and key == "mrope_section" and item:
-            new[key] = _sections(list(item), pairs)
+            sections, total = list(item), sum(item)
+            if total != pairs:
+                sections = [max(1, section * pairs // total) for section in sections]
+                sections[-1] += pairs - sum(sections)
+            new[key] = sections
         else:
             new[key] = item
     return new
@@ -57,12 +61,3 @@ def _rotary_pairs(rope: Mapping[str, Any], values: Mapping[str, Any]) -> int:
         head = min(width, WIDTH) // min(heads, HEADS)
     share = rope.get("partial_rotary_factor", values.get("partial_rotary_factor")) or 1.0
     return int(min(head, HEAD_DIM) * share) // 2
-
-
-def _sections(sections: list[int], pairs: int) -> list[int]:
-    if sum(sections) == pairs:
-        return sections
-    total = sum(sections)
-    new = [max(1, section * pairs // total) for section in sections]
-    new[-1] += pairs - sum(new)
-    return new

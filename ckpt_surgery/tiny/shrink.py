@@ -23,33 +23,54 @@ from ckpt_surgery.tiny.family_configs import (
     is_timm,
     timm_field,
     tiny_backbone,
-    tiny_timm,
-    without_timm,
 )
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
-from ckpt_surgery.tiny.layers import chosen_layers
 from ckpt_surgery.tiny.rotary import assumed_rope, old_rope
-from ckpt_surgery.tiny.sizes import HEAD_DIM, HEADS, VOCABULARY, ShrinkContext
+from ckpt_surgery.tiny.sizes import HEAD_DIM, HEADS, VOCABULARY, ShrinkContext, chosen_layers
+
+_NOT_ARGUMENTS = {"transformers_version", "model_type", "architectures", "torch_dtype", "dtype"}
+_FILLINGS = {
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "num_key_value_heads": HEADS,
+    "head_dim": HEAD_DIM,
+    "num_experts_per_tok": 2,
+    "prediction_length": 4,
+}
 
 
 def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> PretrainedConfig:
-    """A configuration of the same class and architecture, small enough for a CPU.
+    """Shrink a configuration until it is small enough for a CPU, with the same class and architecture.
 
-    `config` is a configuration class of transformers, or an instance, whose switches (activation, tied embeddings,
-    layer types, dropouts ...) are kept. `attempt` goes from the smallest form (0) to the most careful
-    (`sizes.ATTEMPTS` - 1). A configuration that is already tiny comes back with the same values; a part
-    that is a model of timm becomes a tiny backbone of transformers where the model takes one.
+    A configuration that is already tiny comes back with the same values; a part that is a model of timm becomes a
+    tiny backbone of transformers where the model takes one.
+
+    Args:
+        config: A configuration class of transformers, or an instance, whose switches (activation, tied embeddings,
+            layer types, dropouts ...) are kept.
+        attempt: From the smallest form (0) to the most careful (`sizes.ATTEMPTS` - 1).
+
+    Returns:
+        A new configuration.
 
     Raises:
         OptionTypeError: `config` is neither a class nor an instance of a configuration.
-        Exception: whatever the configuration class raises if it rejects its own defaults.
+        Exception: Whatever the configuration class raises if it rejects its own defaults.
     """
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    if timm_field(original):
-        return tiny_timm(original)
-    return without_timm(_shrunk(original, attempt, _token_map(original)))
+    if timm_field(original):  # a model of timm itself: its smallest one takes its place
+        tiny = copy.deepcopy(original)
+        setattr(tiny, timm_field(original), "test_resnet")
+        tiny.model_args, tiny.use_pretrained_backbone = None, False
+        return tiny
+    tiny = _shrunk(original, attempt, _token_map(original))
+    for part in list(all_configs(tiny)):
+        for name, nested in list(nested_configs(part)):
+            if is_timm(nested):  # its class insists on it
+                setattr(part, name, tiny_backbone())
+    return tiny
 
 
 def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -> PretrainedConfig:
@@ -71,7 +92,7 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
 
 
 def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
-    """A configuration with these values. They are copied: classes change what they are given.
+    """Make a configuration with these values. They are copied: classes change what they are given.
 
     What a class refuses although its base takes it (it gives the base a value of its own, say) is set afterwards.
     """
@@ -92,7 +113,7 @@ def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _filled(config: PretrainedConfig, changed: Mapping[str, Any], context: ShrinkContext) -> PretrainedConfig:
-    """`config` with values for what its class leaves open and its model needs."""
+    """Return `config` with values for what its class leaves open and its model needs."""
     declared = _parameters(type(config))
     missing = _open_fields(config)
     for more in (missing, {n: v for n, v in missing.items() if n in declared}):
@@ -119,7 +140,7 @@ def fill_open_fields(config: PretrainedConfig, *, vocabulary: int) -> None:
 
 
 def _open_fields(config: PretrainedConfig) -> dict[str, Any]:
-    """Values for the fields that are declared and None, of those that models need."""
+    """Return values for the fields that are declared and None, of those that models need."""
     declared = _parameters(type(config))
     fillable = {*declared, "pad_token_id"} if "vocab_size" in declared else declared.keys() - {"pad_token_id"}
     missing = {n: v for n, v in _FILLINGS.items() if n in fillable and _value(config, n) is None}
@@ -131,25 +152,15 @@ def _open_fields(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _value(config: PretrainedConfig, name: str) -> Any:
-    """The value of a field; `...` if reading it raises because layers differ in it."""
+    """Return the value of a field; `...` if reading it raises because layers differ in it."""
     try:
         return getattr(config, name, None)
     except Exception:
         return ...
 
 
-_FILLINGS = {
-    "vocab_size": VOCABULARY,
-    "pad_token_id": 0,
-    "num_key_value_heads": HEADS,
-    "head_dim": HEAD_DIM,
-    "num_experts_per_tok": 2,
-    "prediction_length": 4,
-}
-
-
 def _own_values(config: PretrainedConfig) -> dict[str, Any]:
-    """The values that rebuild `config`, without those that its class derives from the rest."""
+    """Return the values that rebuild `config`, without those that its class derives from the rest."""
     values = {n: v for n, v in config.to_dict().items() if not n.startswith("_") and n not in _NOT_ARGUMENTS}
     for name in _parameters(type(config)):
         if name not in values and not name.startswith("_"):
@@ -171,11 +182,8 @@ def _own_values(config: PretrainedConfig) -> dict[str, Any]:
     return values
 
 
-_NOT_ARGUMENTS = {"transformers_version", "model_type", "architectures", "torch_dtype", "dtype"}
-
-
 def _parameters(config_class: type) -> dict[str, Any]:
-    """The declared arguments of a configuration class with their defaults, None for those without one.
+    """Return the declared arguments of a configuration class with their defaults, None for those without one.
 
     In transformers 5 every configuration is a dataclass, and one that comes with a model still writes its `__init__`:
     both are read.
@@ -183,11 +191,15 @@ def _parameters(config_class: type) -> dict[str, Any]:
     written = _written_arguments(config_class)
     if not dataclasses.is_dataclass(config_class):
         return written
-    return {f.name: _default(f) for f in dataclasses.fields(config_class)} | written
+    missing = dataclasses.MISSING
+    fields = {
+        f.name: f.default_factory if f.default is missing else f.default for f in dataclasses.fields(config_class)
+    }
+    return {name: None if default is missing else default for name, default in fields.items()} | written
 
 
 def _written_arguments(config_class: type) -> dict[str, Any]:
-    """The arguments of the `__init__` methods that somebody wrote, with their defaults."""
+    """Return the arguments of the `__init__` methods that somebody wrote, with their defaults."""
     defaults: dict[str, Any] = {}
     for base in config_class.__mro__:
         if issubclass(base, PretrainedConfig) and base is not PretrainedConfig and "__init__" in vars(base):
@@ -197,15 +209,8 @@ def _written_arguments(config_class: type) -> dict[str, Any]:
     return defaults
 
 
-def _default(field: Any) -> Any:
-    """The default of a dataclass field, or its factory."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return None if field.default_factory is dataclasses.MISSING else field.default_factory
-
-
 def _token_map(config: PretrainedConfig) -> dict[int, int]:
-    """New ids below the tiny vocabulary for special tokens beyond it, the same for all nested configurations."""
+    """Choose new ids below the tiny vocabulary for special tokens beyond it, the same in all nested parts."""
     special: set[int] = set()
     for part in all_configs(config):
         for name, value in part.to_dict().items():

@@ -1,10 +1,13 @@
-"""The sizes that a tiny model has, and what the rules for one configuration need to know beside a field's value."""
+"""The sizes that a tiny model has, which layers stay, and what the rules for one configuration need to know."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from transformers import PretrainedConfig
 
 ATTEMPTS = 4
 """How often `tiny_model` tries. 0 and 1: one width everywhere; 1 also keeps image, window and kernel sizes. 2: widths
@@ -21,6 +24,42 @@ GRID = 4
 """Patches along each side of an image: a two-by-two merger still leaves more than one."""
 POSITIONS = 128
 MELS = 32
+
+
+_MARKS = re.compile(r"att|block_ind|moe|cross|window|rope")
+
+
+_INDEX_LIST = re.compile(r"(index|indices|indexes|idx|idxs|_layers|hook_ids|_blocks)$")
+
+
+STAGE_DEPTHS = ("depths", "depth", "num_block_repeats", "blocks_per_stage", "stage_num_blocks", "block_sizes")
+
+
+STAGES = (
+    "depths",
+    "num_block_repeats",
+    "blocks_per_stage",
+    "embed_dims",
+    "block_sizes",
+    "stage_num_blocks",
+    "stage_blocks",
+)
+
+
+_LAYER_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
+"""Attributes that some configurations compute rather than store."""
+
+
+_MAIN_COUNTS = (
+    "num_hidden_layers",
+    "num_layers",
+    "n_layers",
+    "n_layer",
+    "depth",
+    "layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 
 
 @dataclass(frozen=True)
@@ -43,3 +82,54 @@ class ShrinkContext:
     def layers(self) -> int:
         """How many layers the tiny model has."""
         return len(self.kept_layers)
+
+
+def chosen_layers(config: PretrainedConfig, values: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Return the indices of the layers that the tiny model keeps, and how many the original has, 0 with stages.
+
+    It keeps the shortest prefix that holds every kind of layer, and at least two. If late layers share the keys and
+    values of earlier ones, each kind is kept twice: once to compute them and once to share them.
+    """
+    if any(isinstance(values.get(name), (list, tuple)) for name in STAGES):
+        return tuple(range(LAYERS)), 0
+    computed = {n: getattr(config, n) for n in _LAYER_KINDS if isinstance(getattr(config, n, None), (list, tuple))}
+    values = {**computed, **values}
+    old = next((values[n] for n in _MAIN_COUNTS if type(values.get(n)) is int and values[n] > 0), 0)
+    types = values.get("layer_types")
+    if values.get("num_kv_shared_layers") and isinstance(types, (list, tuple)) and len(types) == old:
+        firsts = tuple(types.index(kind) for kind in dict.fromkeys(types))
+        return firsts * 2, old
+    count = LAYERS
+    for name, value in values.items():
+        if not isinstance(value, (list, tuple)) or not value:
+            continue
+        if len(value) == old and all(isinstance(item, (str, bool, int)) for item in value):
+            if isinstance(value[0], str) or len(set(value)) <= 3:  # they name kinds: the last one to come up
+                count = max(count, *(1 + value.index(kind) for kind in set(value)))
+        elif name in ("out_indices", "_out_indices", "backbone_out_indices") and _is_index_list(value, old):
+            count = max(count, len(value))
+    return tuple(range(min(count, old) if old else count)), old
+
+
+def _is_index_list(value: Any, old_layers: int) -> bool:
+    return all(type(item) is int for item in value) and old_layers > 0 and max(value) <= old_layers
+
+
+def is_layer_index_list(name: str, value: Any, context: ShrinkContext) -> bool:
+    """Tell whether a field lists indices of layers."""
+    return bool(_INDEX_LIST.search(name)) and _is_index_list(value, context.old_layers)
+
+
+def kept_indices(name: str, value: Any, context: ShrinkContext) -> Any:
+    """Change a list of layer indices to layers that still exist.
+
+    A list that marks special layers names the last one only, so that one special and one plain layer stay; others
+    name as many as there are. Some lists count from 0, some from 1, some from the end.
+    """
+    if min(value) < 0:
+        return type(value)(max(min(i, context.layers - 1), -context.layers) for i in value)
+    first = int(max(value) >= context.old_layers)
+    room = range(first, first + context.layers)
+    if all(i in room for i in value):
+        return value
+    return type(value)(room[-1:] if _MARKS.search(name) else room[-len(value) :])

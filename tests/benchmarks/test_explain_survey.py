@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.class_survey import TOO_LARGE, TOO_LONG
-from benchmarks.explain_survey import examine, model_types, page, reason
+from benchmarks.explain_survey import PAGE, measure, model_types, reason
+from benchmarks.survey import TOO_LARGE, TOO_LONG
 
 pytestmark = pytest.mark.torch
 
 
 def test_a_model_type_is_explained() -> None:
-    row = examine("gpt2")
+    row = measure("gpt2")
     assert row["model"] == "GPT2LMHeadModel"
     assert row["parameters"] == 124_439_808 * 2
     assert row["kept"] > 0
@@ -20,7 +20,7 @@ def test_a_model_type_is_explained() -> None:
 
 
 def test_one_that_computes_in_float32_is_explained_in_it() -> None:
-    assert examine("fnet")["dtype"] == "float32"
+    assert measure("fnet")["dtype"] == "float32"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_reason_is_said_in_words(problem: str, why: str) -> None:
 
 def test_the_page_counts_what_works() -> None:
     works = {
-        "class": "a",
+        "case": "a",
         "model": "A",
         "dtype": "float32",
         "parameters": 4,
@@ -48,8 +48,9 @@ def test_the_page_counts_what_works() -> None:
         "drawn": 0,
         "seconds": 1.0,
     }
-    fitted = {**works, "class": "c", "changed": ["width 1 -> 2"]}
-    text = page([works, fitted, {"class": "b", "model": "B", "problem": TOO_LONG}], "5.0", 4)
+    fitted = {**works, "case": "c", "changed": ["width 1 -> 2"]}
+    rows = [works, fitted, {"case": "b", "model": "B", "problem": TOO_LONG}]
+    text = PAGE.text({"rows": rows, "version": "5.0", "total": 4})
     assert "3 of the 4 model types of transformers 5.0" in text
     assert "**2 work (67%)**, 1 of them with fields changed" in text
     assert "Those with fields changed: `c`." in text

@@ -1,17 +1,19 @@
-"""The command: what it prints and ends with, for many cases and for one."""
+"""The command: what it prints and ends with, for many cases and for one, and that it finds a broken product."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 from benchmarks import fuzz
-from benchmarks.fuzz import cases, main
-from benchmarks.fuzz_cases import judge, pool
+from benchmarks.fuzz import cases, main, report
+from benchmarks.fuzz_cases import judge
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.judge import Outcome, Result
-from benchmarks.fuzz_cases.pool import Judged, Work
+from ckpt_surgery.runtime.checkpoint.recompute import Computation
 
 pytestmark = pytest.mark.torch
 
@@ -26,19 +28,6 @@ def test_cases_of_one_kind_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> 
     assert all("late" in case.kinds for case in cases(20, 0, "late"))
     assert main(["--kind", "nothing"]) == 2
     assert "nothing is no kind" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("outcome", "code"), [(Outcome.EQUAL, 0), (Outcome.REFUSED, 0), (Outcome.SILENT, 1)])
-def test_the_exit_code_says_whether_a_case_failed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int
-) -> None:
-    def judged(given: list[Case], jobs: int, work: Work) -> list[Judged]:
-        results = [Result(case, outcome if number == 2 else Outcome.EQUAL) for number, case in enumerate(given)]
-        return [Judged(result, result) for result in results]
-
-    monkeypatch.setattr(pool, "judged", judged)
-    assert main(["--cases", "5"]) == code
-    assert "5 cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(Outcome.EQUAL, 0), (Outcome.CRASHED, 1)])
@@ -60,6 +49,45 @@ def test_it_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([]) == 2
 
 
-def test_a_few_cases_run_in_a_process_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--cases", "3", "--whole"]) in (0, 1)
-    assert "3 cases" in capsys.readouterr().out
+def test_a_broken_product_is_found_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--cases", "3"]) == 0
+    assert "all: " in capsys.readouterr().out
+    run = Computation.__call__
+
+    def wrong(computation: Computation, *given: Any) -> Any:
+        result = run(computation, *given)
+        return None if result is None else result * 1.5
+
+    monkeypatch.setattr(Computation, "__call__", wrong)
+    assert main(["--cases", "3", "--self-check", "never"]) == 1
+    said = capsys.readouterr().out
+    assert "FAILING, minimised:" in said
+    assert "silent: " in said
+
+
+def row(outcome: Outcome, features: str = "", **more: Any) -> dict[str, Any]:
+    case = f"1/OneStep/{features}/"
+    plain = {"case": case, "smallest": case, "outcome": outcome, "reason": "", "detail": "a: 1", "names_block": True}
+    return {**plain, "told_after": 1, **more}
+
+
+def test_the_report_counts_kinds_reasons_and_failures() -> None:
+    late: dict[str, Any] = {"case": "1/LateSteps//late:4", "told_after": 2}
+    lines = list(
+        report(
+            [
+                *[row(Outcome.SILENT, "PythonDraw+Dropout", smallest="1/OneStep/PythonDraw/")] * 5,
+                *[row(Outcome.EQUAL, "Dropout")] * 20,
+                *[row(Outcome.REFUSED, "Dropout+Mask", reason="one")] * 2,
+                row(Outcome.REFUSED, "Mask", reason="one"),
+                row(Outcome.REFUSED, reason="two", names_block=False),
+                row(Outcome.REFUSED, reason="late", **late),
+            ]
+        )
+    )
+    assert "    3 one  1/OneStep/Mask/" in lines
+    assert "    5 silent: a: 1  1/OneStep/PythonDraw/" in lines
+    assert "layers: 20 equal, 2 refused, 5 silent" in lines
+    assert lines[-1] == "refused in cases that begin late, by steps: 1 after 2; 1 refusals name no block"

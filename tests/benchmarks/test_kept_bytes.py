@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import kept_bytes_report
-from benchmarks.kept_bytes_report import NOT_BUILT, Agreement, figures_of, keep, page, read
+from benchmarks import survey
+from benchmarks.kept_bytes import NOT_BUILT, PAGE, Agreement, conclude, counts, figures_of, measure
 
 
 def step(agreement: Agreement, **values: Any) -> dict[str, Any]:
@@ -16,15 +16,15 @@ def step(agreement: Agreement, **values: Any) -> dict[str, Any]:
 
 
 ROWS: list[dict[str, Any]] = [
-    {"class": "B", "steps": {"off": step(Agreement.EQUAL), "on": step(Agreement.PEAK_DIFFERS, told_peak=19)}},
-    {"class": "A", "steps": {"off": step(Agreement.DRAWN, told=9), "on": step(Agreement.EQUAL)}},
-    {"class": "C", "problem": "CannotBuild: no"},
-    {"class": "D", "steps": {"off": {"agreement": str(Agreement.NOT_ON_SHAPES), "why": "it reads `values`"}}},
+    {"case": "B", "steps": {"off": step(Agreement.EQUAL), "on": step(Agreement.PEAK_DIFFERS, told_peak=19)}},
+    {"case": "A", "steps": {"off": step(Agreement.DRAWN, told=9), "on": step(Agreement.EQUAL)}},
+    {"case": "C", "problem": "CannotBuild: no"},
+    {"case": "D", "steps": {"off": {"agreement": str(Agreement.NOT_ON_SHAPES), "why": "it reads `values`"}}},
 ]
 
 
 def test_steps_are_counted_and_those_that_are_not_equal_are_named() -> None:
-    figures = figures_of([{"class": "B", "problem": "before"}, *ROWS], 7)
+    figures = figures_of(ROWS, 7)
     assert figures["counts"] == {
         Agreement.EQUAL: 2,
         Agreement.PEAK_DIFFERS: 1,
@@ -33,7 +33,7 @@ def test_steps_are_counted_and_those_that_are_not_equal_are_named() -> None:
         NOT_BUILT: 1,
     }
     assert [other["class"] for other in figures["others"]] == ["B", "D"]
-    said = page({"5.0": figures})
+    said = PAGE.text({"5.0": figures})
     assert "5.0: 4 classes of 7, drawn at random" in said
     assert "| `B` | 5.0 | on | kept bytes equal, peak not | kept 10 and 10, peak 20 and 19 |" in said
     assert "it reads" in said
@@ -41,12 +41,41 @@ def test_steps_are_counted_and_those_that_are_not_equal_are_named() -> None:
 
 
 def test_releases_are_kept_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_bytes_report, "FIGURES", tmp_path / "kept_bytes.json")
-    keep("4.0", figures_of(ROWS[:1], 1))
-    keep("5.0", figures_of(ROWS[1:2], 1))
-    keep("4.0", figures_of(ROWS[2:3], 1))
-    assert list(read()) == ["5.0", "4.0"]
-    assert read()["4.0"]["counts"] == {NOT_BUILT: 1}
-    said = page(read())
+    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
+    PAGE.write({"4.0": figures_of(ROWS[2:3], 1)})
+    monkeypatch.setattr("benchmarks.kept_bytes.installed", lambda name: {name: "5.0"})
+    assert not conclude(ROWS[1:2], 1, True)
+    assert list(PAGE.read()) == ["5.0", "4.0"]
+    said = PAGE.text()
     assert "| steps | 5.0: 1 class | 4.0: 1 class |" in said
     assert said.endswith("None.\n")
+
+
+CLASSES = {
+    "DetrForObjectDetection": False,  # matches boxes in numpy
+    "MixtralForCausalLM": True,  # in transformers 4 reads which experts were chosen
+    "Qwen2VLForConditionalGeneration": False,  # reads the grid of an image
+    "Wav2Vec2Model": False,  # drops layers at random
+}
+"""Classes by whether what they keep may depend on what their weights decide."""
+
+
+@pytest.mark.both
+@pytest.mark.torch
+@pytest.mark.parametrize("name", CLASSES)
+def test_tiny_models_keep_what_explain_says(name: str) -> None:
+    pytest.importorskip("transformers")
+    steps = measure(name)["steps"]
+    allowed = {Agreement.EQUAL, Agreement.DRAWN} if CLASSES[name] else {Agreement.EQUAL}
+    assert {steps["off"]["agreement"], steps["on"]["agreement"]} <= allowed, steps
+
+
+@pytest.mark.both
+@pytest.mark.torch
+def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("benchmarks.kept_bytes.kept_by_a_step", lambda *_: 1)
+    row = measure("GPT2Model")
+    assert {step["agreement"] for step in row["steps"].values()} == {Agreement.KEPT_DIFFERS}
+    assert counts([row, {"problem": "x"}]) == {Agreement.KEPT_DIFFERS: 2, NOT_BUILT: 1}
+    assert conclude([{"case": "GPT2Model", **row}], 1, False)

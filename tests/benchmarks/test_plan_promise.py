@@ -11,14 +11,14 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from benchmarks import plan_promise
-from benchmarks.plan_promise import Promise, counts, examine, main
+from benchmarks.plan_promise import SURVEY, Promise, counts, measure
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def test_plans_keep_what_they_promise() -> None:
     """An encoder with a decoder: two stacks. The benchmark has more models, and more plans of each."""
-    row = examine("T5ForConditionalGeneration", plans=8)
+    row = measure("T5ForConditionalGeneration", plans=8)
     assert counts([row]) == {Promise.EXACT: 8}
     calls = [each["calls"].get("wrap_blocks", {}) for each in row["plans"]]
     assert any("save" in call for call in calls)
@@ -30,6 +30,6 @@ def test_a_plan_that_keeps_more_than_it_promised_is_seen(
 ) -> None:
     monkeypatch.setattr(plan_promise, "kept_by_a_step", lambda *_: 10**9)
     file = tmp_path / "plans.jsonl"  # with the row in it, nothing is left to be examined in a process of its own
-    file.write_text(json.dumps({"class": "GPT2LMHeadModel", **examine("GPT2LMHeadModel", plans=1)}))
-    assert main([str(file), "GPT2LMHeadModel"]) == 1
+    file.write_text(json.dumps({"case": "GPT2LMHeadModel", **measure("GPT2LMHeadModel", plans=1)}))
+    assert SURVEY.main([str(file), "GPT2LMHeadModel"]) == 1
     assert "    1 keeps more than was promised" in capsys.readouterr().out

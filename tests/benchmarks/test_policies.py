@@ -4,100 +4,79 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import policies, policies_report
-from benchmarks.policies_report import (
+from benchmarks import survey
+from benchmarks.policies import (
     FAMILIES,
     PAGE,
     RATES,
     Check,
     Outcome,
-    Setting,
     case_of,
     cases,
-    column_of,
-    page,
-    read_columns,
-    write_column,
+    conclude,
+    failed,
+    figures_of,
 )
 
-VERSIONS = {"torch": "2.13.0", "transformers": "5.23.0"}
-KEPT = {"outcome": "kept", "failed": [], "operators": ["aten.mm"], "results": 2, "bytes": 2048, "added": 2048}
-NOTHING = {"outcome": "nothing", "failed": [], "operators": []}
+KEPT = {"outcome": "kept", "failed": [], "results": 2, "bytes": 2048, "added": 2048, "unheld": 0}
+NOTHING = {"outcome": "nothing", "failed": [], "bytes": 0, "added": 0}
 ROWS: list[dict[str, Any]] = [
-    {"class": "Llama, matmul", "settings": {"with dropout": KEPT, "without dropout": KEPT}},
-    {"class": "Llama, conv", "settings": {"with dropout": NOTHING, "without dropout": NOTHING}},
+    {"case": "Llama, matmul", "settings": {"with dropout": KEPT, "without dropout": KEPT}},
+    {"case": "Llama, conv", "settings": {"with dropout": NOTHING, "without dropout": NOTHING}},
 ]
 
 
 def failing(check: Check) -> dict[str, Any]:
-    return {"class": "Llama, norm", "settings": {"with dropout": {**KEPT, "failed": [check]}}}
+    return {"case": "Llama, norm", "settings": {"with dropout": {**KEPT, "failed": [check]}}}
 
 
 # The page
 
 
 def test_the_page_in_the_repository_has_every_case_of_both_releases_and_no_failure() -> None:
-    columns = read_columns()
-    assert [column.versions["transformers"] for column in columns] == ["5.23.0", "4.57.6"]
-    for column in columns:
-        assert sorted(column.settings) == sorted(cases())
-        assert all(set(rates) == set(RATES) for rates in column.settings.values())
-        assert not column.failed
-    assert PAGE.read_text(encoding="utf-8") == page(columns)
+    releases = PAGE.read()
+    assert [release["versions"]["transformers"] for release in releases] == ["5.23.0", "4.57.6"]
+    for release in releases:
+        assert sorted(release["settings"]) == sorted(cases())
+        assert all(set(rates) == set(RATES) for rates in release["settings"].values())
+        assert not failed(release)
+        assert not release["problems"]
 
 
 def test_the_page_says_what_was_kept_and_what_failed() -> None:
-    text = page([column_of(ROWS, VERSIONS)])
-    assert "4 settings (torch 2.13.0): no check failed." in text
+    text = PAGE.text([figures_of(ROWS)])
+    assert "4 settings (torch " in text
+    assert "): no check failed." in text
     assert "| Llama | not tried | 2, 2.0 KiB | not tried | not tried | not tried | - |" in text
     assert "### Checks" not in text
-    text = page([column_of([*ROWS, failing(Check.ONCE)], VERSIONS)])
+    text = PAGE.text([figures_of([*ROWS, failing(Check.ONCE)])])
     assert "a check failed in 1" in text
     assert "| **once** |" in text
     assert "| Llama, norm with dropout | once |" in text
 
 
-def test_what_did_not_run_is_a_failure() -> None:
-    column = column_of([{"class": "Llama, conv", "problem": "RuntimeError: no"}], VERSIONS)
-    assert column.failed
-    assert "| Llama, conv | RuntimeError: no |" in page([column])
-
-
 def test_bytes_that_nothing_else_keeps_are_on_the_page() -> None:
-    more = {"class": "Llama, norm", "settings": {"with dropout": {**KEPT, "added": 3000, "unheld": 952}}}
-    assert "| Llama, norm with dropout | 2,048 | 3,000 | 952 |" in page([column_of([more], VERSIONS)])
+    more = {"case": "Llama, norm", "settings": {"with dropout": {**KEPT, "added": 3000, "unheld": 952}}}
+    assert "| Llama, norm with dropout | 2,048 | 3,000 | 952 |" in PAGE.text([figures_of([more])])
 
 
-def test_a_release_is_written_beside_the_others_and_read_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "policies.json"
-    older, newer = (column_of(ROWS, {**VERSIONS, "transformers": release}) for release in ("4.57.6", "5.23.0"))
-    for column in (older, column_of([], newer.versions), newer):
-        write_column(column, file)
-    assert read_columns(file) == [newer, older]
-
-
-def test_the_command_writes_the_page_and_fails_with_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    file = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(policies_report, "FIGURES", tmp_path / "policies.json")
-    monkeypatch.setattr(policies_report, "PAGE", tmp_path / "policies.md")
-    monkeypatch.setattr(policies, "survey", lambda *_, **__: None)
-    for rows, code in ((ROWS, 0), ([*ROWS, failing(Check.BYTES)], 1)):
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        assert policies.main([str(file), "--page"]) == code
-        assert (tmp_path / "policies.md").read_text(encoding="utf-8") == page(read_columns())
-
-
-def test_a_case_that_there_is_not_is_a_wrong_argument(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as ended:
-        policies.main([str(tmp_path / "rows.jsonl"), "Llama, attentoin"])
-    assert ended.value.code == 2
+def test_what_failed_or_did_not_run_is_a_failure_and_releases_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
+    PAGE.write([{**figures_of(ROWS), "versions": {"torch": "2", "transformers": "4.1"}}])
+    assert not conclude(ROWS, 9, True)
+    assert conclude([*ROWS, failing(Check.BYTES)], 9, True)
+    assert conclude([*ROWS, {"case": "Llama, norm", "problem": "RuntimeError: no"}], 9, True)
+    assert "| Llama, norm | RuntimeError: no |" in PAGE.text()
+    assert len(PAGE.read()) == 2
+    assert PAGE.read()[1]["versions"]["transformers"] == "4.1"
 
 
 # Measured
@@ -119,14 +98,13 @@ def benches() -> Callable[[str], Any]:
     return bench
 
 
-def on_the_page(name: str, save: str, rate: str) -> Setting:
+def on_the_page(name: str, save: str, rate: str) -> Any:
     from importlib.metadata import version
 
-    columns = [each for each in read_columns() if each.versions["transformers"] == version("transformers")]
-    if not columns:
-        pytest.skip("the page has no column of this release")
-    (column,) = columns
-    return column.settings[case_of(name, save)][rate]
+    releases = {each["versions"]["transformers"]: each for each in PAGE.read()}
+    if (installed := version("transformers")) not in releases:
+        pytest.skip("the page has no figures of this release")
+    return releases[installed]["settings"][case_of(name, save)][rate]
 
 
 @pytest.mark.both
@@ -137,7 +115,7 @@ def on_the_page(name: str, save: str, rate: str) -> Setting:
 )
 def test_rows_of_the_page_are_measured_again(name: str, save: str, outcome: Outcome, benches: Any) -> None:
     setting = benches(name).measured(save, RATES["with dropout"])
-    assert setting == on_the_page(name, save, "with dropout")
+    assert json.loads(json.dumps(asdict(setting))) == on_the_page(name, save, "with dropout")
     assert setting.outcome is outcome
 
 

@@ -11,20 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import release_table_report
-from benchmarks.release_table_report import (
-    CLASSES,
-    PAGE,
-    RELEASES,
-    Column,
-    Outcome,
-    label_order,
-    outcome_of,
-    page,
-    read_columns,
-    reason_of,
-    write_columns,
-)
+from benchmarks import release_table, survey
+from benchmarks.release_table import CLASSES, PAGE, RELEASES, Outcome, failed, outcome_of, reason_of
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Fault, FaultCause, ModeReport, Repair
@@ -52,23 +40,16 @@ def rows(text: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def test_the_page_is_made_from_its_figures() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(read_columns())
-
-
-def test_the_page_has_every_class_and_every_release() -> None:
+def test_the_page_has_every_class_and_every_release_and_nothing_stays_wrong() -> None:
+    columns = PAGE.read()
     assert len(CLASSES) == len(set(CLASSES)) == 40
-    assert f"| class | {' | '.join(RELEASES)} |" in PAGE.read_text(encoding="utf-8")
-    assert list(read_columns()) == list(RELEASES)
+    assert list(columns) == list(RELEASES)
     for name in CLASSES:
-        assert any(name in column.outcomes for column in read_columns().values()), name
-
-
-def test_no_class_stays_wrong_in_any_release_and_no_safe_finding_is_left() -> None:
-    assert [release for release, column in read_columns().items() if column.failed] == []
-    for release, column in read_columns().items():
-        assert column.versions["transformers"] == release
-        assert column.before["safe"] > column.after.get("safe", 0) == 0
+        assert any(name in column["outcomes"] for column in columns.values()), name
+    for release, column in columns.items():
+        assert not failed(column)
+        assert column["versions"]["transformers"] == release
+        assert column["before"]["safe"] > column["after"].get("safe", 0) == 0
 
 
 def test_the_sessions_are_the_columns_and_their_constraints_exist() -> None:
@@ -109,8 +90,9 @@ def test_each_outcome_has_its_reason(examined: Report, outcome: str, reason: str
     assert (outcome_of(examined), reason_of(examined)) == (outcome, reason)
 
 
-def column(outcomes: dict[str, Outcome], **more: Any) -> Column:
-    return Column({"torch": "2.13.0", "transformers": "5.0.0"}, outcomes, **more)
+def column(outcomes: dict[str, Outcome], **more: Any) -> dict[str, Any]:
+    plain = {"reasons": {}, "files": 0, "before": {}, "after": {}}
+    return {"versions": {"torch": "2.13.0", "transformers": "5.0.0"}, "outcomes": outcomes, **plain, **more}
 
 
 def test_the_page_says_what_became_of_each_class_and_why() -> None:
@@ -121,7 +103,7 @@ def test_the_page_says_what_became_of_each_class_and_why() -> None:
         "4.52.4": column({llama: Outcome.REPAIRED, mixtral: Outcome.OK}, reasons=why, **findings),
         "5.0.0": column({llama: Outcome.REPAIRED, router: Outcome.FAILED, mixtral: Outcome.OK}, reasons=why),
     }
-    table = rows(page(columns))
+    table = rows(PAGE.text(columns))
     assert table[f"`{llama}`"] == ["4.52.4, 5.0.0", "repaired", "It calls `f` by keyword."]
     assert table[f"`{mixtral}`"] == ["ok", "ok"]
     assert table[f"`{router}`"] == ["absent", "failed"]
@@ -132,35 +114,16 @@ def test_the_page_says_what_became_of_each_class_and_why() -> None:
 
 def test_a_failed_class_or_a_safe_finding_that_is_left_fails_the_run() -> None:
     healthy = column({"LlamaForCausalLM": Outcome.REFUSED}, after={"info": 1})
-    assert not healthy.failed
-    assert replace(healthy, outcomes={"LlamaForCausalLM": Outcome.FAILED}).failed
-    assert replace(healthy, after={"safe": 1}).failed
-
-
-def test_figures_are_read_as_they_were_written_in_the_order_of_the_releases(tmp_path: Path) -> None:
-    columns = {release: column({"LlamaForCausalLM": Outcome.OK}, files=3) for release in reversed(RELEASES)}
-    write_columns(columns, tmp_path / "releases.json")
-    assert read_columns(tmp_path / "releases.json") == columns
-    assert list(json.loads((tmp_path / "releases.json").read_text())) == list(RELEASES)
-
-
-def test_a_variant_stands_behind_its_class() -> None:
-    found = [
-        "MixtralForCausalLM (router loss)",
-        "T5ForConditionalGeneration",
-        "MixtralForCausalLM",
-        "LlamaForCausalLM",
-    ]
-    assert label_order(found) == [found[3], found[2], found[0], found[1]]
+    assert not failed(healthy)
+    assert failed({**healthy, "outcomes": {"LlamaForCausalLM": Outcome.FAILED}})
+    assert failed({**healthy, "after": {"safe": 1}})
 
 
 @pytest.mark.torch
 def test_a_release_without_a_column_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks import release_table
-
-    monkeypatch.setattr(release_table, "version", lambda package: "4.0.0")
+    monkeypatch.setattr(release_table, "installed", lambda package: {package: "4.0.0"})
     assert release_table.main([]) == 2
     assert capsys.readouterr().err.startswith("release_table: transformers 4.0.0 is none of 4.52.4, ")
 
@@ -168,35 +131,29 @@ def test_a_release_without_a_column_is_refused(
 def test_a_run_replaces_its_column_and_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks import release_table
-
-    figures = tmp_path / "releases.json"
+    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
     old = {release: column({"LlamaForCausalLM": Outcome.FAILED}) for release in RELEASES[:2]}
-    write_columns(old, figures)
+    PAGE.write(old)
     new = column({"LlamaForCausalLM": Outcome.OK})
-    for module in (release_table, release_table_report):
-        monkeypatch.setattr(module, "FIGURES", figures)
-    monkeypatch.setattr(release_table, "PAGE", tmp_path / "releases.md")
-    monkeypatch.setattr(release_table, "version", lambda package: RELEASES[1])
+    monkeypatch.setattr(release_table, "installed", lambda package: {package: RELEASES[1]})
     monkeypatch.setattr(release_table, "measure", lambda jobs: new)
     assert release_table.main([]) == 0
-    assert read_columns(figures) == {**old, RELEASES[1]: new}
-    assert rows((tmp_path / "releases.md").read_text(encoding="utf-8"))["`LlamaForCausalLM`"] == ["failed", "ok"]
+    assert PAGE.read() == {**old, RELEASES[1]: new}
+    assert rows(PAGE.markdown.read_text(encoding="utf-8"))["`LlamaForCausalLM`"] == ["failed", "ok"]
     assert "1 ok" in capsys.readouterr().out
 
 
-def test_a_tree_is_copied_repaired_and_checked_again(tmp_path: Path) -> None:
-    from benchmarks.release_table import repair_source
+def test_the_models_are_examined_and_a_copy_of_them_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = tree(tmp_path / "package", {FOO: PLAIN.replace("FooLayer", "SwinForImageClassification")}) / "models"
+    asked: list[str] = []
 
-    models = tree(tmp_path / "package", PLAIN) / "models"
-    figures = repair_source(models, jobs=1)
-    assert figures == {"files": 1, "before": {"safe": 1}, "after": {}}
-    assert (tmp_path / "package" / FOO).read_text(encoding="utf-8") == PLAIN, "the original is left alone"
+    def written(words: list[str], form: str, file: Path) -> str:
+        asked.extend(words)
+        return json.dumps({"versions": {}, "reports": []})
 
-
-def test_the_classes_of_a_release_are_read_from_its_modeling_files(tmp_path: Path) -> None:
-    from benchmarks.release_table import defined_in
-
-    models = tree(tmp_path, {FOO: PLAIN, "models/foo/configuration_foo.py": "class FooConfig(Config):\n    pass\n"})
-    assert "FooLayer" in defined_in(models)
-    assert "FooConfig" not in defined_in(models)
+    monkeypatch.setattr(release_table, "installed_models", lambda: models)
+    monkeypatch.setattr(release_table, "written_by_verify", written)
+    found = release_table.measure(1)
+    assert asked[:2] == ["SwinForImageClassification", "--levels"]
+    assert (found["files"], found["before"], found["after"]) == (1, {"safe": 1}, {})
+    assert "GradientCheckpointingLayer" not in (tmp_path / "package" / FOO).read_text(encoding="utf-8")

@@ -14,16 +14,13 @@ from pathlib import Path
 import pytest
 
 import ckpt_surgery
-from benchmarks.releases import CACHE_VARIABLE, SHA256, STAMP
-from benchmarks.replay import align as replay_align
 from benchmarks.replay import compare as replay
 from benchmarks.replay import grade as replay_grade
-from benchmarks.replay import names as replay_names
 from benchmarks.replay import sites as replay_sites
-from benchmarks.replay import tree as replay_tree
 from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
 from benchmarks.replay.sites import Snapshot, read
 from ckpt_surgery.static.results import ApplyResult, Note, Problem, Progress
+from tests.releases import CACHE_VARIABLE, SHA256, STAMP
 
 ROOT = Path(replay.__file__).parents[2]
 HEAD = """
@@ -331,8 +328,8 @@ def test_a_fault_that_both_have_is_listed_and_not_held_against_ours(tmp_path: Pa
 def test_learned_embeddings_are_told_from_computed_ones_by_their_expression(
     parameter: str, learned: str, computed: str
 ) -> None:
-    assert replay_names.carries_gradient(parameter, learned)
-    assert not replay_names.carries_gradient(parameter, computed)
+    assert replay_grade.carries_gradient(parameter, learned)
+    assert not replay_grade.carries_gradient(parameter, computed)
 
 
 def test_a_block_that_upstream_renamed_does_not_make_its_call_differ(tmp_path: Path) -> None:
@@ -502,7 +499,7 @@ def test_files_of_other_frameworks_are_not_read(tmp_path: Path) -> None:
 
 
 def test_the_judge_shares_no_code_with_the_codemods() -> None:
-    for module in (replay_tree, replay_sites, replay_align, replay_names, replay_grade):
+    for module in (replay_sites, replay_grade):
         assert module.__file__
         syntax = ast.parse(Path(module.__file__).read_text())
         imported = {n.module or "" for n in ast.walk(syntax) if isinstance(n, ast.ImportFrom)}

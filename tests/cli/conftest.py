@@ -17,7 +17,7 @@ from tests.cli.stand_ins import (
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working folder, stand-ins for the rules, and no debugging."""
+    """Give an empty working folder, stand-ins for the rules, and no debugging."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(codemods, "RULES", RULES, raising=False)
     monkeypatch.delenv("CKPT_SURGERY_DEBUG", raising=False)
@@ -25,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def check(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """What stands in for the function `check`."""
+    """Replace the function `check`."""
     stand_in = StandIn(checked())
     monkeypatch.setattr("ckpt_surgery.static.check.check", stand_in)
     return stand_in
@@ -33,7 +33,7 @@ def check(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def apply(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """What stands in for the function `apply`."""
+    """Replace the function `apply`."""
     stand_in = StandIn(applied())
     monkeypatch.setattr("ckpt_surgery.static.apply.apply", stand_in)
     return stand_in

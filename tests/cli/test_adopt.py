@@ -212,7 +212,7 @@ class TestWithTrust:
         ("toy --write", "--write needs --trust-remote-code, because only a proved repair is written: "),
         ("toy --output toy/out", "--output toy/out lies in the model's folder: name one outside toy"),
         ("toy --output full", "--output full is not empty, and nothing in it is overwritten: name a new folder"),
-        ("toy --timeout 0", "--timeout 0 is no time limit: give seconds from 0.1 to 86400"),
+        ("toy --timeout 0", "--timeout 0 is not a time limit: give seconds from 0.1 to 86400"),
         ("toy --select CKPT9", "--select: no rule has the code CKPT9"),
         (
             "toy --select CKPT101",

@@ -48,7 +48,7 @@ def test_the_exit_code(apply: StandIn, result: ApplyResult, options: list[str], 
     assert main(["apply", "models", *options]) == code
 
 
-def test_apply_sums_up(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apply_sums_up_and_names_the_files_it_would_change(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     apply.answer = applied(notes=("m.py: a note",))
     main(["apply", "models"])
     assert capsys.readouterr().out.splitlines() == [
@@ -57,24 +57,20 @@ def test_apply_sums_up(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> No
         "Notes:",
         "  - m.py: a note",
     ]
+    apply.answer = applied(written=False)
+    main(["apply", "models", "--check"])
+    assert capsys.readouterr().out.startswith("would change models/m.py\n")
 
 
-def test_a_diff_is_alone_on_standard_output(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diff_is_alone_on_standard_output_with_its_line_endings(
+    apply: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
     apply.answer = applied(written=False)
     main(["apply", "models", "--diff"])
     captured = capsys.readouterr()
     assert captured.out == apply.answer.changes[0].diff
     assert "Would change 1 of 4 files" in captured.err
-
-
-def test_a_diff_keeps_other_line_endings(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     change = FileChange("m.py", "a\r\nb\x0cc\n", "a\r\nd\x0cc\n", ("CKPT003",))
     apply.answer = ApplyResult((change,), (), (), (), (), 1, False, 0.1)
     main(["apply", "m.py", "--diff"])
     assert capsys.readouterr().out == change.diff
-
-
-def test_apply_check_names_the_files(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    apply.answer = applied(written=False)
-    main(["apply", "models", "--check"])
-    assert capsys.readouterr().out.startswith("would change models/m.py\n")

@@ -51,29 +51,21 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_without_a_table_the_defaults_hold(tmp_path: Path) -> None:
-    write(tmp_path, "[tool.other]\nx = 1\n")
-    assert load_config(tmp_path) == Config()
-
-
-def test_the_nearest_file_with_the_table_counts_from_the_first_path_upward(tmp_path: Path) -> None:
+def test_the_nearest_table_counts_from_the_path_or_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "[tool.ckpt_surgery]\njobs = 1\n")
     write(tmp_path / "a", "[tool.ckpt_surgery]\njobs = 2\n")
     write(tmp_path / "a" / "b", "[project]\nname = 'b'\n")
     (tmp_path / "a" / "b" / "m.py").touch()
     assert load_config(tmp_path / "a" / "b" / "m.py").jobs == 2
     assert load_config(tmp_path).jobs == 1
-
-
-def test_without_a_path_the_working_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
     monkeypatch.chdir(tmp_path)
     assert load_config().jobs == 4
-
-
-def test_a_missing_path_is_not_the_business_of_the_configuration(tmp_path: Path) -> None:
-    write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
     assert load_config(tmp_path / "gone" / "m.py").jobs == 4
+    write(tmp_path, "[tool.other]\nx = 1\n")
+    assert load_config(tmp_path) == Config()
 
 
 def test_a_folder_that_may_not_be_searched_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

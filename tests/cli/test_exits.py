@@ -26,7 +26,9 @@ def test_a_missing_transformers_is_one_line_and_2(check: StandIn, capsys: pytest
     assert capsys.readouterr().err == ("ckpt_surgery: error: transformers is not installed here: name the files\n")
 
 
-def test_a_bug_is_one_line_and_no_traceback(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_one_line_and_shows_its_traceback_on_request(
+    check: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     check.error = ZeroDivisionError("division\nby zero")
     assert main(["check"]) == 2
     captured = capsys.readouterr()
@@ -35,11 +37,6 @@ def test_a_bug_is_one_line_and_no_traceback(check: StandIn, capsys: pytest.Captu
         "ckpt_surgery: error: ZeroDivisionError: division by zero: "
         "this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where\n"
     )
-
-
-def test_a_bug_shows_its_traceback_on_request(
-    check: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("CKPT_SURGERY_DEBUG", "1")
     check.error = ZeroDivisionError("division by zero")
     assert main(["check"]) == 2
@@ -47,7 +44,7 @@ def test_a_bug_shows_its_traceback_on_request(
 
 
 def is_ended_by(number: int) -> bool:
-    """Whether a signal ends the body of a command, by an exception that cleans up."""
+    """Tell whether a signal ends the body of a command, by an exception that cleans up."""
     try:
         with termination_raises():
             signal.raise_signal(number)

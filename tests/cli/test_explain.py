@@ -24,7 +24,7 @@ EXPLAIN = ["explain", "--tokens", "32"]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said of arguments that cannot be used, in one line, with exit code 2."""
+    """Return what is said of arguments that cannot be used, in one line, with exit code 2."""
     assert main(["explain", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -68,27 +68,21 @@ def test_the_first_line_says_what_the_options_it_names_would_give(
     assert "up to" not in whole + adapted
 
 
-def test_only_the_steps_that_are_asked_for_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_asked_for_are_told_and_written_as_json_and_as_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*EXPLAIN, config(tmp_path), "--checkpointing", "on", "--optimizer", "none"]) == 0
     output = capsys.readouterr().out
     assert "checkpointing off" not in output
     assert "optimizer (none)" in output
-
-
-def test_all_of_it_is_written_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "told.json"
-    assert main([*EXPLAIN, config(tmp_path), "--json", str(file)]) == 0
+    page = tmp_path / "told.html"
+    assert main([*EXPLAIN, config(tmp_path), "--json", str(file), "--html", str(page)]) == 0
     told = json.loads(file.read_text())
     assert told["checkpointing_on"]["checkpointed"] == 3
     assert told["checkpointing_off"]["kept_bytes"] > told["checkpointing_on"]["kept_bytes"]
-
-
-def test_a_page_shows_both_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "told.html"
-    assert main([*EXPLAIN, config(tmp_path), "--html", str(file)]) == 0
-    page = file.read_text()
-    assert "checkpointing off" in page
-    assert "checkpointing on" in page
+    assert "checkpointing off" in page.read_text()
+    assert "checkpointing on" in page.read_text()
 
 
 def test_a_file_that_cannot_be_written_is_noticed_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from ckpt_surgery.cli.main import main
     ("arguments", "said"),
     [
         ([], "no script to run"),
-        (["train.py"], "there is no card here to fit a training to: give --memory 24GB, or --device 4090"),
+        (["train.py"], "there is no GPU here to plan for: give --memory 24GB, or --device 4090"),
         (["--memory", "24", "train.py"], "--memory is '24': give a size with its unit"),
         (["--memory", "24GB", "--margin", "100", "train.py"], "--margin is 100: give a percentage"),
         (["--device", "H1000", "train.py"], "no device is called 'H1000'"),
@@ -38,4 +38,4 @@ def test_a_plan_stands_alone_and_has_to_be_one(
     assert main(["run", "--plan", str(path), "--offload", "train.py"]) == 2
     assert "--plan says all that is done to a model: leave out --offload" in capsys.readouterr().err
     assert main(["run", "--plan", str(path), "train.py"]) == 2
-    assert "is no plan" in capsys.readouterr().err
+    assert "is not a plan" in capsys.readouterr().err

@@ -104,9 +104,6 @@ def test_options_are_handed_on(prepare: StubPrepare, capsys: pytest.CaptureFixtu
         f"ckpt_surgery pr transformers --families gpt_bigcode,zamba --select {','.join(options.codes)} "
         f"--group-by all --base trunk --include-unreproduced --coordination {issue}"
     )
-
-
-def test_all_families_and_all_rules_are_the_default(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "transformers", "--all")
     assert (prepare.options.families, prepare.options.group_by) == ((), "root")
     assert prepare.options.codes == ()
@@ -254,7 +251,7 @@ class Command:
         self.monkeypatch = monkeypatch
 
     def refused(self, folder: Path, *arguments: str) -> str:
-        """The one line with which the command ends."""
+        """Return the one line with which the command ends."""
         self.monkeypatch.chdir(folder)
         code, out, err = said(self.capsys, *arguments)
         assert (code, out) == (2, ""), err
@@ -273,17 +270,13 @@ def toy(tmp_path: Path) -> Path:
     return toy_checkout.make(tmp_path / "transformers", generation="none")
 
 
-def test_a_folder_that_is_no_repository(command: Command, tmp_path: Path) -> None:
-    assert "is not in a git repository" in command.refused(tmp_path, ".", "--all")
-
-
-def test_a_dirty_checkout(command: Command, toy: Path) -> None:
+def test_a_checkout_that_is_not_ready_is_refused(command: Command, toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    assert "is not in a git repository" in command.refused(tmp_path / "none", ".", "--all")
+    message = command.refused(toy, ".", "--all")
+    assert "lies in the checkout, which is never written to" in message
     (toy / "setup.py").write_text("changed\n")
     assert "has changes that are not committed (setup.py)" in command.refused(toy.parent, "transformers", "--all")
-
-
-def test_a_detached_head_and_a_missing_base(command: Command, toy: Path) -> None:
-    assert "there is no commit 'trunk'" in command.refused(toy.parent, "transformers", "--all", "--base", "trunk")
     toy_checkout.git(toy, "checkout", "--quiet", "--detach")
     assert "HEAD is detached" in command.refused(toy.parent, "transformers", "--all")
 
@@ -305,20 +298,6 @@ def test_an_interpreter_that_does_not_meet_the_pins(command: Command, toy: Path)
     assert "pip install" in message
 
 
-def test_an_interpreter_that_is_none(command: Command, toy: Path) -> None:
-    message = command.refused(toy.parent, "transformers", "--all", "--python", "nowhere/python")
-    assert "nowhere/python" in message
-
-
-def test_a_place_inside_the_checkout(command: Command, toy: Path) -> None:
-    message = command.refused(toy, ".", "--all")
-    assert "lies in the checkout, which is never written to" in message
-
-
-def test_a_family_that_is_not_there(command: Command, toy: Path) -> None:
-    assert "did you mean birch?" in command.refused(toy.parent, "transformers", "--families", "brich")
-
-
 def test_a_full_disk(command: Command, toy: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
@@ -329,8 +308,13 @@ def test_a_full_disk(command: Command, toy: Path) -> None:
 
 def test_nothing_is_left_behind_by_any_refusal(command: Command, toy: Path) -> None:
     before, entries = state(toy), set(toy.parent.iterdir())
-    for options in (["--base", "trunk"], ["--python", "nowhere"], ["--families", "brich"], ["--select", "CKPT9"]):
-        command.refused(toy.parent, "transformers", *([] if "--families" in options else ["--all"]), *options)
+    for options, words in (
+        ("--all --base trunk", "there is no commit 'trunk'"),
+        ("--all --python nowhere/python", "nowhere/python"),
+        ("--families brich", "did you mean birch?"),
+        ("--all --select CKPT9", "CKPT9"),
+    ):
+        assert words in command.refused(toy.parent, "transformers", *options.split())
     assert state(toy) == before
     assert set(toy.parent.iterdir()) == entries
 

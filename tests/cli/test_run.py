@@ -26,7 +26,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What scripts were started with, in place of starting them."""
+    """Note what scripts were started with, in place of starting them."""
     calls: list[tuple[Any, ...]] = []
 
     def note(*arguments: Any) -> int:

@@ -125,7 +125,7 @@ class TestWhatTheSurveyIsAsked:
             "progress": None,
         }
 
-    def test_every_option_arrives(self, survey: Survey) -> None:
+    def test_every_option_arrives_and_words_may_have_dashes(self, survey: Survey) -> None:
         run(
             "--all --modes reentrant --levels values,set --levels recompute --shard 2/4 --jobs 3 --timeout 5 "
             "--resume kept.jsonl --trust-remote-code --fix"
@@ -136,14 +136,13 @@ class TestWhatTheSurveyIsAsked:
         assert survey.asked["levels"] == ("recompute", "set", "values")
         assert (survey.asked["shard"], survey.asked["workers"], survey.asked["timeout"]) == ((2, 4), 3, 5.0)
         assert survey.asked["resume"] == Path("kept.jsonl")
-
-    def test_a_device_is_looked_for_where_names_are_resolved_and_models_run_there(self, survey: Survey) -> None:
         run("bert --device cuda:1")
         assert (survey.named["device"], survey.asked["device"]) == ("cuda:1", "cuda:1")
-
-    def test_words_may_be_written_with_dashes(self, survey: Survey) -> None:
         run("bert --modes Non-Reentrant,reentrant --levels all")
         assert (survey.asked["modes"], survey.asked["levels"]) == (MODES, LONE_LEVELS)
+        Path("pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 7\n", encoding="utf-8")
+        run("bert")
+        assert survey.asked["workers"] == 7
 
     def test_all_classes_are_judged_at_the_levels_loop_and_precision_only_with_deep(self, survey: Survey) -> None:
         for line, levels in (
@@ -154,11 +153,6 @@ class TestWhatTheSurveyIsAsked:
             run(line)
             assert survey.asked["levels"] == levels
         assert run("--all --deep --levels set") == 2
-
-    def test_the_configuration_says_how_many_workers(self, survey: Survey) -> None:
-        Path("pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 7\n", encoding="utf-8")
-        run("bert")
-        assert survey.asked["workers"] == 7
 
 
 class TestExitCodes:
@@ -256,8 +250,8 @@ class TestErrors:
             ("bert --modes ,", "--modes names nothing: it takes non_reentrant, reentrant"),
             ("bert --levels xyz", "--levels does not know xyz: it takes all, run, recompute, set, values, state"),
             ("bert --shard 5/4", "--shard '5/4' is not a shard: write i/n with i from 1 to n, such as 2/4"),
-            ("bert --timeout nan", "--timeout nan is no time limit: give seconds from 0.1 to 86400"),
-            ("bert --timeout 1e300", "--timeout 1e+300 is no time limit: give seconds from 0.1 to 86400"),
+            ("bert --timeout nan", "--timeout nan is not a time limit: give seconds from 0.1 to 86400"),
+            ("bert --timeout 1e300", "--timeout 1e+300 is not a time limit: give seconds from 0.1 to 86400"),
             (f"bert --output {'a' * 300}", f"--output {'a' * 300} cannot be written to: "),
             ("bert --output no/report.txt", "--output no/report.txt cannot be written to: there is no folder"),
             ("bert --output .", "--output . cannot be written to: it is a folder"),
@@ -273,7 +267,7 @@ class TestErrors:
         assert captured.err.count("\n") == 1
         assert not survey.named
 
-    def test_a_page_that_could_not_be_drawn_is_no_work_begun(
+    def test_a_page_that_cannot_be_drawn_or_written_is_no_work_begun(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -282,10 +276,6 @@ class TestErrors:
         assert said.startswith("ckpt_surgery: error: The HTML report draws its plots with matplotlib, which is not")
         assert "is a bug" not in said
         assert not survey.named
-
-    def test_a_page_that_has_no_place_here_is_no_work_begun(
-        self, survey: Survey, capsys: pytest.CaptureFixture[str]
-    ) -> None:
         verify_command.HTML_FILE.mkdir()
         assert run("bert --output-format html") == 2
         assert "ckpt_surgery-report.html cannot be written to: it is a folder" in capsys.readouterr().err
@@ -299,21 +289,18 @@ class TestErrors:
         assert [path.name for path in Path().iterdir()] == ["old.txt"]
         assert Path("old.txt").read_text(encoding="utf-8") == "kept"
 
-    def test_in_a_name_are_one_line(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
-        survey.resolved = {"error": "there is no model type named 'brt': did you mean bert?"}
-        assert run("brt") == 2
-        assert capsys.readouterr().err == f"ckpt_surgery: error: {survey.resolved['error']}\n"
-        assert not survey.asked
-
     @pytest.mark.parametrize(
         "error", [ResumeError("--resume a is not a file of a survey"), WorkerPoolError("no worker")]
     )
-    def test_of_the_survey_are_one_line(
+    def test_in_a_name_or_of_the_survey_are_one_line(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], error: Exception
     ) -> None:
         survey.error = error
         assert run("bert") == 2
         assert capsys.readouterr().err == f"ckpt_surgery: error: {error}\n"
+        survey.resolved = {"error": "there is no model type named 'brt': did you mean bert?"}
+        assert run("brt") == 2
+        assert capsys.readouterr().err == f"ckpt_surgery: error: {survey.resolved['error']}\n"
 
     @pytest.mark.parametrize("package", ["torch", "transformers"])
     def test_a_package_that_is_missing_is_named_with_what_to_do(
@@ -332,21 +319,24 @@ class TestErrors:
 
 
 class TestTheReport:
-    def test_of_one_model_is_all_about_it(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_one_model_is_all_about_it_and_of_many_a_table(
+        self, survey: Survey, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         survey.reports = (BAD,)
         run("BadModel")
         captured = capsys.readouterr()
         assert "BadModel (toy): FAILED" in captured.out
         assert "Verified 1 class in " in captured.out
         assert captured.err == ""
-
-    def test_of_all_models_is_a_table(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
         survey.reports = (GOOD, BAD, UNBUILT)
         run("--all")
-        captured = capsys.readouterr().out
-        assert "BadModel (toy): FAILED" not in captured
-        assert "Failed: 1 class" in captured
-        assert UNBUILT.problem not in captured
+        table = capsys.readouterr().out
+        assert "BadModel (toy): FAILED" not in table
+        assert "Failed: 1 class" in table
+        assert UNBUILT.problem not in table
+        survey.reports = (UNBUILT,)
+        run("--all --show-unbuilt")
+        assert "forward raised ValueError: no" in capsys.readouterr().out
 
     def test_shows_what_is_after_a_surgery_beside_what_was_before(
         self, survey: Survey, capsys: pytest.CaptureFixture[str]
@@ -361,13 +351,6 @@ class TestTheReport:
         said = " ".join(captured.split())
         assert "non_reentrant: OddLayer layers.0 hides a gradient: return it" in said
         assert said.endswith("2 failed, 2 ok; after wrap_blocks: 1 ok, 1 refused, 1 failed.")
-
-    def test_shows_on_request_why_a_model_was_not_built(
-        self, survey: Survey, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        survey.reports = (UNBUILT,)
-        run("--all --show-unbuilt")
-        assert "forward raised ValueError: no" in capsys.readouterr().out
 
     def test_in_json_is_the_only_thing_on_standard_output(
         self, survey: Survey, capsys: pytest.CaptureFixture[str]

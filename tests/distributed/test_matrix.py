@@ -44,47 +44,50 @@ def test_as_released_blocks_that_share_or_run_twice_are_marked_ready_twice(resul
         assert rank["wrong"] == []
 
 
-def test_as_released_a_shared_block_that_trains_alone_is_wrong_without_an_error(results: Results) -> None:
-    for rank in results["zamba, shared alone, reentrant"]:
-        assert rank["error"] == ""
-        assert rank["wrong"] == [SHARED_GRADIENTS] * 2
-        assert rank["difference"] > 0.1
+SILENT = {  # no error, and these numbers of wrong gradients by step
+    "zamba, shared alone, reentrant": [SHARED_GRADIENTS] * 2,
+    "image then text, reentrant": [0, TEXT_GRADIENTS],
+    "image then text, reentrant and static": [0, TEXT_GRADIENTS],
+    "image then text, non_reentrant and static": [0, TEXT_GRADIENTS],
+}
+LOUD = {  # an error, after these numbers of wrong gradients by step
+    "text, reentrant": ([TEXT_GRADIENTS], UNFINISHED),
+    "image, text, image, static": ([0, TEXT_GRADIENTS], UNFINISHED),
+    "text then image, static": ([0], CHANGED),
+}
 
 
-@pytest.mark.parametrize("model", ["tied llama", "t5", "lora with inputs", "image", "frozen tower"])
+@pytest.mark.parametrize("case", SILENT)
+def test_as_released_gradients_are_wrong_without_an_error(results: Results, case: str) -> None:
+    for rank in results[case]:
+        assert (rank["error"], rank["wrong"]) == ("", SILENT[case])
+        assert rank["difference"] > CLOSE
+
+
+@pytest.mark.parametrize("case", LOUD)
+def test_as_released_an_error_comes_after_the_wrong_step(results: Results, case: str) -> None:
+    wrong, error = LOUD[case]
+    for rank in results[case]:
+        assert rank["wrong"] == wrong
+        assert error in rank["error"]
+
+
+@pytest.mark.parametrize(
+    "model", ["tied llama", "t5", "gpt_bigcode", "lora", "lora with inputs", "image", "frozen tower"]
+)
 def test_as_released_these_train_right(results: Results, model: str) -> None:
     for rank in results[f"{model}, reentrant"]:
-        assert is_right(rank)
-        assert rank["recomputed"][0] > 0
-
-
-def test_as_released_gpt_bigcode_is_right_and_checkpoints_in_transformers_5_only(results: Results) -> None:
-    for rank in results["gpt_bigcode, reentrant"]:
-        assert is_right(rank)
-        assert rank["recomputed"] == [2 * FIVE, 2 * FIVE]
-
-
-def test_as_released_adapters_behind_frozen_embeddings_train_in_transformers_5_only(results: Results) -> None:
-    for rank in results["lora, reentrant"]:
-        if FIVE:
-            assert is_right(rank)
-        else:
+        if model == "lora" and not FIVE:  # its frozen embeddings give nothing that needs gradient
             assert NO_GRADIENT in rank["error"]
+            continue
+        assert is_right(rank)
+        if model == "gpt_bigcode":  # it checkpoints in transformers 5 only
+            assert rank["recomputed"] == [2 * FIVE, 2 * FIVE]
+        elif model != "lora":
+            assert rank["recomputed"][0] > 0
 
 
-def test_as_released_text_alone_leaves_gradients_of_one_rank_and_the_next_forward_raises(results: Results) -> None:
-    for rank in results["text, reentrant"]:
-        assert rank["wrong"] == [TEXT_GRADIENTS]
-        assert UNFINISHED in rank["error"]
-
-
-def test_as_released_text_after_images_is_wrong_without_an_error_in_that_step(results: Results) -> None:
-    for rank in results["image then text, reentrant"]:
-        assert rank["error"] == ""
-        assert rank["wrong"] == [0, TEXT_GRADIENTS]
-
-
-def test_as_released_text_on_one_rank_raises_there_and_leaves_the_other_waiting(results: Results) -> None:
+def test_as_released_text_on_one_rank_raises_there_and_the_other_waits(results: Results) -> None:
     text, image = results["text beside image, reentrant"]
     assert text["wrong"] == [GRADIENTS]
     assert UNFINISHED in text["error"]
@@ -93,32 +96,15 @@ def test_as_released_text_on_one_rank_raises_there_and_leaves_the_other_waiting(
 
 
 @pytest.mark.parametrize("model", ["tied llama", "image", "text"])
-def test_reentrant_and_a_search_for_unused_parameters_mark_blocks_ready_twice(results: Results, model: str) -> None:
+def test_reentrant_and_a_search_mark_blocks_ready_twice(results: Results, model: str) -> None:
     for rank in results[f"{model}, reentrant and searched"]:
         assert TWICE in rank["error"]
 
 
-@pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
-def test_a_static_graph_is_no_cure_where_later_steps_use_less(results: Results, mode: str) -> None:
-    for rank in results[f"image then text, {mode} and static"]:
-        assert rank["error"] == ""
-        assert rank["wrong"] == [0, TEXT_GRADIENTS]
-        assert rank["difference"] > CLOSE
+SWITCHED = ["zamba, released switch", "image then text, released switch"]
 
 
-def test_with_a_static_graph_the_step_after_the_wrong_one_raises(results: Results) -> None:
-    for rank in results["image, text, image, static"]:
-        assert rank["wrong"] == [0, TEXT_GRADIENTS]
-        assert UNFINISHED in rank["error"]
-
-
-def test_a_static_graph_refuses_later_steps_that_use_more(results: Results) -> None:
-    for rank in results["text then image, static"]:
-        assert rank["wrong"] == [0]
-        assert CHANGED in rank["error"]
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if ", cured" in case])
+@pytest.mark.parametrize("case", [*(case for case in CASES if ", cured" in case), *SWITCHED])
 def test_after_the_cure_gradients_are_those_of_one_process_on_all_batches(results: Results, case: str) -> None:
     for rank in results[case]:
         assert is_right(rank)
@@ -132,18 +118,9 @@ def test_every_model_is_cured_and_every_second_one_with_offload_too(offload: str
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_unused_parameters_are_searched_for_where_batches_leave_some_out_and_nowhere_else(
-    results: Results, model: str
-) -> None:
+def test_unused_parameters_are_searched_for_where_there_are_some(results: Results, model: str) -> None:
     for rank in results[f"{model}, cured"]:
         assert rank["options"] == ({"find_unused_parameters": True} if model in VARYING else {})
-
-
-@pytest.mark.parametrize("case", ["zamba, released switch", "image then text, released switch"])
-def test_the_models_own_switch_to_non_reentrant_cures_too(results: Results, case: str) -> None:
-    for rank in results[case]:
-        assert is_right(rank)
-        assert rank["recomputed"][0] > 0
 
 
 def test_one_rank_alone_may_ask_about_a_model_that_has_failed_in_ddp(results: Results) -> None:

@@ -7,8 +7,6 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -57,17 +55,12 @@ def start_group() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let torch report this number of accelerators, through the API of one of its releases."""
+    """Let torch report this number of accelerators."""
 
-    def see(count: int, current: int = 0, api: str = "current_device_index") -> None:
-        names = {"device_count": lambda: count, api: lambda: current}
-        if api == "current_device":
-            monkeypatch.delattr(torch, "accelerator")
-            for name, function in names.items():
-                monkeypatch.setattr(torch.cuda, name, function)
-        else:
-            kind = SimpleNamespace(current_accelerator=lambda: torch.device("cuda"), **names)
-            monkeypatch.setattr(torch, "accelerator", kind)
+    def see(count: int, current: int = 0) -> None:
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
 
     return see
 
@@ -114,23 +107,22 @@ def test_a_map_to_one_device_passes_before_there_is_a_group(device_map: dict[str
     check_placement(Pair(device_map))
 
 
-@pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize("device_map", SEVERAL)
-def test_a_map_to_several_devices_is_refused_before_there_is_a_group(device_map: dict[str, Any]) -> None:
-    with pytest.raises(PlacementError, match="rank 1 of 2"):
-        check_placement(Pair(device_map))
-
-
-@pytest.mark.parametrize("device_map", SEVERAL)
-def test_one_process_may_train_a_split_model(device_map: dict[str, Any]) -> None:
+def test_a_split_model_is_for_one_process_alone(device_map: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = Pair(device_map)
-    check_placement(model)
+    for alone in ("", "1", "-1"):
+        monkeypatch.setenv("WORLD_SIZE", alone)
+        check_placement(model)
     with guard_placement(model):
         model(VALUES).sum().backward()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(PlacementError, match="rank 1 of 2"):
+        check_placement(model)
 
 
 @pytest.mark.usefixtures("two_ranks")
-def test_where_parameters_are_counts_before_a_map_that_says_they_are_together() -> None:
+def test_where_parameters_are_counts_before_a_map() -> None:
     model = Pair({"": 0})
     check_placement(model)
     model.b.requires_grad_(False).to("meta")
@@ -200,36 +192,12 @@ def test_a_group_outweighs_the_environment(start_group: Callable[..., None], mon
     check_placement(Pair(SPLIT))
 
 
-@pytest.mark.parametrize("value", ["", "1", "-1"])
-def test_a_world_of_one_may_be_split(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", value)
-    check_placement(Pair(SPLIT))
-
-
 def test_a_guard_that_passed_checks_again_when_a_group_starts(start_group: Callable[..., None]) -> None:
     model = Pair(SPLIT)
     guard_placement(model)
     model(VALUES)
     start_group(2, 4)
     with pytest.raises(PlacementError, match="rank 2 of 4"):
-        model(VALUES)
-
-
-@pytest.mark.usefixtures("two_ranks")
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_inference_passes_a_guard_and_training_after_it_does_not(
-    mode: Callable[[], AbstractContextManager[None]],
-) -> None:
-    model = Pair(SPLIT)
-    guard_placement(model)
-    model.eval()(VALUES)
-    model.train()
-    with mode():
-        model(VALUES)
-    model.requires_grad_(False)
-    model(VALUES)
-    model.requires_grad_(True)
-    with pytest.raises(PlacementError):
         model(VALUES)
 
 
@@ -273,7 +241,7 @@ class Around(nn.Module):
 
 
 @pytest.mark.usefixtures("two_ranks")
-def test_a_wrapper_that_calls_forward_past_the_hooks_does_not_escape_the_guard() -> None:
+def test_a_wrapper_that_goes_past_the_hooks_does_not_escape_the_guard() -> None:
     model = Pair(SPLIT)
     with guard_placement(model), pytest.raises(PlacementError, match="Pair"):
         Around(model)(VALUES)
@@ -321,7 +289,7 @@ def test_a_child_that_is_pickled_alone_does_not_take_the_model_along() -> None:
 
 
 @pytest.mark.usefixtures("two_ranks")
-def test_a_guard_on_a_compiled_model_checks_and_one_inside_does_not_break_the_graph() -> None:
+def test_a_guard_on_a_compiled_model_checks_and_one_inside_is_silent() -> None:
     model = Pair(SPLIT)
     compiled = cast(nn.Module, torch.compile(model, backend="eager", fullgraph=True))
     with guard_placement(model):
@@ -330,11 +298,8 @@ def test_a_guard_on_a_compiled_model_checks_and_one_inside_does_not_break_the_gr
         compiled(VALUES)
 
 
-@pytest.mark.parametrize("api", ["current_device_index", "current_device_idx", "current_device"])
-def test_the_local_rank_is_the_device_on_every_release_of_torch(
-    api: str, accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accelerators(4, current=2, api=api)
+def test_the_local_rank_is_the_device(accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerators(4, current=2)
     assert local_device_map() == {"": 2}
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
@@ -364,7 +329,7 @@ def test_more_ranks_than_accelerators_are_refused_on_every_rank(
     assert local_device_map() == {"": int(variables["LOCAL_RANK"])}
 
 
-def test_without_a_local_rank_the_device_of_the_group_counts_or_the_only_one(
+def test_without_a_local_rank_the_device_of_the_group_counts(
     accelerators: Callable[..., None], start_group: Callable[..., None]
 ) -> None:
     start_group(5, 8)
@@ -420,7 +385,7 @@ def test_every_rank_refuses_a_split_model_wherever_the_guard_is(results: Results
 def test_on_ranks_a_split_model_may_be_used_and_not_trained(results: Results) -> None:
     for *used, trained in results["inference"]:
         assert used == ["", "", ""]
-        assert "must not be trained" in trained
+        assert "cannot be trained" in trained
 
 
 def test_a_sharded_model_passes_once_it_is_loaded(results: Results) -> None:
@@ -434,5 +399,5 @@ def test_transformers_trainer_counts_entries_of_the_map_and_not_devices(results:
     assert results["trainer with one entry"] == ["", ""]
 
 
-def test_accelerate_takes_the_first_device_on_every_rank_without_a_local_rank(results: Results) -> None:
+def test_accelerate_takes_the_first_device_without_a_local_rank(results: Results) -> None:
     assert results["accelerate without LOCAL_RANK"] == [0, 0]

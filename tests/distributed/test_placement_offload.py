@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,20 +62,12 @@ OFFLOADS: dict[str, tuple[int, Callable[[LlamaForCausalLM, Path], LlamaForCausal
 
 
 @pytest.mark.parametrize("case", OFFLOADS)
-def test_as_released_offloaded_parameters_silently_have_no_gradient(case: str, tmp_path: Path) -> None:
+def test_offloaded_parameters_have_no_gradient_and_are_refused(case: str, tmp_path: Path) -> None:
     count, offload = OFFLOADS[case]
     model = offload(tiny_llama(), tmp_path)
     without = missing(gradients(model))
     assert len(without) == count
     assert without == offloaded(model)
-
-
-@pytest.mark.parametrize("case", OFFLOADS)
-def test_trainable_offloaded_parameters_are_refused_in_one_process_before_the_forward(
-    case: str, tmp_path: Path
-) -> None:
-    count, offload = OFFLOADS[case]
-    model = offload(tiny_llama(), tmp_path)
     with pytest.raises(PlacementError, match=f"{count} of its 30 trainable parameters"):
         check_placement(model)
     with guard_placement(model):
@@ -89,7 +82,7 @@ def test_the_refusal_names_the_first_parameter_the_places_and_the_ways_out(tmp_p
     with pytest.raises(PlacementError) as caught:
         check_placement(on_disk(tiny_llama(), tmp_path))
     said = str(caught.value)
-    assert said.startswith("LlamaForCausalLM must not be trained here as it lies")
+    assert said.startswith("LlamaForCausalLM cannot be trained here with its parameters where they are")
     assert "'model.layers.1.self_attn.q_proj.weight' first" in said
     # A layer has 2,592 elements of 4 bytes; the embedding, the head and the last norm have 2,064.
     assert "(cpu: 4,656 parameters, 18.2 KiB; meta, offloaded to disk: 5,184 parameters, 20.2 KiB)" in said
@@ -98,7 +91,7 @@ def test_the_refusal_names_the_first_parameter_the_places_and_the_ways_out(tmp_p
     assert "torchrun" not in said
 
 
-def test_transformers_trainer_silently_leaves_offloaded_layers_as_they_were_and_the_guard_stops_it(
+def test_the_guard_stops_a_trainer_that_would_leave_offloaded_layers(
     tmp_path: Path,
 ) -> None:
     def train(model: LlamaForCausalLM) -> int:
@@ -125,17 +118,26 @@ def test_transformers_trainer_silently_leaves_offloaded_layers_as_they_were_and_
         train(model)
 
 
-def freeze_layers(model: LlamaForCausalLM) -> LlamaForCausalLM:
+def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:
     model.model.layers[1:].requires_grad_(False)
     return model
 
 
+def adapted(model: LlamaForCausalLM, layers: Sequence[int] = (0,)) -> nn.Module:
+    torch.manual_seed(0)
+    chosen = list(layers)
+    options = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], layers_to_transform=chosen, init_lora_weights=False)
+    return get_peft_model(model, options)
+
+
 @pytest.mark.parametrize("checkpointing", [None, False, True])
-def test_frozen_offloaded_layers_pass_because_the_gradients_of_the_others_are_right(
-    checkpointing: bool | None, tmp_path: Path
+@pytest.mark.parametrize(("prepare", "trained"), [(frozen, 12), (adapted, 4)])
+def test_beside_frozen_offloaded_layers_the_others_train_rightly(
+    prepare: Callable[[LlamaForCausalLM], nn.Module], trained: int, checkpointing: bool | None, tmp_path: Path
 ) -> None:
-    expected = gradients(freeze_layers(tiny_llama()))
-    model = on_disk(freeze_layers(tiny_llama()), tmp_path)
+    expected = gradients(prepare(tiny_llama()))
+    base = tiny_llama() if prepare is adapted else frozen(tiny_llama())
+    model: Any = prepare(on_disk(base, tmp_path))
     assert len(offloaded(model)) == 18
     if checkpointing is not None:
         model.gradient_checkpointing_enable({"use_reentrant": checkpointing})
@@ -143,23 +145,7 @@ def test_frozen_offloaded_layers_pass_because_the_gradients_of_the_others_are_ri
     with guard_placement(model):
         actual = gradients(model)
     assert missing(actual) == missing(expected)
-    assert len(missing(actual)) == 18
-    for name, gradient in actual.items():
-        assert gradient is None or torch.allclose(gradient, expected[name], atol=1e-6)  # type: ignore[arg-type]
-
-
-def adapted(model: LlamaForCausalLM, layers: list[int]) -> nn.Module:
-    torch.manual_seed(0)
-    options = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], layers_to_transform=layers, init_lora_weights=False)
-    return get_peft_model(model, options)
-
-
-def test_adapters_on_layers_that_are_loaded_train_rightly_beside_offloaded_ones(tmp_path: Path) -> None:
-    expected = gradients(adapted(tiny_llama(), [0]))
-    model = adapted(on_disk(tiny_llama(), tmp_path), [0])
-    with guard_placement(model):
-        actual = gradients(model)
-    assert len(actual) - len(missing(actual)) == 4
+    assert len(actual) - len(missing(actual)) == trained
     for name, gradient in actual.items():
         assert gradient is None or torch.allclose(gradient, expected[name], atol=1e-6)  # type: ignore[arg-type]
 

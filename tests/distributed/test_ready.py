@@ -5,6 +5,7 @@ That what it says is enough, on real ranks, is in `test_matrix`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import peft
@@ -69,8 +70,41 @@ def test_a_plain_model_needs_nothing() -> None:
         assert (ready.find_unused_parameters, ready.use_reentrant, ready.static_graph) == (False, False, False)
 
 
-def test_tied_embeddings_lie_outside_of_blocks_and_need_nothing() -> None:
-    assert ddp_ready(tied().model).needs == ()
+NEEDS_NOTHING: dict[str, Callable[[], Any]] = {
+    "tied embeddings, outside of blocks": lambda: tied().model,
+    "shared parameters, frozen": lambda: SharedToy(in_blocks=2, in_head=False).requires_grad_(False),
+    "a tower, frozen": lambda: qwen(["text"], frozen=True).model,
+    "adapters in a frozen base": lambda: lora(inputs=False).model,
+    "a loss of two inputs": lambda: configured("BlipModel"),
+    "images always": lambda: configured("Blip2ForConditionalGeneration"),
+    "no text": lambda: configured("VisionEncoderDecoderModel"),
+    "LayerDrop of rate 0": lambda: configured("Wav2Vec2ForCTC", layerdrop=0.0),
+    "LayerDrop of frozen blocks": lambda: frozen_in("Wav2Vec2ForCTC", "wav2vec2.encoder.layers", layerdrop=0.1),
+    "LayerDrop of rate 0 where no block is found": lambda: configured("FlaubertModel", layerdrop=0.0),
+    "no word on which the embeddings are": lambda: Reticent(),
+}
+
+
+def frozen_in(name: str, part: str, **values: Any) -> Any:
+    model = configured(name, **values)
+    model.get_submodule(part).requires_grad_(False)
+    return model
+
+
+class Reticent(PreTrainedModel):  # type: ignore[misc]
+    """No embeddings of its own to find: `get_input_embeddings` raises NotImplementedError."""
+
+    def __init__(self) -> None:
+        super().__init__(PretrainedConfig())
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, input_ids: Tensor | None = None) -> None:
+        """Not run."""
+
+
+@pytest.mark.parametrize("case", NEEDS_NOTHING)
+def test_without_an_optional_or_a_shared_part_there_are_no_needs(case: str) -> None:
+    assert ddp_ready(NEEDS_NOTHING[case]()).needs == ()
 
 
 def test_a_shared_block_rules_out_reentrant_checkpointing() -> None:
@@ -92,11 +126,7 @@ def test_sharing_matters_where_a_block_is_among_the_places(in_blocks: int, in_he
         assert [need.names for need in ready.needs] == [("layers.0.linear.weight", "layers.0.linear.bias")] * shared
 
 
-def test_frozen_shared_parameters_need_nothing() -> None:
-    assert ddp_ready(SharedToy(in_blocks=2, in_head=False).requires_grad_(False)).needs == ()
-
-
-def test_a_tower_may_be_unused_and_neither_static_graph_nor_reentrant_helps() -> None:
+def test_a_tower_may_be_unused_and_a_static_graph_does_not_help() -> None:
     ready = ddp_ready(qwen(["text"]).model)
     need = about(ready, "find_unused_parameters=True")
     assert need.names == ("model.visual",)
@@ -106,10 +136,6 @@ def test_a_tower_may_be_unused_and_neither_static_graph_nor_reentrant_helps() ->
     assert "never go together" in about(ready, "use_reentrant=False").why
     assert ready.options == SEARCHED
     assert not ready.measured
-
-
-def test_a_frozen_tower_needs_nothing() -> None:
-    assert ddp_ready(qwen(["text"], frozen=True).model).needs == ()
 
 
 def test_the_projector_of_a_frozen_tower_may_be_unused() -> None:
@@ -127,12 +153,7 @@ def test_a_head_beside_text_and_tower_is_no_projector() -> None:
     assert names == ("model.multi_modal_projector", "model.vision_tower")
 
 
-@pytest.mark.parametrize("name", ["BlipModel", "Blip2ForConditionalGeneration", "VisionEncoderDecoderModel"])
-def test_a_model_that_always_wants_its_images_has_no_optional_tower(name: str) -> None:
-    assert ddp_ready(configured(name)).needs == ()
-
-
-def test_adapters_have_their_own_names_and_the_frozen_base_has_none() -> None:
+def test_adapters_in_a_tower_are_named_by_themselves() -> None:
     run = qwen(["image"], ["text"])
     config = peft.LoraConfig(r=2, target_modules=["qkv", "q_proj"], init_lora_weights=False)
     model: Any = peft.get_peft_model(run.model, config).train()
@@ -141,7 +162,6 @@ def test_adapters_have_their_own_names_and_the_frozen_base_has_none() -> None:
     seen = about(ddp_ready(model, run.steps[0][0], run.steps[1][0]), "find_unused_parameters=True").names
     assert seen
     assert all(name.startswith(by_structure[0]) and "lora_" in name for name in seen)
-    assert ddp_ready(lora(inputs=False).model).needs == ()
 
 
 def test_blocks_that_layerdrop_leaves_out_get_no_gradient_and_are_named() -> None:
@@ -152,7 +172,7 @@ def test_blocks_that_layerdrop_leaves_out_get_no_gradient_and_are_named() -> Non
     assert {name for name, _ in model.named_parameters() if name.startswith(names)} <= unused
 
 
-def test_layerdrop_is_told_beside_batches_and_its_blocks_are_not_called_useless() -> None:
+def test_layerdrop_is_told_beside_batches_as_what_it_is() -> None:
     model = configured("Wav2Vec2ForCTC", layerdrop=1.0)
     ready = ddp_ready(model, tiny_inputs(model))
     need = about(ready, "find_unused_parameters=True")
@@ -162,14 +182,6 @@ def test_layerdrop_is_told_beside_batches_and_its_blocks_are_not_called_useless(
     assert ready.measured
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_without_layerdrop_or_with_frozen_blocks_nothing_is_dropped(frozen: bool) -> None:
-    model = configured("Wav2Vec2ForCTC", layerdrop=0.1 if frozen else 0.0)
-    if frozen:
-        model.wav2vec2.encoder.layers.requires_grad_(False)
-    assert ddp_ready(model).needs == ()
-
-
 @pytest.mark.parametrize(
     ("name", "rate", "lists"),
     [
@@ -177,15 +189,12 @@ def test_without_layerdrop_or_with_frozen_blocks_nothing_is_dropped(frozen: bool
         ("FlaubertModel", "layerdrop", ["attentions", "layer_norm1", "ffns", "layer_norm2"]),
     ],
 )
-def test_where_no_block_is_found_the_lists_of_what_layerdrop_drops_are_named(
-    name: str, rate: str, lists: list[str]
-) -> None:
+def test_where_no_block_is_found_the_lists_with_layerdrop_are_named(name: str, rate: str, lists: list[str]) -> None:
     model = configured(name, **{rate: 1.0})
     for ready in (ddp_ready(model), ddp_ready(model, tiny_inputs(model))):
         assert about(ready, "find_unused_parameters=True", NeedReason.LAYER_DROP).names == tuple(lists)
     unused = without_gradient(model, tiny_inputs(model))
     assert all(any(parameter.startswith(name) for parameter in unused) for name in lists)
-    assert ddp_ready(configured(name, **{rate: 0.0})).needs == ()
 
 
 @pytest.mark.parametrize(
@@ -203,28 +212,11 @@ def test_a_model_of_other_inputs_inside_one_of_token_ids_may_be_unused(name: str
 
 
 @pytest.mark.parametrize("name", ["BartForCausalLM", "SpeechT5ForTextToSpeech", "PerceiverForMaskedLM"])
-def test_a_wrapper_of_the_text_model_is_no_tower_whatever_it_calls_its_input(name: str) -> None:
+def test_a_wrapper_of_the_text_model_is_no_tower(name: str) -> None:
     assert not any(need.reason is NeedReason.OPTIONAL_INPUT for need in ddp_ready(configured(name)).needs)
 
 
-def test_a_family_that_does_not_say_which_its_embeddings_are_is_looked_at_too() -> None:
-    class Reticent(PreTrainedModel):  # type: ignore[misc]
-        """No embeddings of its own to find."""
-
-        def __init__(self) -> None:
-            super().__init__(PretrainedConfig())
-            self.layer = nn.Linear(2, 2)
-
-        def forward(self, input_ids: Tensor | None = None) -> None:
-            """Not run."""
-
-    model = Reticent()
-    with pytest.raises(NotImplementedError):
-        model.get_input_embeddings()
-    assert ddp_ready(model).needs == ()
-
-
-def test_experts_in_lists_are_named_and_those_without_a_token_get_no_gradient() -> None:
+def test_experts_in_lists_are_named_if_some_may_get_no_gradient() -> None:
     model = released("MixtralForCausalLM").model
     token = {"input_ids": torch.tensor([[5, 5]]), "labels": torch.tensor([[5, 5]])}
     unused = without_gradient(model, token)
@@ -288,7 +280,7 @@ def test_a_backward_inside_the_backward_gives_gradients_too(
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_a_search_marks_what_a_backward_inside_uses_twice_and_freezing_the_rest_does_not() -> None:
+def test_a_search_marks_parameters_of_a_backward_inside_twice() -> None:
     batch = {"values": torch.randn(2, 4, requires_grad=True)}
     model = BackwardInside("reversible")
     ddp = DistributedDataParallel(model, **ddp_ready(model, batch).options)
@@ -327,16 +319,12 @@ def test_a_parameter_that_is_used_from_elsewhere_is_used() -> None:
     assert need.names == ("spare",)
 
 
-def test_inference_mode_changes_nothing() -> None:
+def test_inference_mode_changes_nothing_but_for_models_made_in_it() -> None:
     run = qwen(["image"], ["text"])
     outside = ddp_ready(run.model, run.steps[0][0], run.steps[1][0])
     with torch.inference_mode():
         assert ddp_ready(run.model, run.steps[0][0], run.steps[1][0]) == outside
         assert torch.is_inference_mode_enabled()
-
-
-def test_a_model_made_in_inference_mode_is_refused_in_a_sentence() -> None:
-    with torch.inference_mode():
         model = nn.Linear(2, 2)
     with pytest.raises(DistributedError, match="made in inference mode"):
         ddp_ready(model, {"input": torch.ones(2)})
@@ -417,10 +405,3 @@ def test_printed_it_says_where_it_knows_from_and_shortens_long_lists() -> None:
         "known. Nothing was run: a batch of each kind makes sure"
     )
     assert "makes sure" not in str(ddp_ready(llama(), tokens()))
-
-
-@pytest.mark.parametrize("reason", NeedReason)
-def test_every_reason_has_an_option_and_words_for_it(reason: NeedReason) -> None:
-    need = Need(reason, ("layers.0",))
-    assert need.why.endswith(".")
-    assert need.option in DDPOption

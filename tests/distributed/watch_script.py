@@ -12,7 +12,7 @@ import io
 import random
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -91,12 +91,17 @@ class Training:
     """One model under DistributedDataParallel, with an optimizer and a watch."""
 
     def __init__(
-        self, *, reentrant: bool | None = None, when: Literal["backward", "step"] = "backward", **ddp: Any
+        self,
+        *,
+        reentrant: bool | None = None,
+        when: Literal["backward", "step"] = "backward",
+        action: Literal["warn", "raise"] = "warn",
+        **ddp: Any,
     ) -> None:
         self.model = Model(reentrant)
         self.ddp = DistributedDataParallel(self.model, **ddp)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.watch: DDPWatch = watch_ddp(self.ddp, self.optimizer, when=when)
+        self.watch: DDPWatch = watch_ddp(self.ddp, self.optimizer, when=when, action=action)
         self.generator = torch.Generator().manual_seed(dist.get_rank())
 
     def batch(self) -> Tensor:
@@ -328,43 +333,44 @@ def scenarios(kind: str) -> dict[str, Scenario]:
     return {name: scenario for name, scenario in (HARMLESS | WRONG).items() if name not in broken}
 
 
-def watched(scenario: Scenario, **options: Any) -> dict[str, Any]:
-    """The messages of the watch, cut to their first words, and whether the final gradients are equal."""
+def watched(
+    scenario: Scenario,
+    afterwards: Scenario | None = None,
+    *,
+    warm: bool = True,
+    ways: Mapping[str, bool] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run a scenario, and a step where a watch of steps is asked for: what the watch said, and whether it was right.
+
+    A static graph is trained once before, if `warm`. `ways` are attributes of the model. `early` counts what was
+    noticed before `afterwards` and the step.
+    """
     training = Training(**options)
+    vars(training.model).update(ways or {})
+    early, error = 0, ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if options.get("static_graph"):
+        if warm and options.get("static_graph"):
             backward(training.loss())
             training.step()
-        scenario(training)
+        try:
+            scenario(training)
+            early = training.watch.bypassed
+            if afterwards:
+                afterwards(training)
+            if options.get("when") == "step":
+                training.optimizer.step()
+        except DistributedError as raised:
+            error = str(raised)
     texts = [str(warning.message) for warning in caught if issubclass(warning.category, DistributedWarning)]
-    return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
-
-
-def first_of_a_static_graph(scenario: Scenario, **ways: bool) -> dict[str, Any]:
-    """The first backward of a static graph, which DDP averages from the outputs only."""
-    training = Training(static_graph=True)
-    vars(training.model).update(ways)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scenario(training)
-    return {"bypassed": training.watch.bypassed, "equal": training.equal()}
-
-
-def before_the_step(
-    scenario: Scenario, afterwards: Callable[[Training], None] | None = None, **ddp: Any
-) -> dict[str, Any]:
-    """What a watch of steps says."""
-    training = Training(when="step", **ddp)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        scenario(training)
-        early = training.watch.bypassed
-        if afterwards:
-            afterwards(training)
-        training.optimizer.step()
-    texts = [str(warning.message) for warning in caught if issubclass(warning.category, DistributedWarning)]
-    return {"early": early, "bypassed": training.watch.bypassed, "texts": texts}
+    return {
+        "bypassed": training.watch.bypassed,
+        "texts": texts,
+        "equal": training.equal(),
+        "early": early,
+        "error": error,
+    }
 
 
 def random_steps() -> list[str]:
@@ -419,7 +425,7 @@ def averaged_before(training: Training) -> None:
 def averaged_in_part(training: Training) -> None:
     """The average takes along what it does not reach: with find_unused_parameters DDP averages that as well."""
     accumulated_only(training)
-    backward(training.ddp(training.batch())["hidden"].sum())
+    unfinished(training)
 
 
 def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
@@ -443,15 +449,9 @@ def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
     return {"bypassed": watch.bypassed, "equal": gathered[0] == gathered[1]}
 
 
-def unfinished() -> dict[str, Any]:
+def unfinished(training: Training) -> None:
     """A parameter that no loss reaches, unknown to DDP: each rank steps on its own gradients."""
-    training = Training(when="step")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        backward(training.ddp(training.batch())["hidden"].sum())
-        training.optimizer.step()
-    texts = [str(warning.message) for warning in caught if issubclass(warning.category, DistributedWarning)]
-    return {"bypassed": training.watch.bypassed, "texts": texts, "equal": training.equal()}
+    backward(training.ddp(training.batch())["hidden"].sum())
 
 
 def other_parameters() -> list[int]:
@@ -498,18 +498,6 @@ def copied() -> bool:
     copy = deepcopy(training.ddp.module)
     torch.save(training.ddp, io.BytesIO())
     return not any(getattr(p, "_post_accumulate_grad_hooks", None) for p in copy.parameters())
-
-
-def raising(scenario: Scenario, **options: Any) -> str:
-    training = Training()
-    training.watch.undo()
-    watch_ddp(training.ddp, training.optimizer, action="raise", **options)
-    try:
-        scenario(training)
-        training.optimizer.step()
-    except DistributedError as error:
-        return str(error)
-    return ""
 
 
 def removed() -> dict[str, Any]:
@@ -692,6 +680,26 @@ def out_of_place(*_: object) -> None:
     raise AssertionError("the hooks of the model are for its own forward")
 
 
+def another_step(training: Training) -> None:
+    training.optimizer.step()
+
+
+STEPS_WATCHED: dict[str, tuple[Scenario, ...]] = {
+    "bypassed": (bypassed,),
+    "bypassed in part": (bypassed_in_part,),
+    "bypassed before accumulation": (bypassed, accumulating),
+    "bypassed after accumulation": (bypassed_after_accumulation,),
+    "twice": (bypassed, another_step),
+    "averaged later": (bypassed, lambda training: backward(training.loss())),
+    "dropped": (bypassed, lambda training: training.optimizer.zero_grad()),
+    "zeroed": (bypassed, lambda training: training.optimizer.zero_grad(False)),
+    "accumulated": (accumulated,),
+    "local steps": (local_steps,),
+    "accumulated only": (accumulated_only,),
+    "averaged before": (averaged_before,),
+    "accumulated and dropped": (accumulated_only, lambda training: training.optimizer.zero_grad()),
+    "accumulated only, twice": (accumulated_only, another_step),
+}
 CASES: dict[str, Callable[[], Any]] = {
     **{
         f"{name}, {kind}": partial(watched, scenario, **options)
@@ -699,38 +707,28 @@ CASES: dict[str, Callable[[], Any]] = {
         for name, scenario in scenarios(kind).items()
     },
     "local steps": partial(watched, local_steps),
-    "static graph, plain first": partial(first_of_a_static_graph, lambda training: backward(training.loss())),
-    "static graph, bypassed first": partial(first_of_a_static_graph, bypassed),
-    "static graph, head outside first": partial(first_of_a_static_graph, head_outside, headless=True),
-    "static graph, opaque first": partial(
-        first_of_a_static_graph, lambda training: backward(training.ddp(training.batch()).loss), opaque=True
-    ),
-    "static graph, metrics first": partial(first_of_a_static_graph, metrics_before),
-    "step, bypassed": partial(before_the_step, bypassed),
-    "step, bypassed in part": partial(before_the_step, bypassed_in_part),
-    "step, bypassed before accumulation": partial(before_the_step, bypassed, accumulating),
-    "step, twice": partial(before_the_step, bypassed, lambda training: training.optimizer.step()),
-    "step, averaged later": partial(before_the_step, bypassed, lambda training: backward(training.loss())),
-    "step, dropped": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad()),
-    "step, zeroed": partial(before_the_step, bypassed, lambda training: training.optimizer.zero_grad(False)),
-    "step, accumulated": partial(before_the_step, accumulated),
-    "step, bypassed after accumulation": partial(before_the_step, bypassed_after_accumulation),
-    "step, local steps": partial(before_the_step, local_steps),
-    "step, accumulated only": partial(before_the_step, accumulated_only),
-    "step, averaged before": partial(before_the_step, averaged_before),
-    "step, averaged in part": partial(before_the_step, averaged_in_part, find_unused_parameters=True),
-    "step, accumulated and dropped": partial(before_the_step, accumulated_only, lambda t: t.optimizer.zero_grad()),
-    "step, accumulated only, twice": partial(before_the_step, accumulated_only, lambda t: t.optimizer.step()),
+    **{
+        f"static graph, {name} first": partial(watched, scenario, warm=False, static_graph=True, ways=ways)
+        for name, scenario, ways in (
+            ("plain", lambda training: backward(training.loss()), {}),
+            ("bypassed", bypassed, {}),
+            ("head outside", head_outside, {"headless": True}),
+            ("opaque", lambda training: backward(training.ddp(training.batch()).loss), {"opaque": True}),
+            ("metrics", metrics_before, {}),
+        )
+    },
+    **{f"step, {name}": partial(watched, *scenarios, when="step") for name, scenarios in STEPS_WATCHED.items()},
+    "step, averaged in part": partial(watched, averaged_in_part, when="step", find_unused_parameters=True),
+    "step, unfinished": partial(watched, unfinished, when="step"),
     "batch norm, eager, averaged": partial(normalised, compiled=False, averaged=True),
     "batch norm, eager, accumulated only": partial(normalised, compiled=False, averaged=False),
     "batch norm, compiled, averaged": partial(normalised, compiled=True, averaged=True),
     "batch norm, compiled, accumulated only": partial(normalised, compiled=True, averaged=False),
     "random": random_steps,
-    "raise in the backward": partial(raising, bypassed),
-    "raise in the step": partial(raising, bypassed, when="step"),
-    "raise after the average": partial(raising, second_backward),
-    "raise not": partial(raising, plain),
-    "unfinished": unfinished,
+    "raise in the backward": partial(watched, bypassed, action="raise"),
+    "raise in the step": partial(watched, bypassed, action="raise", when="step"),
+    "raise after the average": partial(watched, second_backward, action="raise"),
+    "raise not": partial(watched, plain, action="raise"),
     "other parameters": other_parameters,
     "leaves in the outputs": leaves_in_the_outputs,
     "copied": copied,

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import typer
 
-from benchmarks.releases import CACHE_VARIABLE
 from ckpt_surgery.cli.main import app, main
 from ckpt_surgery.survey.worker_pool import WorkerPool
 from tests.docs.checkout import FILES, plant
+from tests.releases import CACHE_VARIABLE
 from tests.upstream.released import repository
 
 ROOT = Path(__file__).parents[2]

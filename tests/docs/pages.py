@@ -16,11 +16,11 @@ from pathlib import Path
 import yaml
 
 import ckpt_surgery
-from benchmarks.releases import CACHE_VARIABLE
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.static.results import CheckResult
 from tests.docs.checkout import CALL, FOO, MODELS, plant
 from tests.docs.commands import ROOT, Command, command_faults, commands, options, ours, run
+from tests.releases import CACHE_VARIABLE
 
 CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT900"}
 """All rules, the code prefix in the example configuration, and the invented example rule."""

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import ckpt_surgery
-from benchmarks.releases import CACHE_VARIABLE
 from ckpt_surgery.cli.config import Config, OutputFormat
 from ckpt_surgery.cli.verify import VerifyFormat
 from ckpt_surgery.codemods import RULES
@@ -28,6 +27,7 @@ from tests.docs.commands import ROOT, options, shared_pool
 from tests.docs.pages import block_faults, fenced, fragment_faults, page_paths, prose_faults, read, session_faults
 from tests.docs.pasted import PASTED
 from tests.model_patches.test_new_family import FAMILY as MADE_UP_FAMILY
+from tests.releases import CACHE_VARIABLE
 
 PAGES = page_paths()
 FRAGMENTS = [page for page in PAGES if page.startswith("docs/rules/CKPT")]

@@ -147,5 +147,5 @@ def test_a_plan_that_fit_has_written_is_applied_while_a_trainer_trains(tmp_path:
 def test_what_is_no_plan_is_refused_before_the_training(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("calls: 3\n", encoding="utf-8")
-    with pytest.raises(OptionError, match="is no plan"):
+    with pytest.raises(OptionError, match="is not a plan"):
         CheckpointGuard(plan=path)

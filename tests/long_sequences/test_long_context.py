@@ -20,9 +20,9 @@ from torch.utils.checkpoint import CheckpointError
 import benchmarks.long_context as benchmark
 from benchmarks.long_context_report import row_of
 from ckpt_surgery import SurgeryError, SurgeryWarning, explain, long_context, wrap_blocks
-from ckpt_surgery.distributed.heads import HeadReason
-from ckpt_surgery.distributed.lazy_logits import LazyLogits
-from ckpt_surgery.distributed.mlps import MlpReason
+from ckpt_surgery.long_sequences.fused_head import HeadReason
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
+from ckpt_surgery.long_sequences.mlps import MlpReason
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery import checkpointing

@@ -164,8 +164,9 @@ def test_a_cache_that_the_caller_gives_and_the_model_does_not_fill_shows_nothing
 
 def test_no_cache_is_given_to_a_model_that_trains_without_one() -> None:
     model = Annotated()
-    model.config = transformers.PretrainedConfig()
-    model.config.use_cache = False
+    config: Any = transformers.PretrainedConfig()
+    config.use_cache = False
+    model.config = config
     report = examined(model)
     assert "failed" not in states(report)
     assert reasons(report) == set()

@@ -23,7 +23,7 @@ from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, Level, Mode, ModeR
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.tiny import tiny_model
-from ckpt_surgery.tiny.padding import padded
+from ckpt_surgery.tiny.inputs import padded
 from tests.zoo import planted
 from tests.zoo.any_order import AnyOrder
 from tests.zoo.planted import switch_with

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery import OptionError, PlanningError
-from ckpt_surgery.distributed.calls import apply_plan
+from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.first_batch import running_inputs
 from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
@@ -203,5 +203,5 @@ def test_a_plan_that_was_written_is_applied_in_place_of_the_librarys_checkpointi
 def test_what_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(OptionError, match="is no plan"):
+    with pytest.raises(OptionError, match="is not a plan"):
         read_plan(path)

@@ -1,7 +1,7 @@
 """A headless Chromium driven through chromedriver, in plain W3C WebDriver: what a page does when somebody looks.
 
-Debian's packages are `chromium` and `chromium-driver`. Where they are missing they are installed if this is a
-continuous-integration run as root; otherwise tests are skipped, or fail under continuous integration.
+Debian's packages are `chromium` and `chromium-driver`. Without them tests are skipped, or fail under continuous
+integration.
 """
 
 from __future__ import annotations
@@ -28,31 +28,19 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def programs() -> tuple[str, str] | None:
-    """Chromium and its driver; None where one of them is missing."""
+    """Find Chromium and its driver; None where one of them is missing."""
     browser, driver = chromium(), shutil.which("chromedriver")
     return (browser, driver) if browser and driver else None
 
 
 def required_programs() -> tuple[str, str]:
-    """Chromium and its driver, installed first where that is possible; skips or fails the test without them."""
-    installed = programs()
-    in_ci = bool(os.environ.get("CI"))
-    if not installed and in_ci and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install()
-        installed = programs()
-    if installed:
+    """Return Chromium and its driver; without them skip the test, or fail it under continuous integration."""
+    if installed := programs():
         return installed
     reason = "Chromium or chromedriver was not found: install Debian's chromium and chromium-driver"
-    if in_ci:
+    if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
-
-
-def _install() -> None:
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]
-    for command in (["apt-get", "update"], install):
-        subprocess.run(command, env=quiet, check=False, timeout=600, capture_output=True)
 
 
 @dataclass(frozen=True)
@@ -76,22 +64,22 @@ class Browser:
         self.call("url", url=page.resolve().as_uri())
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What a function body of JavaScript returns."""
+        """Return what a function body of JavaScript returns."""
         return self.call("execute/sync", script=script, args=list(arguments))
 
     def messages(self) -> list[str]:
-        """The console's warnings and errors since last asked, uncaught exceptions among them."""
+        """Return the console's warnings and errors since last asked, uncaught exceptions among them."""
         entries = self.call("se/log", type="browser")
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
     def requests(self) -> list[str]:
-        """The addresses that were asked for since last asked, the page's own file left out."""
+        """Return the addresses requested since last asked, the page's own file left out."""
         events = [json.loads(entry["message"])["message"] for entry in self.call("se/log", type="performance")]
         urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith(("file:", "about:"))]
 
     def developer(self, command: str, **parameters: Any) -> Any:
-        """One command of the Chrome DevTools protocol."""
+        """Send one command of the Chrome DevTools protocol."""
         return self.call("goog/cdp/execute", cmd=command, params=parameters)
 
 

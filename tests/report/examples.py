@@ -44,7 +44,7 @@ def timeline(blocks: int, *, checkpointed: bool, block_bytes: int = 96 * KIB) ->
 
 
 def mode_report(mode: Mode, *faults: Fault, blocks: int = 6, recomputed: int = 1, error: float = 0.0) -> ModeReport:
-    """One mode over a stack of `blocks`; a level fails where one of `faults` says so."""
+    """Make one mode over a stack of `blocks`; a level fails where one of `faults` says so."""
     failed = {fault.level for fault in faults}
     outcomes: dict[Level, Outcome] = {level: "failed" if level in failed else "ok" for level in MEASURED}
     kept = 2_100 * KIB if recomputed == 0 else 410 * KIB
@@ -88,12 +88,12 @@ def healthy(model: str = "LlamaForCausalLM") -> Report:
 
 
 def not_taken(error: str) -> Skip:
-    """A cache that the model does not take."""
+    """Skip a cache that the model does not take."""
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, {"argument": "past_key_values", "error": error})
 
 
 def not_recomputed() -> Report:
-    """Plain blocks: no recompute in either mode."""
+    """Make plain blocks: no recompute in either mode."""
     names = tuple(f"model.layers.{at}" for at in range(6))
     cause = why(CauseKind.PLAIN_BLOCK, block="GPTBigCodeBlock")
     fault = a_fault(FaultKind.NOT_RECOMPUTED, *names, explanation=cause)
@@ -125,7 +125,7 @@ def drifted() -> Report:
 
 
 def endless() -> Report:
-    """The reentrant backward never ends: nothing else is known of that mode."""
+    """Let the reentrant backward never end: nothing else is known of that mode."""
     cause = why(CauseKind.UNRETURNED_TENSOR, block="WavLMEncoderLayer")
     fault = a_fault(FaultKind.STEP_UNFINISHED, explanation=cause, error="it does not end within 60 s")
     outcomes: Mapping[Level, Outcome] = {"run": "failed"}
@@ -133,7 +133,7 @@ def endless() -> Report:
 
 
 def nested() -> Report:
-    """A stage that checkpoints its layers again, and one block that the model calls three times."""
+    """Make a stage that checkpoints its layers again, and one block that the model calls three times."""
     inner = tuple(f"swin.encoder.layers.0.blocks.{at}" for at in range(2))
     cause = why(CauseKind.NESTED_BLOCKS, block="SwinLayer", outer="SwinStage")
     fault = a_fault(FaultKind.RECOMPUTE_COUNT, *inner, explanation=cause)
@@ -193,7 +193,7 @@ def refused(mode: Mode = SURGERY_MODE) -> ModeReport:
 
 
 def after_surgery(made: Report, *modes: ModeReport, problem: str = "") -> Report:
-    """The same report, and what runs after `wrap_blocks`: by default all is well. `problem` is why it was refused."""
+    """Add to a report what runs after `wrap_blocks`: by default all is well. `problem` is why it was refused."""
     runs = modes or (mode_report(SURGERY_MODE),)
     return replace(made, repair=Repair((), "", problem, refused=True) if problem else Repair(runs, SURGERY))
 
@@ -204,14 +204,14 @@ def remaining() -> Report:
 
 
 def spoilt() -> ModeReport:
-    """What runs after a surgery that leaves it wrong."""
+    """Make what runs after a surgery that leaves it wrong."""
     cause = why(CauseKind.RNG_NOT_RESTORED)
     fault = a_fault(FaultKind.GRADIENT_VALUE, "layers.0.weight", explanation=cause, error=0.3)
     return mode_report(SURGERY_MODE, fault, error=0.3)
 
 
 def with_repairs() -> list[Report]:
-    """One of each that can come of `wrap_blocks`, and one on which it was not tried."""
+    """List one of each that can come of `wrap_blocks`, and one on which it was not tried."""
     return [
         after_surgery(healthy()),
         after_surgery(not_recomputed()),
@@ -226,20 +226,20 @@ def with_repairs() -> list[Report]:
 
 
 def wrapped(*modes: ModeReport) -> Report:
-    """A model that `wrap_blocks` was called on: one mode runs, the other is skipped."""
+    """Make a model that `wrap_blocks` was called on: one mode runs, the other is skipped."""
     skip = Skip(("run",), SkipKind.ALWAYS_NON_REENTRANT)
     skipped = ModeReport("reentrant", (), dict.fromkeys(MEASURED, "skipped"), skips=(skip,))
     return report("WrappedModel", *(modes or (mode_report(SURGERY_MODE),)), skipped)
 
 
 def nothing_measured() -> Report:
-    """The same where only the mode that does not run was asked for."""
+    """Make the same where only the mode that does not run was asked for."""
     made = wrapped()
     return replace(made, model="SkippedModel", modes=made.modes[1:])
 
 
 def every_kind() -> list[Report]:
-    """One of each, in no order."""
+    """List one of each, in no order."""
     return [
         healthy(),
         unsupported(),
@@ -255,7 +255,7 @@ def every_kind() -> list[Report]:
 
 
 def survey(classes: int) -> list[Report]:
-    """As many classes as a whole release has; one in sixteen fails, and some cannot be measured."""
+    """Make as many classes as a whole release has; one in sixteen fails, and some cannot be measured."""
     kinds = (drifted, lost, not_recomputed, nested, endless)
     reports = []
     for at in range(classes):

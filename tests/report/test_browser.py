@@ -37,8 +37,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def kinds(browser: Browser, pages: dict[str, str], tmp_path: Path) -> Browser:
+    """Open the page of every kind of report."""
+    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+    return browser
+
+
 def page_faults(browser: Browser, folder: Path, text: str) -> list[str]:
-    """Open a page and say what is wrong with it: console messages, requests, and whether it has its rows."""
+    """Open a page and list what is wrong: console messages, requests, rows that are missing."""
     page = folder / "page.html"
     page.write_text(text, encoding="utf-8")
     browser.open(page)
@@ -84,50 +91,43 @@ def test_a_page_that_asks_the_network_is_seen(browser: Browser, pages: dict[str,
     ],
     ids=["a class", "a rule", "a mode and a level", "nothing"],
 )
-def test_the_filter_leaves_what_matches(
-    browser: Browser, pages: dict[str, str], tmp_path: Path, typed: str, expected: set[str]
-) -> None:
-    assert page_faults(browser, tmp_path, pages["kinds"]) == []
-    browser.run(TYPE, typed)
-    assert {name.split("<")[0] for name in browser.run(VISIBLE)} == expected
-    assert browser.run("return document.getElementById('nothing').checkVisibility()") == (not expected)
-    assert browser.run("return document.getElementById('shown').value") == f"{len(expected)} of 10"
-    browser.run(TYPE, "")
-    assert len(browser.run(VISIBLE)) == 10
+def test_the_filter_leaves_what_matches(kinds: Browser, typed: str, expected: set[str]) -> None:
+    kinds.run(TYPE, typed)
+    assert {name.split("<")[0] for name in kinds.run(VISIBLE)} == expected
+    assert kinds.run("return document.getElementById('nothing').checkVisibility()") == (not expected)
+    assert kinds.run("return document.getElementById('shown').value") == f"{len(expected)} of 10"
+    kinds.run(TYPE, "")
+    assert len(kinds.run(VISIBLE)) == 10
 
 
-def test_toggles_hide_what_failed_and_a_cause_finds_its_models(
-    browser: Browser, pages: dict[str, str], tmp_path: Path
-) -> None:
-    assert page_faults(browser, tmp_path, pages["kinds"]) == []
-    browser.run(CLICK, ".toggle.failed input")
-    assert browser.run(VISIBLE) == ["llamaforcausallm", "foomodel", "timmbackbone"]
-    browser.run(CLICK, ".toggle.failed input")
-    browser.run(CLICK, ".causes button[data-find=CKPT001]")
-    assert browser.run(VISIBLE) == ["gptbigcodeforcausallm"]
-    browser.run(CLICK, ".causes button[data-find=CKPT001]")
-    assert len(browser.run(VISIBLE)) == 10
-    assert browser.messages() == []
+def test_toggles_hide_what_failed_and_a_cause_finds_its_models(kinds: Browser) -> None:
+    kinds.run(CLICK, ".toggle.failed input")
+    assert kinds.run(VISIBLE) == ["llamaforcausallm", "foomodel", "timmbackbone"]
+    kinds.run(CLICK, ".toggle.failed input")
+    kinds.run(CLICK, ".causes button[data-find=CKPT001]")
+    assert kinds.run(VISIBLE) == ["gptbigcodeforcausallm"]
+    kinds.run(CLICK, ".causes button[data-find=CKPT001]")
+    assert len(kinds.run(VISIBLE)) == 10
+    assert kinds.messages() == []
 
 
-def test_details_fold_out_and_in(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
-    assert page_faults(browser, tmp_path, pages["kinds"]) == []
+def test_details_fold_out_and_in(kinds: Browser) -> None:
     first = ".model[data-name=gemma3nforcausallm]"
     seen = "return document.querySelector(arguments[0]).checkVisibility()"
-    assert browser.run(seen, f"{first} .plot svg") is False
-    browser.run(CLICK, f"{first} > summary")
-    assert browser.run(seen, f"{first} .plot svg") is True
+    assert kinds.run(seen, f"{first} .plot svg") is False
+    kinds.run(CLICK, f"{first} > summary")
+    assert kinds.run(seen, f"{first} .plot svg") is True
     assert (
-        browser.run("return document.querySelector(arguments[0]).getBoundingClientRect().height", f"{first} svg") > 100
+        kinds.run("return document.querySelector(arguments[0]).getBoundingClientRect().height", f"{first} svg") > 100
     )
-    browser.run(CLICK, f"{first} > summary")
-    assert browser.run(seen, f"{first} .plot svg") is False
-    browser.run(CLICK, "#unfold")
+    kinds.run(CLICK, f"{first} > summary")
+    assert kinds.run(seen, f"{first} .plot svg") is False
+    kinds.run(CLICK, "#unfold")
     opened = "return document.querySelectorAll('.model[open]').length"
-    assert browser.run(opened) == 10
-    browser.run(CLICK, "#fold")
-    assert browser.run(opened) == 0
-    assert browser.messages() == []
+    assert kinds.run(opened) == 10
+    kinds.run(CLICK, "#fold")
+    assert kinds.run(opened) == 0
+    assert kinds.messages() == []
 
 
 def test_the_page_of_one_model_is_open_and_has_nothing_to_filter(
@@ -138,27 +138,25 @@ def test_the_page_of_one_model_is_open_and_has_nothing_to_filter(
     assert browser.run("return document.getElementById('filter').checkVisibility()") is False
 
 
-def test_columns_sort_up_and_down_and_back(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
-    assert page_faults(browser, tmp_path, pages["kinds"]) == []
-    original = browser.run(VISIBLE)
-    browser.run(CLICK, "[data-sort=name]")
-    assert browser.run(VISIBLE) == sorted(original)
-    browser.run(CLICK, "[data-sort=name]")
-    assert browser.run(VISIBLE) == sorted(original, reverse=True)
-    browser.run(CLICK, "[data-sort=name]")
-    assert browser.run(VISIBLE) == original
+def test_columns_sort_up_and_down_and_back(kinds: Browser) -> None:
+    original = kinds.run(VISIBLE)
+    kinds.run(CLICK, "[data-sort=name]")
+    assert kinds.run(VISIBLE) == sorted(original)
+    kinds.run(CLICK, "[data-sort=name]")
+    assert kinds.run(VISIBLE) == sorted(original, reverse=True)
+    kinds.run(CLICK, "[data-sort=name]")
+    assert kinds.run(VISIBLE) == original
     for order in (1, -1):
-        browser.run(CLICK, "[data-sort=saved]")
-        saved = browser.run("return [...document.querySelectorAll('.model')].map((model) => model.dataset.saved)")
+        kinds.run(CLICK, "[data-sort=saved]")
+        saved = kinds.run("return [...document.querySelectorAll('.model')].map((model) => model.dataset.saved)")
         shares = [float(share) for share in saved if share]
         assert shares == sorted(shares, key=lambda share: order * share)
         assert saved[len(shares) :] == ["", ""]
 
 
-def test_nothing_from_a_report_becomes_an_element(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
-    assert page_faults(browser, tmp_path, pages["kinds"]) == []
-    assert browser.run("return document.querySelectorAll('script').length") == 1
-    assert examples.HOSTILE in browser.run("return document.querySelector('[data-name^=\"evil\"]').textContent")
+def test_nothing_from_a_report_becomes_an_element(kinds: Browser) -> None:
+    assert kinds.run("return document.querySelectorAll('script').length") == 1
+    assert examples.HOSTILE in kinds.run("return document.querySelector('[data-name^=\"evil\"]').textContent")
 
 
 def test_colours_follow_the_scheme_and_every_id_is_unique(
@@ -177,11 +175,10 @@ def test_colours_follow_the_scheme_and_every_id_is_unique(
     assert len(ids) == len(set(ids))
 
 
-def test_nothing_is_wider_than_the_window(browser: Browser, pages: dict[str, str], tmp_path: Path) -> None:
-    assert page_faults(browser, tmp_path, pages["kinds"]) == []
-    browser.run(CLICK, "#unfold")
+def test_nothing_is_wider_than_the_window(kinds: Browser) -> None:
+    kinds.run(CLICK, "#unfold")
     wide = "return [document.documentElement.scrollWidth, innerWidth]"
-    needed, there = browser.run(wide)
+    needed, there = kinds.run(wide)
     assert needed <= there
 
 
@@ -210,13 +207,10 @@ def test_a_page_of_seven_hundred_models_opens_and_filters(browser: Browser, tmp_
 
 
 @pytest.mark.parametrize(("in_ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_without_a_browser_a_test_is_skipped_and_fails_in_continuous_integration(
+def test_without_a_browser_a_test_is_skipped_and_fails_in_ci(
     monkeypatch: pytest.MonkeyPatch, in_ci: str, outcome: type[BaseException]
 ) -> None:
-    tried: list[str] = []
     monkeypatch.setenv("CI", in_ci)
     monkeypatch.setattr(browser_module, "programs", lambda: None)
-    monkeypatch.setattr(browser_module, "_install", lambda: tried.append("apt-get"))
     with pytest.raises(outcome, match="install Debian's chromium and chromium-driver"):
         required_programs()
-    assert not tried or in_ci

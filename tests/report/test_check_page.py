@@ -9,8 +9,9 @@ import pytest
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.report.check_page import to_html
+from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.check import check
-from ckpt_surgery.static.render.report import check_report
+from ckpt_surgery.static.render.report import check_report, sentence
 from tests.codemods.snippets import TOY
 from tests.codemods.tools import tree
 
@@ -51,3 +52,4 @@ def test_a_file_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.Mon
     report = check_report(check(["models"], jobs=1), RULES)
     Path("models/late.py").unlink()
     assert "CKPT012" in to_html(report)
+    assert coded(sentence(report.shown[0])) in to_html(report)

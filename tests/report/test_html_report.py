@@ -65,9 +65,6 @@ def test_every_element_is_closed(reports: list[Report]) -> None:
     assert (tags.open, tags.crossed) == ([], [])
     assert tags.seen.count("script") == 1
     assert tags.seen.count("details") >= len(reports)
-
-
-def test_an_element_that_is_left_open_is_seen() -> None:
     assert Tags("<div><p></div>").crossed == ["div"]
     assert Tags("<div><p></p>").open == ["div"]
 
@@ -82,23 +79,20 @@ def test_whatever_a_report_holds_is_escaped() -> None:
     assert "]]> & </style>\nnext line" in shown
 
 
-def test_the_page_is_the_same_for_the_same_reports() -> None:
-    assert html_page(examples.every_kind()) == html_page(examples.every_kind()[::-1])
-    assert html_page(examples.every_kind()) != html_page(examples.every_kind()[1:])
-
-
-def test_nothing_is_loaded_from_elsewhere() -> None:
-    page = html_page(examples.every_kind())
-    assert f'content="{escape(html_report.POLICY)}"' in page
-    assert not re.search(r"<(?:link|iframe|img|base|form|object)\b|@import|url\((?!#)| src=", page)
-    assert set(re.findall(r'href="(.)', page)) == {"#"}
-
-
-def test_a_row_says_in_words_what_its_colours_say() -> None:
+def test_the_page_says_in_words_what_its_colours_say_and_loads_nothing(tmp_path: Path) -> None:
     page = html_page(examples.every_kind())
     assert 'GPTBigCodeForCausalLM<span class="spoken">, failed in non_reentrant: recompute, cost; ' in page
     assert 'LlamaForCausalLM<span class="spoken">, ok</span>' in page
     assert '<i class="cell failed" title="reentrant, set: failed">\u2715</i>' in page
+    assert f'content="{escape(html_report.POLICY)}"' in page
+    assert not re.search(r"<(?:link|iframe|img|base|form|object)\b|@import|url\((?!#)| src=", page)
+    assert set(re.findall(r'href="(.)', page)) == {"#"}
+    shown = "".join(Tags(page).text)
+    assert "wrap_blocks" not in shown
+    assert "as they are" not in shown
+    write_html(examples.every_kind()[::-1], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+    assert html_page(examples.every_kind()[1:]) != page
 
 
 def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
@@ -136,7 +130,7 @@ def test_what_policies_keep_is_a_table_with_the_names_that_matched_nothing() -> 
 
 
 def header(reports: list[Report]) -> str:
-    """What the top of the page says, above the causes and the table."""
+    """Return what the top of the page says, above the causes and the table."""
     (top,) = re.findall(r"<header>.*?</header>", html_page(reports), re.DOTALL)
     return " ".join(" ".join(Tags(top).text).split())
 
@@ -148,25 +142,14 @@ def test_the_header_counts_before_and_after_a_surgery() -> None:
     assert after == "2 \u2715 failed 3 \u2713 ok 2 \u2298 refused 1 \u2013 not repaired"
     healed = header([examples.after_surgery(examples.healthy()), examples.after_surgery(examples.lost())])
     assert healed.endswith("as they are 1 \u2715 failed 1 \u2713 ok after wrap_blocks 0 \u2715 failed 2 \u2713 ok")
-
-
-def test_the_header_of_one_model_says_what_came_of_a_surgery() -> None:
     assert "after wrap_blocks: failed" in header([examples.remaining()])
     assert "after wrap_blocks: ok" in header([examples.after_surgery(examples.lost())])
 
 
-def test_a_page_without_a_surgery_says_nothing_of_one() -> None:
-    shown = "".join(Tags(html_page(examples.every_kind())).text)
-    assert "wrap_blocks" not in shown
-    assert "as they are" not in shown
-
-
-def test_gradients_that_are_all_equal_are_one_sentence() -> None:
-    report = examples.report("A", examples.mode_report("non_reentrant"))
-    assert "<p>Gradients, non_reentrant: 24 equal up to rounding.</p>" in html_page([report])
-
-
 def test_a_lost_gradient_is_never_counted_as_equal() -> None:
+    equal = "<p>Gradients, non_reentrant: 24 equal up to rounding.</p>"
+    assert equal in html_page([examples.report("A", examples.mode_report("non_reentrant"))])
+    assert equal in html_page([examples.endless()]), "nothing is claimed of a mode that did not end"
     page = html_page([examples.lost()])
     assert (
         "Gradients, non_reentrant: 186 equal up to rounding; reentrant: 2 equal up to rounding, 184 in one run only"
@@ -175,11 +158,6 @@ def test_a_lost_gradient_is_never_counted_as_equal() -> None:
     svg = plots_of(examples.lost(), key="m")[2].svg
     assert ">one run only</text>" in svg
     assert svg.count(": in one run only</title>") == 184
-
-
-def test_nothing_is_claimed_of_gradients_in_a_mode_that_did_not_end() -> None:
-    page = html_page([examples.endless()])
-    assert "<p>Gradients, non_reentrant: 24 equal up to rounding.</p>" in page
 
 
 def test_many_models_have_plots_only_where_something_failed() -> None:
@@ -212,11 +190,6 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
     assert "TimmBackbone" in html_page([examples.not_built()])
 
 
-def test_reports_are_written_as_their_page(tmp_path: Path) -> None:
-    write_html([examples.healthy()], tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html_page([examples.healthy()])
-
-
 @pytest.mark.parametrize("report", examples.every_kind(), ids=lambda report: report.model.split("<")[0])
 def test_plots_are_well_formed_small_and_coloured_by_the_page(report: Report) -> None:
     for plot in plots_of(report, key="m1"):
@@ -233,20 +206,12 @@ def test_plots_are_well_formed_small_and_coloured_by_the_page(report: Report) ->
         assert all(name.startswith("m1-") for name in ids)
 
 
-def test_the_plot_of_bytes_has_its_unit_its_boundary_and_its_peaks() -> None:
-    plot = plots_of(examples.healthy(), key="m")[0]
-    assert "held (KiB)" in plot.svg
-    assert {"forward", "backward"} <= set(re.findall(r">([a-z]+)</text>", plot.svg))
-    assert "Peaks: without 576 KiB, non_reentrant 156 KiB, reentrant 156 KiB." in plot.caption
-
-
-def test_the_plot_of_blocks_marks_each_that_is_not_recomputed_as_expected() -> None:
-    assert plots_of(examples.not_recomputed(), key="m")[1].svg.count("\u2715 0") == 12
-    assert plots_of(examples.nested(), key="m")[1].svg.count("\u2715 2") == 4
-    assert "\u2715" not in plots_of(examples.healthy(), key="m")[1].svg
-
-
-def test_the_plot_of_errors_has_a_floor_a_top_and_a_name_at_each_mark() -> None:
+def test_plots_have_their_units_peaks_floors_and_names() -> None:
+    bytes_plot, _, errors_plot = plots_of(examples.healthy(), key="m")
+    assert "held (KiB)" in bytes_plot.svg
+    assert {"forward", "backward"} <= set(re.findall(r">([a-z]+)</text>", bytes_plot.svg))
+    assert "Peaks: without 576 KiB, non_reentrant 156 KiB, reentrant 156 KiB." in bytes_plot.caption
+    assert "not finite" not in errors_plot.svg
     svg = plots_of(examples.drifted(), key="m")[2].svg
     assert ">equal</text>" in svg
     assert ">not finite</text>" in svg
@@ -255,8 +220,11 @@ def test_the_plot_of_errors_has_a_floor_a_top_and_a_name_at_each_mark() -> None:
     assert "<title>model.layers.0.attention.q_proj.weight: equal</title>" in svg
 
 
-def test_errors_that_are_all_finite_have_no_line_for_others() -> None:
-    assert "not finite" not in plots_of(examples.healthy(), key="m")[2].svg
+def test_the_plot_of_blocks_marks_each_that_is_not_recomputed_as_expected() -> None:
+    assert "$x_1$" in plots_of(examples.hostile(), key="m")[1].svg, "a text is no mathematics"
+    assert plots_of(examples.not_recomputed(), key="m")[1].svg.count("\u2715 0") == 12
+    assert plots_of(examples.nested(), key="m")[1].svg.count("\u2715 2") == 4
+    assert "\u2715" not in plots_of(examples.healthy(), key="m")[1].svg
 
 
 def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
@@ -266,11 +234,6 @@ def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
     worst = examples.huge().modes[0].errors
     drawn = re.findall(r"<title>(model\.layers\.\d+\.weight):", plot.svg)
     assert all(worst[name] == max(list(worst.values())[8 * at : 8 * at + 8]) for at, name in enumerate(drawn))
-
-
-def test_a_text_in_a_plot_is_no_mathematics() -> None:
-    blocks = plots_of(examples.hostile(), key="m")[1]
-    assert "$x_1$" in blocks.svg
 
 
 def test_nothing_is_drawn_of_what_was_not_measured() -> None:

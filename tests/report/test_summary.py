@@ -110,13 +110,10 @@ def test_levels_that_nothing_decided_are_no_columns() -> None:
     assert failed_levels(ranked.modes[0]) == ("ranks",)
 
 
-def test_blocks_alike_share_a_row_where_there_are_many() -> None:
+def test_neighbours_share_a_row_where_they_are_alike() -> None:
     (row,) = block_rows(examples.healthy())
     assert (row.name, row.blocks) == ("model.layers.0 to 5", 6)
     assert len(block_rows(examples.healthy(), most=6)) == 6
-
-
-def test_blocks_that_differ_do_not_share_a_row() -> None:
     rows = block_rows(examples.nested())
     assert [(row.name, row.blocks, row.reference, dict(row.recomputed)["reentrant"]) for row in rows] == [
         ("swin.encoder.layers.0", 1, 1, 1),
@@ -144,43 +141,24 @@ def test_a_mode_that_was_not_run_decides_nothing() -> None:
     assert (broken.status, stays_broken(broken)) == ("failed", True)
     assert not stays_broken(examples.nothing_measured())
     assert with_skips([examples.nothing_measured()]) == [examples.nothing_measured()]
+    refused = examples.report("A", examples.mode_report("non_reentrant"), examples.refused())
+    assert (refused.status, refused.faults, stays_broken(refused)) == ("failed", (), True)
 
 
-def test_a_refused_mode_is_neither_ok_nor_a_fault() -> None:
-    report = examples.report("A", examples.mode_report("non_reentrant"), examples.refused())
-    assert (report.status, report.faults) == ("failed", ())
-    assert stays_broken(report)
-
-
-def test_what_is_wrong_in_the_end_is_what_is_wrong_after_the_surgery_or_was_and_had_none() -> None:
-    summaries = by_model(examples.with_repairs())
-    assert {model for model, report in summaries.items() if stays_broken(report)} == {
-        "StubbornModel",
-        "SpoiltModel",
-        "PvtV2ForImageClassification",
-        "Gemma3nForCausalLM",
-    }
+def test_what_came_of_surgeries_is_counted_and_told_apart() -> None:
+    reports = examples.with_repairs()
+    assert repair_counts(reports) == {"ok": 3, "refused": 2, "failed": 2, "not repaired": 1}
+    assert repair_counts(examples.every_kind()) == {}
+    broken = {"StubbornModel", "SpoiltModel", "PvtV2ForImageClassification", "Gemma3nForCausalLM"}
+    assert {report.model for report in reports if stays_broken(report)} == broken
     assert stays_broken(examples.not_recomputed())
     assert not stays_broken(examples.healthy())
-
-
-def test_the_surgeries_are_counted_by_what_came_of_them() -> None:
-    assert repair_counts(examples.with_repairs()) == {"ok": 3, "refused": 2, "failed": 2, "not repaired": 1}
-    assert repair_counts(examples.every_kind()) == {}
-
-
-def test_a_class_that_only_a_surgery_breaks_is_told_apart() -> None:
-    assert [report.model for report in broken_after(examples.with_repairs())] == ["SpoiltModel"]
-    telling = {report.model for report in examples.with_repairs() if worth_telling(report)}
-    assert not telling & {"LlamaForCausalLM", "HealedModel", "FooModel", "TimmBackbone"}
-    assert len(telling) == 5
-
-
-def test_after_is_the_verdict_on_what_runs_then() -> None:
-    summaries = by_model(examples.with_repairs())
+    assert [report.model for report in broken_after(reports)] == ["SpoiltModel"]
+    telling = {report.model for report in reports if worth_telling(report)}
+    assert telling == broken | {"GPTBigCodeForCausalLM"}
     verdicts = {"GPTBigCodeForCausalLM": "ok", "Gemma3nForCausalLM": "refused", "StubbornModel": "values"}
     verdicts |= {"FooModel": "refused", "PvtV2ForImageClassification": "not repaired"}
-    assert {model: after(summaries[model]) for model in verdicts} == verdicts
+    assert {model: after(by_model(reports)[model]) for model in verdicts} == verdicts
     assert after(examples.healthy()) == ""
 
 

@@ -14,13 +14,9 @@ ALL = examples.every_kind() + examples.with_repairs()
 
 
 @pytest.mark.parametrize("report", ALL, ids=lambda report: report.model)
-def test_no_line_is_longer_than_a_hundred_columns(report: Report) -> None:
+def test_a_terminal_of_a_hundred_columns_and_without_unicode_shows_it(report: Report) -> None:
     assert max(map(len, report.lines())) <= 100
     assert "\n".join(report.lines()) == str(report)
-
-
-@pytest.mark.parametrize("report", ALL, ids=lambda report: report.model)
-def test_a_terminal_without_unicode_can_show_it(report: Report) -> None:
     assert "\n".join([*report.lines(), *survey_lines([report], width=80, show_unbuilt=True)]).isascii()
 
 
@@ -28,11 +24,9 @@ def test_a_level_fails_in_its_own_mode_only() -> None:
     rows = [line.split()[:3] for line in examples.lost().lines()]
     assert ["ok", "FAILED", "set"] in rows
     assert ["ok", "ok", "values"] in rows
-
-
-def test_a_fault_shows_even_where_the_outcomes_say_nothing_of_its_level() -> None:
     mode = replace(examples.lost().modes[1], outcomes={})
-    assert ["FAILED", "set"] in [line.split()[:2] for line in replace(examples.lost(), modes=(mode,)).lines()]
+    lines = replace(examples.lost(), modes=(mode,)).lines()
+    assert ["FAILED", "set"] in [line.split()[:2] for line in lines], "outcomes may say nothing of a fault's level"
 
 
 def test_no_line_of_the_table_is_longer_than_asked_save_for_a_long_name() -> None:

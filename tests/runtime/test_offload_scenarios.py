@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader, Transport
+from tests.runtime.late_copies import Deferred
 from tests.zoo.offload_toys import (
     BLOCKS,
     WIDTH,

@@ -18,12 +18,12 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloaded_tensor import OffloadedTensor
 from ckpt_surgery.runtime.offload.offloader import Offloader
+from tests.runtime.late_copies import Deferred
 from tests.runtime.streams import PLENTY, Pinning, instead_of_the_processor
 from tests.runtime.transports import Recorded
 from tests.zoo.offload_toys import BLOCKS, Function, backward, blocks, first, forward, gradients, grads, same

@@ -16,11 +16,11 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 
-from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime.offload.offloader import MovedTensor, Offloader, OffloadStats
 from ckpt_surgery.runtime.surgery import checkpointing
+from tests.runtime.late_copies import Deferred
 from tests.runtime.selective.test_kept_results import (
     ATTENTION_BYTES,
     FAMILIES,

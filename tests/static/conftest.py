@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh cache folder, outside the tree that the test checks."""
+    """Use a fresh cache folder, outside the tree that the test checks."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CKPT_SURGERY_CACHE", str(folder))
     return folder

@@ -60,13 +60,16 @@ def test_a_repair_is_written_and_told(tmp_path: Path) -> None:
     assert (result.left, result.problems, result.notes, result.files, result.written) == ((), (), (), 1, True)
 
 
-def test_write_false_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
+def test_write_false_tells_what_write_would_do_and_ends_of_files_stay(tmp_path: Path) -> None:
     root = tree(tmp_path, INLINE)
     before = os.stat(root / FOO)
     result = apply([root], write=False, jobs=1)
     assert os.stat(root / FOO) == before
     assert not result.written
     assert [change.after for change in result.changes] == [FIXED]
+    root = tree(tmp_path / "1", INLINE.rstrip("\n"))
+    repair(root)
+    assert texts(root) == {FOO: FIXED.rstrip("\n")}
 
 
 def test_the_difference_can_be_applied_by_git(tmp_path: Path) -> None:
@@ -76,12 +79,6 @@ def test_the_difference_can_be_applied_by_git(tmp_path: Path) -> None:
     done = subprocess.run(["git", "apply", "-"], cwd=root, input=diff.encode(), capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert texts(root) == {FOO: change.after}
-
-
-def test_a_file_without_a_last_newline_keeps_that(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE.rstrip("\n"))
-    repair(root)
-    assert texts(root) == {FOO: FIXED.rstrip("\n")}
 
 
 def test_unsafe_repairs_are_made_only_when_asked_for(tmp_path: Path) -> None:
@@ -120,19 +117,16 @@ def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> Non
     assert kept == {rule_code: rule_code != code for rule_code in kept}
 
 
-def test_past_state_alone_leaves_gradient_arguments_by_position(tmp_path: Path) -> None:
+def test_a_rule_alone_changes_only_the_arguments_it_is_about(tmp_path: Path) -> None:
     root = tree(tmp_path, BY_POSITION)
     repair(root, select=("CKPT004",))
     call = "layer(hidden_states, attention_mask=attention_mask, past_key_values=past_key_values)"
     assert texts(root) == {FOO: LAYERED.replace(CALL, call)}
-
-
-def test_gradient_arguments_alone_leave_past_state_where_it_is(tmp_path: Path) -> None:
     signature = "hidden_states, past_key_values=None, encoder_hidden_states=None"
     text = BY_KEYWORD.replace("hidden_states, attention_mask=None, past_key_values=None", signature, 1)
     call = "layer(hidden_states=hidden_states, past_key_values=past_key_values, encoder_hidden_states=attention_mask)"
     text = text.replace("layer(hidden_states=hidden_states, attention_mask=attention_mask)", call)
-    root = tree(tmp_path, text)
+    root = tree(tmp_path / "1", text)
     repair(root, select=("CKPT003",))
     assert "past_key_values=past_key_values" in texts(root)[FOO]
     assert "(hidden_states, past_key_values=" in texts(root)[FOO].replace("\n", "").replace(" " * 16, "")
@@ -201,21 +195,19 @@ def test_the_encoding_stays(tmp_path: Path, encoding: str, head: str) -> None:
     assert apply([root], jobs=1).changes == ()
 
 
-def test_text_that_is_not_ascii_on_the_same_line_moves_nothing(tmp_path: Path) -> None:
+def test_what_is_not_ascii_and_tabs_stay(tmp_path: Path) -> None:
     text = BY_KEYWORD.replace("hidden_states = layer(", 'name = "größe ∑ 𝛴"; hidden_states = layer(')
     root = tree(tmp_path, text)
     repair(root)
     line = 'name = "größe ∑ 𝛴"; hidden_states = layer(hidden_states, attention_mask=attention_mask)'
     assert line in texts(root)[FOO]
 
-
-def test_tabs_are_kept(tmp_path: Path) -> None:
     def tabbed(text: str) -> str:
         lines = text.split("\n")
         depths = [len(line) - len(line.lstrip(" ")) for line in lines]
         return "\n".join("\t" * (depth // 4) + line.lstrip(" ") for depth, line in zip(depths, lines, strict=True))
 
-    root = tree(tmp_path, tabbed(INLINE))
+    root = tree(tmp_path / "1", tabbed(INLINE))
     repair(root)
     assert texts(root) == {FOO: tabbed(FIXED)}
 
@@ -386,16 +378,13 @@ MODULAR = "models/foo/modular_foo.py"
 HEADER = "# This file was automatically generated from src/transformers/models/foo/modular_foo.py.\n"
 
 
-def test_a_modular_file_and_the_file_made_from_it_get_the_same_edit(tmp_path: Path) -> None:
+def test_a_modular_file_and_what_is_made_from_it_get_the_same_edit(tmp_path: Path) -> None:
     root = tree(tmp_path, {FOO: HEADER + INLINE, MODULAR: INLINE})
     repair(root)
     assert texts(root) == {FOO: HEADER + FIXED, MODULAR: FIXED}
-
-
-def test_a_block_inherited_by_the_modular_file_is_repaired_in_the_parent_too(tmp_path: Path) -> None:
     parent = INLINE.replace("Foo", "Bar")
     modular = "from ..bar.modeling_bar import BarModel\n\n\nclass FooModel(BarModel):\n    pass\n"
-    root = tree(tmp_path, {FOO: HEADER + INLINE, MODULAR: modular, BAR: parent})
+    root = tree(tmp_path / "1", {FOO: HEADER + INLINE, MODULAR: modular, BAR: parent})
     repair(root)
     assert texts(root) == {FOO: HEADER + FIXED, MODULAR: modular, BAR: FIXED.replace("Foo", "Bar")}
 

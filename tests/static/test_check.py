@@ -31,17 +31,11 @@ def test_a_finding_tells_code_place_class_family_and_repair(tmp_path: Path) -> N
     assert finding.repairs
     assert result.faults == result.findings
     assert (result.files, result.problems, result.suppressed) == (1, (), 0)
-
-
-def test_the_column_counts_characters_of_the_line(tmp_path: Path) -> None:
     text = BY_KEYWORD.replace("hidden_states = layer(", 'name = "äöü"; hidden_states = layer(')
-    (finding,) = check([tree(tmp_path, text)], jobs=1).findings
-    line = text.split("\n")[finding.line - 1]
-    assert line[finding.column - 1 :].startswith("hidden_states=hidden_states")
-
-
-def test_a_repaired_file_has_no_findings(tmp_path: Path) -> None:
-    assert codes(tree(tmp_path, LAYERED)) == []
+    (finding,) = check([tree(tmp_path / "1", text)], jobs=1).findings
+    found_in = text.split("\n")[finding.line - 1]
+    assert found_in[finding.column - 1 :].startswith("hidden_states=hidden_states")
+    assert codes(tree(tmp_path / "2", LAYERED)) == []
 
 
 def test_findings_come_sorted_by_place(tmp_path: Path) -> None:
@@ -70,16 +64,13 @@ def test_options_choose_what_is_reported(tmp_path: Path, options: dict[str, obje
     assert codes(root, **options) == expected  # now from the cache
 
 
-def test_ignored_findings_are_counted(tmp_path: Path) -> None:
+def test_ignored_findings_are_counted_under_decorators_too(tmp_path: Path) -> None:
     root = tree(tmp_path, PLAIN.replace("class FooLayer", "# ckpt: ignore[CKPT001] on purpose\nclass FooLayer"))
     for _ in range(2):
         result = check([root], jobs=1)
         assert (result.findings, result.suppressed) == ((), 1)
-
-
-def test_a_comment_above_a_decorated_class_counts(tmp_path: Path) -> None:
     text = PLAIN.replace("class FooLayer", "# ckpt: ignore[CKPT001] on purpose\n@decorated\nclass FooLayer")
-    assert codes(tree(tmp_path, text)) == []
+    assert codes(tree(tmp_path / "1", text)) == []
 
 
 def test_a_model_without_the_flag_is_seen_when_asked_for(tmp_path: Path) -> None:
@@ -120,14 +111,11 @@ def test_workers_find_the_same(tmp_path: Path) -> None:
 # -- the parent in another file
 
 
-def test_a_file_checked_alone_is_understood_by_what_lies_beside_it(tmp_path: Path) -> None:
+def test_an_imported_block_is_understood_and_its_finding_is_in_its_file(tmp_path: Path) -> None:
     root = tree(tmp_path, {FOO: CHILD.replace(LAYERED, ""), BAR: PARENT_LAYERED})
     assert codes(root / FOO) == []
     assert codes(root) == []
-
-
-def test_the_finding_of_an_imported_block_is_in_its_own_file(tmp_path: Path) -> None:
-    root = tree(tmp_path, {FOO: CHILD, BAR: PARENT})
+    root = tree(tmp_path / "1", {FOO: CHILD, BAR: PARENT})
     (finding,) = check([root], jobs=1).findings
     assert (finding.path, finding.class_name, finding.family) == (str(root / BAR), "BarLayer", "bar")
 
@@ -292,11 +280,18 @@ def test_the_line_length_is_that_of_the_tree(tmp_path: Path, text: str, expected
     assert snapshot.line_length(str(root / FOO)) == expected
 
 
-def test_relative_paths_are_kept_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_stay_as_given_and_one_path_or_code_may_be_given_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree(tmp_path, PLAIN)
     monkeypatch.chdir(tmp_path)
     (finding,) = check(["models"], jobs=1).findings
     assert finding.path == os.path.join("models", "foo", "modeling_foo.py")
+    root = tree(tmp_path / "1", INLINE)
+    whole = check([root], select=["CKPT002"], jobs=1)
+    assert check(root, select="CKPT002", jobs=1).findings == check(str(root), select="CKPT002", jobs=1).findings
+    assert check(root, select="CKPT002", jobs=1).findings == whole.findings != ()
+    assert check(root, ignore="CKPT002", select="CKPT003", jobs=1).problems == ()
 
 
 def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,11 +308,3 @@ def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatc
     monkeypatch.setattr(reading, "extract", counted)
     check([root], jobs=1)
     assert called.count(INLINE) == 1  # and files of transformers that it imports
-
-
-def test_one_path_and_one_code_may_be_given_as_they_are(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE)
-    whole = check([root], select=["CKPT002"], jobs=1)
-    assert check(root, select="CKPT002", jobs=1).findings == check(str(root), select="CKPT002", jobs=1).findings
-    assert check(root, select="CKPT002", jobs=1).findings == whole.findings != ()
-    assert check(root, ignore="CKPT002", select="CKPT003", jobs=1).problems == ()

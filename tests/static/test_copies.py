@@ -13,7 +13,7 @@ COMMENT = "# Copied from transformers.models.bar.modeling_bar.BarLayer with Bar-
 
 
 def copied(text: str, comment: str = COMMENT) -> str:
-    """The text of foo with the comment on its layer."""
+    """Return the text of foo with the comment on its layer."""
     return text.replace("class FooLayer", comment + "class FooLayer")
 
 
@@ -28,7 +28,7 @@ def test_a_copy_and_its_source_that_change_alike_keep_the_comment(tmp_path: Path
     assert result.notes == ()
 
 
-def test_a_comment_on_a_copy_that_parts_from_its_source_goes_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_a_comment_goes_from_whichever_side_parts_and_the_reason_is_told(tmp_path: Path) -> None:
     plain_model = bar(PLAIN).replace("    supports_gradient_checkpointing = True\n\n", "")
     root = tree(tmp_path, {FOO: copied(PLAIN), BAR: plain_model})
     result = repair(root)
@@ -36,17 +36,14 @@ def test_a_comment_on_a_copy_that_parts_from_its_source_goes_and_the_reason_is_t
     (note,) = result.notes
     assert "Copied from transformers.models.bar.modeling_bar.BarLayer" in note.text
     assert str(root / FOO) == note.path
-
-
-def test_a_comment_on_a_source_that_parts_from_its_copy_goes_too(tmp_path: Path) -> None:
     copy = copied(PLAIN).replace("    supports_gradient_checkpointing = True\n\n", "")
-    root = tree(tmp_path, {FOO: copy, BAR: bar(PLAIN)})
+    root = tree(tmp_path / "1", {FOO: copy, BAR: bar(PLAIN)})
     result = repair(root)
     assert texts(root) == {FOO: copy.replace(COMMENT, ""), BAR: bar(LAYERED)}
     assert len(result.notes) == 1
 
 
-def test_a_comment_that_was_not_true_before_is_left(tmp_path: Path) -> None:
+def test_a_comment_that_was_untrue_or_is_untouched_stays(tmp_path: Path) -> None:
     source = bar(PLAIN).replace("return self.self_attn(hidden_states)", "return hidden_states")
     root = tree(
         tmp_path, {FOO: copied(PLAIN), BAR: source.replace("    supports_gradient_checkpointing = True\n\n", "")}
@@ -54,10 +51,7 @@ def test_a_comment_that_was_not_true_before_is_left(tmp_path: Path) -> None:
     result = repair(root)
     assert COMMENT in texts(root)[FOO]
     assert result.notes == ()
-
-
-def test_a_comment_on_a_file_that_no_repair_touches_is_left(tmp_path: Path) -> None:
-    root = tree(tmp_path, {FOO: copied(LAYERED), BAR: bar(LAYERED), "models/z/modeling_z.py": INLINE})
+    root = tree(tmp_path / "1", {FOO: copied(LAYERED), BAR: bar(LAYERED), "models/z/modeling_z.py": INLINE})
     assert repair(root).notes == ()
     assert COMMENT in texts(root)[FOO]
 

@@ -39,9 +39,16 @@ def names(folder: Path, **options: object) -> list[str]:
     return [file.relative_to(folder).as_posix() for file in files]
 
 
-def test_a_folder_gives_its_python_files_in_order(tmp_path: Path) -> None:
+def test_a_walk_gives_the_python_files_that_may_hold_models_in_order(tmp_path: Path) -> None:
     make(tmp_path, "b/modeling_b.py", "a/modular_a.py", "a/modeling_a.py", "train.py", "README.md")
     assert names(tmp_path) == ["train.py", "a/modeling_a.py", "a/modular_a.py", "b/modeling_b.py"]
+    make(tmp_path / "1", "env/lib/site-packages/modeling_x.py", "env/pyvenv.cfg", "kept.py")
+    assert names(tmp_path / "1") == ["kept.py"]
+    make(tmp_path / "2", "setup.py", "src/transformers/modeling_layers.py", "src/transformers/models/a/modeling_a.py")
+    assert names(tmp_path / "2") == ["src/transformers/models/a/modeling_a.py"]
+    assert names(tmp_path / "2" / "src/transformers") == ["models/a/modeling_a.py"]
+    make(tmp_path / "3", "train.py", "models/net.py")
+    assert names(tmp_path / "3") == ["train.py", "models/net.py"]
 
 
 @pytest.mark.parametrize("prefix", SKIPPED_PREFIXES)
@@ -59,11 +66,6 @@ def test_folders_that_hold_no_source_are_passed_over(tmp_path: Path, folder: str
     assert names(tmp_path / folder) == ["modeling_x.py"], "named itself, it is walked"
 
 
-def test_a_virtual_environment_is_passed_over(tmp_path: Path) -> None:
-    make(tmp_path, "env/lib/site-packages/modeling_x.py", "env/pyvenv.cfg", "kept.py")
-    assert names(tmp_path) == ["kept.py"]
-
-
 @pytest.mark.parametrize("inside", ["bin/x", "Scripts/x", "Lib/site-packages/x", "lib64/python3.11/site-packages/x"])
 def test_a_folder_is_no_environment_by_the_mark_of_one_alone(tmp_path: Path, inside: str) -> None:
     make(tmp_path, "repository/pyvenv.cfg", "repository/kept.py", "repository/lib/kept.py", f"[env]/{inside}")
@@ -72,17 +74,6 @@ def test_a_folder_is_no_environment_by_the_mark_of_one_alone(tmp_path: Path, ins
     assert "other.py" in names(tmp_path / "[env]"), "named itself, it is walked"
     assert [note.path for note in check([tmp_path], jobs=1).notes] == []
     assert [note.path for note in check([tmp_path], exclude=["repository"]).notes] == [str(tmp_path / "[env]")]
-
-
-def test_a_checkout_and_an_installed_package_mean_their_models(tmp_path: Path) -> None:
-    make(tmp_path, "setup.py", "src/transformers/modeling_layers.py", "src/transformers/models/a/modeling_a.py")
-    assert names(tmp_path) == ["src/transformers/models/a/modeling_a.py"]
-    assert names(tmp_path / "src/transformers") == ["models/a/modeling_a.py"]
-
-
-def test_a_folder_that_merely_has_models_is_walked_whole(tmp_path: Path) -> None:
-    make(tmp_path, "train.py", "models/net.py")
-    assert names(tmp_path) == ["train.py", "models/net.py"]
 
 
 def test_each_file_comes_once_however_often_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +89,21 @@ def test_a_linked_file_is_reported_under_its_own_name_where_that_is_met_too(tmp_
     assert names(tmp_path) == ["z/real.py"]
 
 
-def test_a_link_whose_target_has_another_name_is_read_as_a_hub_snapshot_needs(tmp_path: Path) -> None:
+def test_links_lead_to_each_file_once_and_back_to_none(tmp_path: Path) -> None:
     make(tmp_path, "blobs/0123abcd")
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "snapshots" / "modeling_remote.py").symlink_to("../blobs/0123abcd")
     assert names(tmp_path / "snapshots") == ["modeling_remote.py"]
+    make(tmp_path / "1", "one/a.py", "two/b.py")
+    (tmp_path / "1" / "one" / "to").symlink_to("../two")
+    (tmp_path / "1" / "two" / "to").symlink_to("../one")
+    assert names(tmp_path / "1") == ["one/a.py", "two/b.py"]
+    make(tmp_path / "2", "root/a.py", "outside/b.py")
+    (tmp_path / "2" / "root" / "out").symlink_to("../outside")
+    (tmp_path / "2" / "outside" / "back").symlink_to("../root")
+    files, problems = discover([tmp_path / "2" / "root"])
+    assert [file.name for file in files] == ["a.py", "b.py"]
+    assert problems == []
 
 
 @pytest.mark.parametrize("target", [".", "..", "../.."])
@@ -110,22 +111,6 @@ def test_a_link_to_a_folder_above_is_passed_over(tmp_path: Path, target: str) ->
     make(tmp_path, "a/b/modeling_x.py")
     (tmp_path / "a" / "b" / "loop").symlink_to(target)
     assert names(tmp_path) == ["a/b/modeling_x.py"]
-
-
-def test_folders_linked_into_each_other_end_and_lose_no_file(tmp_path: Path) -> None:
-    make(tmp_path, "one/a.py", "two/b.py")
-    (tmp_path / "one" / "to").symlink_to("../two")
-    (tmp_path / "two" / "to").symlink_to("../one")
-    assert names(tmp_path) == ["one/a.py", "two/b.py"]
-
-
-def test_links_that_chain_back_through_an_unwalked_folder_are_passed_over(tmp_path: Path) -> None:
-    make(tmp_path, "root/a.py", "outside/b.py")
-    (tmp_path / "root" / "out").symlink_to("../outside")
-    (tmp_path / "outside" / "back").symlink_to("../root")
-    files, problems = discover([tmp_path / "root"])
-    assert [file.name for file in files] == ["a.py", "b.py"]
-    assert problems == []
 
 
 def test_a_link_to_itself_is_a_problem_only_when_named(tmp_path: Path) -> None:
@@ -155,18 +140,16 @@ def test_a_dangling_link_is_a_problem_only_where_it_would_be_read(tmp_path: Path
     ]
 
 
-def test_a_missing_path_is_a_problem_and_the_rest_is_found(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_a_problem_and_the_rest_is_found(tmp_path: Path) -> None:
     make(tmp_path, "a.py")
     files, problems = discover([tmp_path / "gone.py", tmp_path / "a.py"])
     assert files == [tmp_path / "a.py"]
     assert problems == [Problem(f"{tmp_path}/gone.py", "no such file or folder: check the path")]
-
-
-def test_a_named_file_that_is_not_python_is_a_problem(tmp_path: Path) -> None:
-    make(tmp_path, "model.txt")
-    files, problems = discover([tmp_path / "model.txt"])
+    make(tmp_path / "1", "model.txt")
+    files, problems = discover([tmp_path / "1" / "model.txt"])
     assert files == []
     assert "is not a Python file" in problems[0].message
+    assert discover(["a\0.py"])[1][0].message == "is not a path: it contains a NUL character"
 
 
 def test_something_that_is_neither_file_nor_folder_is_a_problem_and_never_opened(tmp_path: Path) -> None:
@@ -175,10 +158,6 @@ def test_something_that_is_neither_file_nor_folder_is_a_problem_and_never_opened
         files, problems = discover([path])
         assert files == []
         assert len(problems) == 1
-
-
-def test_a_path_with_a_nul_character_is_a_problem() -> None:
-    assert discover(["a\0.py"])[1][0].message == "is no path: it contains a NUL character"
 
 
 def test_a_folder_that_may_not_be_listed_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,12 +206,9 @@ def test_exclude_drops_what_fits_its_pattern(
     assert [str(file) for file in discover(["."], exclude=[pattern])[0]] == left
 
 
-def test_exclude_never_drops_a_file_that_is_named(tmp_path: Path) -> None:
+def test_exclude_fits_absolute_paths_and_never_a_named_file(tmp_path: Path) -> None:
     make(tmp_path, "old/a.py")
     assert discover([tmp_path / "old" / "a.py"], exclude=["old", "*.py"])[0] == [tmp_path / "old" / "a.py"]
-
-
-def test_an_absolute_pattern_fits_from_any_working_folder(tmp_path: Path) -> None:
     assert matches(tmp_path / "gen" / "a.py", [f"{tmp_path}/gen"])
     assert not matches(tmp_path / "generated" / "a.py", [f"{tmp_path}/gen"])
 
@@ -284,13 +260,10 @@ def test_text_keeps_its_line_endings(tmp_path: Path, ending: str) -> None:
     assert source.digest == blake2b(data, digest_size=16).hexdigest()
 
 
-def test_a_byte_order_mark_is_kept_apart_from_the_text(tmp_path: Path) -> None:
+def test_a_declared_encoding_is_followed_and_a_byte_order_mark_kept(tmp_path: Path) -> None:
     source = read(tmp_path, b"\xef\xbb\xbfa = 1\n")
     assert isinstance(source, SourceFile)
     assert (source.text, source.encoding, source.bom) == ("a = 1\n", "utf-8", True)
-
-
-def test_a_declared_encoding_is_followed(tmp_path: Path) -> None:
     source = read(tmp_path, b"# -*- coding: latin-1 -*-\na = '\xe9'\n")
     assert isinstance(source, SourceFile)
     assert source.text.endswith("a = 'é'\n")
@@ -357,10 +330,12 @@ def followed(folder: Path, files: dict[str, str], exclude: tuple[str, ...] = ())
     return {path.relative_to(folder).as_posix() for path in imported_files([script], [script], exclude)}
 
 
-def test_a_finding_in_what_a_script_imports_is_told(tmp_path: Path) -> None:
+def test_a_finding_in_what_a_script_imports_is_told_and_of_a_folder_none(tmp_path: Path) -> None:
     root = tree(tmp_path, {"train.py": "from tools.patches import patch\n", "tools/patches.py": PATCH})
     (finding,) = check(root / "train.py", cache=False).findings
     assert (finding.code, Path(finding.path).name, finding.line) == ("CKPT013", "patches.py", 6)
+    tree(tmp_path / "1", {"train.py": "import tests.helpers\n", "tests/helpers.py": PATCH})
+    assert not check(tmp_path / "1", cache=False).findings
 
 
 def test_imports_are_followed_through_packages_functions_and_dots(tmp_path: Path) -> None:
@@ -388,8 +363,3 @@ def test_what_is_outside_the_folder_excluded_or_broken_is_left(tmp_path: Path) -
     tree(folder, files)
     (folder / "linked.py").symlink_to(tmp_path / "outside.py")
     assert followed(folder, files, ("old.py",)) == {"broken.py"}
-
-
-def test_a_folder_is_read_as_ever(tmp_path: Path) -> None:
-    tree(tmp_path, {"train.py": "import tests.helpers\n", "tests/helpers.py": PATCH})
-    assert not check(tmp_path, cache=False).findings

@@ -85,7 +85,7 @@ def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> N
 
 
 def repaired(root: Path, finding: Finding) -> dict[str, str]:
-    """The texts of a tree after the edits of one finding."""
+    """Return the texts of a tree after the edits of one finding."""
     after = texts(root)
     edits = edits_of([finding])[finding]
     for name, text in after.items():
@@ -103,14 +103,11 @@ def test_the_edits_of_a_finding_are_what_apply_changes(tmp_path: Path, text: str
     assert texts(root) == after != {FOO: text}
 
 
-def test_edits_of_two_files_name_each(tmp_path: Path) -> None:
+def test_edits_name_each_file_and_leave_what_a_repair_does_not_change(tmp_path: Path) -> None:
     root = tree(tmp_path, {FOO: CHILD, BAR: PARENT})
     (only,) = found(root, "CKPT001")
     assert repaired(root, only) == {FOO: CHILD, BAR: PARENT_LAYERED}
-
-
-def test_edits_leave_what_a_repair_does_not_change(tmp_path: Path) -> None:
-    root = tree(tmp_path, BY_KEYWORD)
+    root = tree(tmp_path / "1", BY_KEYWORD)
     (only,) = found(root)
     (edit,) = edits_of([only])[only]
     assert BY_KEYWORD[edit.start : edit.end].strip().startswith("hidden_states = layer(hidden_states=hidden_states, ")

@@ -164,17 +164,16 @@ def test_a_rule_that_fails_later_counts_as_left_out(tmp_path: Path, monkeypatch:
     assert "CKPT003" not in {finding.code for finding in (*result.findings, *result.left)}
 
 
-def test_what_a_worker_cannot_send_is_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_cannot_send_or_a_cache_keep_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tree(tmp_path, {f"models/m{n}/modeling_m{n}.py": PLAIN for n in range(30)})
     monkeypatch.setattr(Problem, "__reduce__", fail(pickle.PicklingError()), raising=False)
     (root / "models/m7/modeling_m7.py").write_text("def checkpointing(", encoding="utf-8")
     result = check([root], jobs=2)
     assert (len(result.findings), len(result.problems)) == (29, 1)
-
-
-def test_an_entry_that_cannot_be_kept_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickle, "dump", fail(RecursionError()))
-    assert len(check([tree(tmp_path, PLAIN)], jobs=1).findings) == 1
+    assert len(check([tree(tmp_path / "1", PLAIN)], jobs=1).findings) == 1
 
 
 def test_a_rule_that_fails_at_every_file_ends_and_leaves_the_others(

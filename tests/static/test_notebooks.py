@@ -53,8 +53,8 @@ def test_magics_and_shell_lines_are_blank_and_python_is_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "is no notebook of format 4"),
-        ("{", "is no notebook of format 4"),
+        ("[]", "is not a notebook of format 4"),
+        ("{", "is not a notebook of format 4"),
         (notebook("x = 1", "\nfor"), "code cell 2, line 2 does not parse"),
     ],
 )

@@ -91,35 +91,29 @@ def test_what_says_nothing_of_the_package_is_passed_over(tmp_path: Path, name: s
     assert required(tmp_path, {name: text}) == ()
 
 
-def test_the_versions_of_poetry_are_read(tmp_path: Path) -> None:
+def test_the_versions_of_poetry_and_conda_are_read(tmp_path: Path) -> None:
     pages = {
         f"{at}/pyproject.toml": f'[tool.poetry.dependencies]\ntransformers = "{version}"\n'
         for at, version in {"any": "*", "one": "4.40", "range": ">=4.40,!=4.41.*"}.items()
     }
     found = [required(tmp_path, pages, f"{at}/a.py") for at in ("any", "one", "range")]
     assert found == [(), ("transformers==4.40",), ("transformers>=4.40,!=4.41.*",)]
-
-
-def test_one_equals_sign_of_conda_is_one_release(tmp_path: Path) -> None:
     text = "dependencies:\n  - transformers=4.40=py_0\n  - 'transformers=4.41.*'\n"
-    assert required(tmp_path, {"environment.yaml": text}) == ("transformers==4.40", "transformers==4.41.*")
+    assert required(tmp_path / "1", {"environment.yaml": text}) == ("transformers==4.40", "transformers==4.41.*")
 
 
-def test_a_nearer_folder_that_names_no_release_leaves_it_to_the_others(tmp_path: Path) -> None:
+def test_the_nearest_folder_that_names_a_release_counts(tmp_path: Path) -> None:
     files = {"requirements/base.txt": "transformers==4.48.2\n", "foo/requirements.txt": "transformers\n"}
     assert required(tmp_path, files) == ("transformers==4.48.2",)
+    files = {"requirements.txt": "transformers>=4.40\n", "foo/requirements.txt": "transformers>=4.50\n"}
+    files["foo/setup.py"] = '"transformers>=4.45"\n'
+    assert required(tmp_path / "1", files) == ("transformers>=4.45", "transformers>=4.50")
 
 
 def test_a_distribution_of_another_name_is_known_by_its_record(tmp_path: Path) -> None:
     files = {"bar-1.0.dist-info/METADATA": "Requires-Dist: transformers>=4.40\n"}
     files["bar-1.0.dist-info/RECORD"] = "bar-1.0.dist-info/METADATA,,\nfoo/__init__.py,,\n"
     assert required(tmp_path, files) == ("transformers>=4.40",)
-
-
-def test_the_nearest_folder_counts_and_all_that_it_says(tmp_path: Path) -> None:
-    files = {"requirements.txt": "transformers>=4.40\n", "foo/requirements.txt": "transformers>=4.50\n"}
-    files["foo/setup.py"] = '"transformers>=4.45"\n'
-    assert required(tmp_path, files) == ("transformers>=4.45", "transformers>=4.50")
 
 
 def test_the_file_that_states_a_requirement_is_named(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def write(folder: Path, name: str, *lines: str) -> None:
 
 
 def covered(folder: Path, name: str, revision: str = "HEAD", before: int = 0) -> list[int]:
-    """The lines on which a finding is reported; its statement begins so many lines before."""
+    """Return the lines on which a finding is reported; its statement begins so many lines before."""
     changed = changed_lines([folder], revision)
     found = {
         line: Finding("CKPT001", str(folder / name), line, 1, "", "", Applicability.SAFE, first_line=line - before)
@@ -52,9 +52,11 @@ def test_changed_and_added_lines_count_and_removed_ones_do_not(repository: Path)
     assert covered(repository, "old name.py") == []
 
 
-def test_a_line_that_is_gone_is_no_change_of_those_around_it(repository: Path) -> None:
+def test_only_what_was_changed_or_added_counts(repository: Path) -> None:
     write(repository, "m.py", *(f"line {number}" for number in range(1, 9) if number != 4))
     assert covered(repository, "m.py", before=1) == []
+    (repository / "m.py").write_text("line 1\n++ b/old name.py", encoding="utf-8")
+    assert covered(repository, "m.py") == [2]
 
 
 def test_what_was_committed_since_counts_too(repository: Path) -> None:
@@ -72,11 +74,6 @@ def test_a_new_file_counts_whole_and_a_renamed_one_does_not(repository: Path) ->
     assert covered(repository, "sub é.py") == []
     write(repository, "sub é.py", "a", "c")
     assert 2 in covered(repository, "sub é.py")
-
-
-def test_a_line_without_its_end_is_no_header(repository: Path) -> None:
-    (repository / "m.py").write_text("line 1\n++ b/old name.py", encoding="utf-8")
-    assert covered(repository, "m.py") == [2]
 
 
 def test_one_sentence_says_why_git_cannot_tell(

@@ -28,7 +28,7 @@ def applicability(path: Path) -> list[Applicability]:
 
 
 def script(root: Path, files: dict[str, str | bytes], name: str = "configs/a.yaml", at: str = "train.py") -> Path:
-    """A script that names a configuration, and the files beside it."""
+    """Make a script that names a configuration, and the files beside it."""
     tree(root, {at: SCRIPT.format(name=name)})
     for file, text in files.items():
         path = root / file
@@ -42,14 +42,11 @@ def test_a_configuration_is_found_beside_the_script_and_above(tmp_path: Path, at
     assert applicability(script(tmp_path, {"configs/a.yaml": SEVERAL}, at=at)) == [Applicability.SAFE]
 
 
-def test_the_nearest_one_counts(tmp_path: Path) -> None:
+def test_the_nearest_configuration_below_the_repository_counts(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"configs/a.yaml": ZERO, "scripts/configs/a.yaml": SEVERAL}
     assert applicability(script(tmp_path, files, at="scripts/train.py")) == [Applicability.SAFE]
-
-
-def test_nothing_is_looked_for_above_the_repository(tmp_path: Path) -> None:
-    path = script(tmp_path, {"configs/a.yaml": SEVERAL}, at="mine/train.py")
-    (tmp_path / "mine" / ".git").mkdir()
+    path = script(tmp_path / "1", {"configs/a.yaml": SEVERAL}, at="mine/train.py")
+    (tmp_path / "1" / "mine" / ".git").mkdir()
     assert applicability(path) == [Applicability.UNSAFE]
 
 

@@ -50,27 +50,15 @@ def test_another_code_or_another_comment_suppresses_nothing(comment: str) -> Non
     assert not suppressed(f"layer(x)  {comment}\n", 1)
 
 
-def test_a_comment_without_codes_takes_every_rule() -> None:
+def test_a_comment_is_about_its_own_line_or_the_next_line_of_code() -> None:
     assert suppressed("layer(x)  # ckpt: ignore\n", 1, "CKPT001")
-
-
-def test_a_comment_alone_on_the_line_above_suppresses_the_finding() -> None:
     text = "if x:\n    # ckpt: ignore[CKPT003] reason\n    layer(x)\n    layer(y)\n"
     assert suppressed(text, 3)
     assert not suppressed(text, 4)
-
-
-def test_other_comments_may_stand_between_but_no_blank_line() -> None:
     assert suppressed("# ckpt: ignore[CKPT003]\n# and why\nlayer(x)\n", 3)
     assert not suppressed("# ckpt: ignore[CKPT003]\n\nlayer(x)\n", 3)
     assert not suppressed("layer(x)\n# ckpt: ignore[CKPT9]", 2)
-
-
-def test_a_comment_at_the_end_of_a_line_does_not_reach_the_next() -> None:
     assert not suppressed("y = 1  # ckpt: ignore[CKPT003]\nlayer(x)\n", 2)
-
-
-def test_inside_a_call_the_comment_is_about_its_own_line() -> None:
     text = "out = layer(\n    x,\n    # ckpt: ignore[CKPT003]\n    mask=mask,\n)\n"
     assert suppressed(text, 4)
     assert not suppressed(text, 1)
@@ -109,13 +97,10 @@ def test_a_comment_that_is_wrong_is_a_problem_and_suppresses_nothing(comment: st
     assert not read.covers(finding())
 
 
-def test_a_known_code_beside_an_unknown_one_still_counts() -> None:
+def test_what_is_right_in_a_wrong_comment_counts() -> None:
     read = read_suppressions("layer(x)  # ckpt: ignore[CKPT003, CKPT03]\n", KNOWN)
     assert read.covers(finding())
     assert len(read.mistakes) == 1
-
-
-def test_a_file_that_does_not_tokenize_is_left_to_the_parser() -> None:
     assert read_suppressions("x = (  # ckpt: ignore\n'''", KNOWN).mistakes == ()
 
 

@@ -58,14 +58,14 @@ class NAME(PreTrainedModel):
 
 
 def modeling(name: str = "ToyModel", *, base: str = "GradientCheckpointingLayer") -> str:
-    """The code of a model class of that name, whose blocks have that base class."""
+    """Return the code of a model class of that name, whose blocks have that base class."""
     return MODELING.replace("NAME", name).replace("BASE", base)
 
 
 def write_folder(
     folder: Path, files: Mapping[str, str] | None = None, *, name: str = "ToyModel", **config: Any
 ) -> Path:
-    """A folder with a model class; `files` replace its code by module, `config` adds to its `config.json`."""
+    """Make a folder with a model class; `files` replace its code by module, `config` adds to its `config.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     sources = {"configuration_toy": CONFIGURATION, "modeling_toy": modeling(name), **(files or {})}
     for module, text in sources.items():

@@ -32,7 +32,7 @@ def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
         "BertModel": "bert,twin-of_bert",
     }
     catalogue = {name: Entry(name, *types.split(",")) for name, types in names.items()}
-    for module in ("configurations", "model_names", "resolve", "variants"):
+    for module in ("configurations", "model_names", "resolve"):
         monkeypatch.setattr(f"ckpt_surgery.survey.{module}.catalogue", lambda: catalogue)
 
 
@@ -71,19 +71,13 @@ class TestNames:
         everything = resolve(["twin_of_bert"], everything=True, variants=False)
         assert [target.model_type for target in everything if target.model == "BertModel"] == ["twin-of_bert"]
 
-    def test_a_class_is_itself(self) -> None:
+    def test_a_class_or_factory_is_itself_and_everything_each_class_once(self) -> None:
         assert resolve(["BertModel"], variants=False) == [
             SurveyTarget("BertModel", "BertModel", TargetKind.CLASS, "bert")
         ]
-
-    def test_everything_is_every_class_once(self) -> None:
         everything = ["BertModel", "GPTBigCodeForCausalLM", "GPTBigCodeModel", "XLMRobertaModel"]
         assert classes(everything=True) == classes("bert", "GPTBigCodeModel", everything=True) == everything
-
-    def test_the_order_does_not_depend_on_the_arguments(self) -> None:
         assert classes("xlm-roberta", "bert") == classes("bert", "xlm-roberta", "bert")
-
-    def test_a_factory_is_taken_at_its_word(self) -> None:
         (target,) = resolve(["package.module:Maker.make"])
         assert (target.kind, target.argument, target.model) == (
             "factory",
@@ -170,7 +164,7 @@ class TestConfigurations:
                 "modeling_gone.Toy, but there is no modeling_gone.py beside",
             ),
             ({"AutoConfig": "gone.ToyConfig"}, "gone.ToyConfig, but there is no gone.py beside it: add the file, or"),
-            ({"AutoConfig": "ToyConfig"}, "ToyConfig, but that is no `module.Class`: add the file, or correct the"),
+            ({"AutoConfig": "ToyConfig"}, "ToyConfig, but that is not a `module.Class`: add the file, or correct the"),
             ({"AutoConfig": "a/b--c.D"}, "a/b--c.D, code of another repository, and nothing is ever downloaded"),
         ],
     )
@@ -184,10 +178,6 @@ class TestConfigurations:
     def code(self, place: Path) -> None:
         for module in ("configuration_toy", "modeling_toy"):
             (place / f"{module}.py").touch()
-
-    def test_the_code_of_a_class_that_transformers_has_is_not_needed(self, tmp_path: Path) -> None:
-        (target,) = resolve([folder(tmp_path, {**CONFIG, "auto_map": AUTO_MAP})], variants=False)
-        assert target.kind == "config"
 
     def test_the_code_of_a_class_that_transformers_has_too_goes_first_if_it_is_trusted(self, tmp_path: Path) -> None:
         self.code(tmp_path)
@@ -203,8 +193,8 @@ class TestConfigurations:
         name = folder(tmp_path, {**CONFIG, "auto_map": {"AutoTokenizer": ["tokenization_toy.Toy", None]}})
         (target,) = resolve([name], trust_remote_code=True, variants=False)
         assert target.kind == "config"
-
-    def test_an_auto_map_without_models_is_of_no_use(self, tmp_path: Path) -> None:
+        (target,) = resolve([folder(tmp_path, {**CONFIG, "auto_map": AUTO_MAP})], variants=False)
+        assert target.kind == "config"
         name = folder(tmp_path, {"model_type": "toy", "auto_map": {"AutoConfig": "a.B"}})
         assert "names no model class" in refusal(name, trust_remote_code=True)
 

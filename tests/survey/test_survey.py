@@ -256,28 +256,22 @@ LOST = "set: a gradient / none or only zeros (1 of 1 gradients)"
 
 
 class TestAModelThatIsWell:
-    def test_has_a_report_of_both_modes_and_how_long_each_phase_took(self, look: Look) -> None:
+    def test_has_a_report_of_each_mode_level_and_phase_asked_for(self, look: Look) -> None:
         (report,) = look("good")
         assert (report.model, report.target, report.status) == ("Good", "odd_models:good", "ok")
         assert [mode.mode for mode in report.modes] == list(MODES)
         assert report.modes[0].skips[0].details["error"] == "{'x': 1}"
         assert list(report.seconds) == ["build", "reference", *MODES]
         assert "ckpt-surgery" in report.versions
-
-    def test_is_looked_at_in_the_modes_and_levels_asked_for(self, look: Look) -> None:
         (report,) = look("good", modes=["reentrant"], levels=("set",))
         assert [(mode.mode, dict(mode.outcomes)) for mode in report.modes] == [("reentrant", {"set": "ok"})]
-
-    def test_a_fault_found_is_a_fault_reported(self, look: Look) -> None:
         (report,) = look("lost")
         assert report.status == "failed"
         assert faults(report) == dict.fromkeys(MODES, LOST)
 
-    def test_one_without_support_is_not_run_in_any_mode(self, look: Look) -> None:
+    def test_one_without_support_is_run_only_if_it_can_checkpoint(self, look: Look) -> None:
         (report,) = look("unsupported")
         assert (report.status, report.modes) == ("unsupported", ())
-
-    def test_one_that_only_claims_no_support_is_run_all_the_same(self, look: Look) -> None:
         (report,) = look("unclaimed")
         assert (report.status, len(report.modes)) == ("unsupported", 2)
         assert faults(report) == dict.fromkeys(MODES, LOST)
@@ -292,13 +286,11 @@ class TestAModelAfterSurgery:
         assert [(mode.mode, dict(mode.outcomes)) for mode in report.repair.modes] == [("non_reentrant", {"set": "ok"})]
         assert list(report.seconds) == ["build", "reference", "reentrant", "after non_reentrant"]
 
-    def test_is_looked_at_only_where_that_is_asked_for(self, look: Look) -> None:
-        assert look("lost")[0].repair is None
-
-    def test_that_is_no_better_has_faults_on_both_sides(self, look: Look) -> None:
+    def test_has_faults_on_both_sides_where_it_is_no_better_and_asked_for(self, look: Look) -> None:
         (report,) = look("stays_lost", fix=True)
         assert faults(report) == dict.fromkeys(MODES, LOST)
         assert faults_after(report) == {"non_reentrant": LOST}
+        assert look("lost")[0].repair is None
 
     def test_is_there_too_where_no_support_was_claimed(self, look: Look) -> None:
         reports = look("unclaimed", "unclaimed_without_layers", fix=True)
@@ -306,11 +298,6 @@ class TestAModelAfterSurgery:
         assert [len(report.modes) for report in reports] == [2, 0]
         assert [faults_after(report) for report in reports] == [{}, {}]
         assert all(report.repair is not None and len(report.repair.modes) == 1 for report in reports)
-
-    def test_is_not_there_where_the_model_was_not_built(self, look: Look) -> None:
-        assert [report.repair for report in look("raises", "refuses", "killed_in_the_reference", fix=True)] == [
-            None
-        ] * 3
 
     def test_that_hangs_is_stopped_there_alone(self, look: Look, log: Path) -> None:
         broken, after = look("hangs_after_surgery", "good", fix=True)
@@ -347,11 +334,14 @@ class TestAModelAfterSurgery:
         assert faults(report)["non_reentrant"].startswith("run: the step to end")
         assert faults_after(report)["non_reentrant"].startswith("run: the model to be built a second time")
 
-    def test_on_which_none_can_be_done_has_the_reason_in_one_line(self, look: Look) -> None:
+    def test_on_which_none_can_be_done_has_the_reason_or_no_repair(self, look: Look) -> None:
         (report,) = look("no_blocks", fix=True)
         assert report.repair == Repair(problem="Dictionary has no blocks to checkpoint", refused=True)
         assert report.repair.status == "refused"
         assert report.ok
+        assert [report.repair for report in look("raises", "refuses", "killed_in_the_reference", fix=True)] == [
+            None
+        ] * 3
 
 
 class TestAModelThatIsNot:
@@ -380,10 +370,12 @@ class TestAModelThatIsNot:
         assert by_mode[mode].outcomes["set"] == "skipped"  # type: ignore[index]
         assert after.ok
 
-    def test_fails_in_each_mode_that_crashes(self, look: Look) -> None:
+    def test_fails_in_each_mode_that_crashes_and_where_a_backward_hangs(self, look: Look) -> None:
         (report,) = look("crashes_in_both")
         assert all("SIGSEGV" in seen for seen in faults(report).values())
         assert faults(report).keys() == {*MODES}
+        (report,) = look("hangs_in_backward")
+        assert faults(report)["reentrant"].startswith("run: the backward to end / it does not end within 60 s")
 
     def test_is_stopped_where_a_c_function_that_holds_the_lock_never_ends(self, look: Look) -> None:
         broken, after = look("hangs_in_c", "good")
@@ -393,10 +385,6 @@ class TestAModelThatIsNot:
         assert broken.modes[1].ok
         assert broken.seconds["non_reentrant"] >= SOON
         assert after.ok
-
-    def test_is_said_to_hang_in_the_backward_where_it_does(self, look: Look) -> None:
-        (report,) = look("hangs_in_backward")
-        assert faults(report)["reentrant"].startswith("run: the backward to end / it does not end within 60 s")
 
     @pytest.mark.parametrize(
         ("name", "problem"),
@@ -676,12 +664,21 @@ class TestResuming:
             look("good", resume=file, **change)
         assert file.read_bytes() == before
 
-    def test_another_release_is_refused(self, look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_releases_and_broken_lines_are_refused(
+        self, look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         file = tmp_path / "kept.jsonl"
         monkeypatch.setattr("ckpt_surgery.survey.installed_versions", lambda: {"transformers": "4.57.6"})
         look("good", resume=file)
         monkeypatch.setattr("ckpt_surgery.survey.installed_versions", lambda: {"transformers": "5.23.0"})
         with pytest.raises(ResumeError, match=r"versions transformers 4\.57\.6, and this is transformers 5\.23\.0"):
+            look("good", resume=file)
+        monkeypatch.undo()
+        file = tmp_path / "again.jsonl"
+        look("good", "lost", resume=file)
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([lines[0], "{}", lines[2], ""]))
+        with pytest.raises(ResumeError, match="line 2 is not a report"):
             look("good", resume=file)
 
     @pytest.mark.parametrize("text", ["my notes\n", "my notes", "[1]\n", '{"format": "other"}\n', "\0\xff\n"])
@@ -691,14 +688,6 @@ class TestResuming:
         with pytest.raises(ResumeError, match="is not a file of a survey"):
             look("good", resume=file)
         assert file.read_text(encoding="latin-1") == text
-
-    def test_a_line_that_is_no_report_is_named(self, look: Look, tmp_path: Path) -> None:
-        file = tmp_path / "kept.jsonl"
-        look("good", "lost", resume=file)
-        lines = file.read_text().splitlines()
-        file.write_text("\n".join([lines[0], "{}", lines[2], ""]))
-        with pytest.raises(ResumeError, match="line 2 is not a report"):
-            look("good", resume=file)
 
     def test_a_place_that_cannot_be_written_to_is_said(self, look: Look, tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match="cannot be opened: No such file or directory"):
@@ -718,7 +707,7 @@ class TestResuming:
 
 
 def wait_for_none(look: Callable[[], list[str]]) -> list[str]:
-    """What is still there when nothing should be, after at most ten seconds."""
+    """Return what is still there when nothing should be, after at most ten seconds."""
     limit = time.monotonic() + 10
     while (left := look()) and time.monotonic() < limit:
         time.sleep(0.02)
@@ -730,7 +719,7 @@ def workers_of(pool: WorkerPool) -> list[str]:
 
 
 def running(group: int) -> list[str]:
-    """The processes of a group, without those that are dead and only not collected."""
+    """List the processes of a group, without those that are dead and only not collected."""
     processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

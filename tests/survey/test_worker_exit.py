@@ -25,16 +25,13 @@ def test_the_frames_of_the_last_dump_are_read_innermost_first() -> None:
     assert stack_frames("no dump") == ()
 
 
-def test_a_dump_is_complete_when_its_outermost_frame_is_there() -> None:
-    assert is_dump_complete(DUMP)
-    assert is_dump_complete("  File ...\n  ...\n")
-    assert not is_dump_complete(DUMP[:-10])
-
-
-def test_the_last_line_is_the_last_one_before_the_dump() -> None:
+def test_a_dump_is_read_to_its_last_line_and_frame() -> None:
     assert last_line(f"first\n  the   last\n\n{DUMP}") == "the last"
     assert last_line(DUMP) == ""
     assert len(last_line("x" * 1000)) == 200
+    assert is_dump_complete(DUMP)
+    assert is_dump_complete("  File ...\n  ...\n")
+    assert not is_dump_complete(DUMP[:-10])
 
 
 @pytest.mark.parametrize(("function", "expected"), [("_engine_run_backward", True), ("forward", False)])
@@ -62,13 +59,10 @@ def test_an_exit_code_becomes_a_kind_and_a_clause(code: int | None, kind: ExitKi
     assert (worker_exit.kind, str(worker_exit)) == (kind, text)
 
 
-def test_what_the_process_left_behind_follows_the_clause() -> None:
+def test_limits_exceptions_and_what_was_left_behind_are_named() -> None:
     assert str(WorkerExit.of_code(-6, f"hello\n{DUMP}")) == (
         "the process was killed by SIGABRT, at torch/autograd/graph.py:979 in _engine_run_backward; "
         "the last line it wrote: hello"
     )
-
-
-def test_a_limit_and_an_exception_are_named() -> None:
     assert str(WorkerExit(ExitKind.TIMED_OUT, seconds=20.0)) == "it does not end within 20 s"
     assert str(WorkerExit(ExitKind.RAISED, error="ValueError: no")) == "it raised ValueError: no"

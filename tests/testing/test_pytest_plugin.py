@@ -75,7 +75,7 @@ def test_broken(verify_checkpointing):
 
 @pytest.fixture
 def plan(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with models to verify, and nothing else."""
+    """Make a folder with models to verify, and nothing else."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     pytester.makepyfile(plan=PLAN)
@@ -152,7 +152,10 @@ def test_the_default_timeout_is_that_of_every_survey(pytestconfig: pytest.Config
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan:healthy", "--ckpt-timeout", "nan"), "--ckpt-timeout nan is no time limit: give seconds from 0.1 to"),
+        (
+            ("plan:healthy", "--ckpt-timeout", "nan"),
+            "--ckpt-timeout nan is not a time limit: give seconds from 0.1 to",
+        ),
         (("gpt_bigcodes", "-n", "2"), "did you mean gpt_bigcode, GPTBigCode"),
         ((" , ",), "--ckpt-models is empty: give model types or classes separated by commas, or `all`"),
     ],

@@ -24,6 +24,11 @@ def test_a_class_stands_once_with_all_its_heads() -> None:
     assert (entry.name, entry.model_type) == ("BertForMaskedLM", "bert")
     assert "MASKED_LM" in entry.heads
     assert model_classes()["BertModel"].heads[0] == "MODEL"
+    assert entry.load() is transformers.BertForMaskedLM
+    assert entry.config_class() is transformers.BertConfig
+    # the names of classes that no mapping lists tell their heads
+    assert model_classes()["VisualBertForMultipleChoice"].heads == ("MULTIPLE_CHOICE",)
+    assert model_classes()["ViltForMaskedLM"].heads == ("MASKED_LM",)
 
 
 def test_a_class_of_several_types_knows_them_all() -> None:
@@ -39,23 +44,12 @@ def test_another_type_has_its_own_configuration_where_it_has_the_same_parts() ->
     assert any(entry.config_class(kind) is not entry.config_class() for entry, kind in several)
 
 
-def test_an_entry_loads_its_class_and_configuration() -> None:
-    entry = model_classes()["LlamaForCausalLM"]
-    assert entry.load() is transformers.LlamaForCausalLM
-    assert entry.config_class() is transformers.LlamaConfig
-
-
 @pytest.mark.parametrize("part", ["ClvpEncoder", "WhisperEncoder", "SiglipTextModel", "Blip2VisionModel"])
 def test_parts_that_no_mapping_lists_are_there(part: str) -> None:
     entry = model_classes()[part]
     assert entry.heads == ()
     assert entry.load().__name__ == part
     assert issubclass(entry.config_class(), transformers.PretrainedConfig)
-
-
-def test_the_name_of_a_class_that_no_mapping_lists_tells_its_head() -> None:
-    assert model_classes()["VisualBertForMultipleChoice"].heads == ("MULTIPLE_CHOICE",)
-    assert model_classes()["ViltForMaskedLM"].heads == ("MASKED_LM",)
 
 
 def test_every_model_that_transformers_exports_is_listed_or_left_out_for_a_reason() -> None:

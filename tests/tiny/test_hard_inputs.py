@@ -12,8 +12,8 @@ import transformers
 
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.tiny import model_classes, tiny_model
-from ckpt_surgery.tiny.dropout import RATE, set_dropout
-from ckpt_surgery.tiny.padding import padded
+from ckpt_surgery.tiny.configs import DROPOUT_RATE, set_dropout
+from ckpt_surgery.tiny.inputs import padded
 
 pytestmark = pytest.mark.both
 
@@ -43,19 +43,13 @@ def test_what_is_no_full_mask_of_positions_stays(name: str, value: object) -> No
 def test_a_rate_of_zero_becomes_one_that_drops_and_others_stay() -> None:
     config = transformers.BartConfig(attention_dropout=0.0, dropout=0.3, encoder_layerdrop=0.0, classifier_dropout=0.0)
     set_dropout(config)
-    assert config.attention_dropout == RATE > 0
+    assert config.attention_dropout == DROPOUT_RATE > 0
     assert (config.dropout, config.encoder_layerdrop, config.classifier_dropout) == (0.3, 0.0, 0.0)
-
-
-def test_configurations_inside_others_drop_too() -> None:
-    config = transformers.CLIPConfig()
-    set_dropout(config)
-    assert config.text_config.attention_dropout == config.vision_config.attention_dropout == RATE
-
-
-def test_a_tiny_model_has_both() -> None:
+    parts = transformers.CLIPConfig()
+    set_dropout(parts)
+    assert parts.text_config.attention_dropout == parts.vision_config.attention_dropout == DROPOUT_RATE
     tiny = tiny_model(transformers.LlamaForCausalLM)
-    assert tiny.config.attention_dropout == RATE
+    assert tiny.config.attention_dropout == DROPOUT_RATE
     assert tiny.inputs["attention_mask"][-1, -1] == 0
 
 

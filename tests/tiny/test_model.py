@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-import transformers
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, MixtralForCausalLM
 
 from ckpt_surgery.errors import BuildStage
@@ -55,6 +54,8 @@ def test_it_trains_for_a_step(name: str) -> None:
     assert bool(torch.isfinite(loss))
     assert any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in tiny_form.model.parameters())
     assert sum(p.numel() for p in tiny_form.model.parameters()) <= tiny_models.MOST_PARAMETERS
+    if name == "BertForMultipleChoice":
+        assert (tiny_form.attempt, tiny_form.failures) == (0, ())
 
 
 @pytest.mark.skipif(find_spec("timm") is None, reason="needs timm, which is not installed")
@@ -73,25 +74,13 @@ def test_a_tower_of_timm_is_as_small(name: str) -> None:
     assert sum(p.numel() for p in tiny_form.model.parameters()) < 3_000_000
 
 
-def test_the_first_attempt_has_no_failures_before_it() -> None:
-    tiny_form = tiny("BertModel")
-    assert (tiny_form.attempt, tiny_form.failures) == (0, ())
-
-
-def test_the_same_seed_gives_the_same_weights() -> None:
-    first, second = (dict(tiny("BertModel").model.named_parameters()) for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_random_number_generators_are_left_as_they_were() -> None:
+def test_the_same_seed_gives_the_same_weights_and_nothing_is_left_behind() -> None:
     states = torch.get_rng_state(), random.getstate()
-    tiny("BertForMaskedLM")
+    first, second = (dict(tiny("BertForMaskedLM").model.named_parameters()) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(parameter.grad is None for parameter in first.values())
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
-
-
-def test_no_gradient_is_left_behind() -> None:
-    assert all(p.grad is None for p in tiny("BertForMaskedLM").model.parameters())
 
 
 def test_options_come_on_top_in_every_part_that_has_them() -> None:
@@ -100,6 +89,7 @@ def test_options_come_on_top_in_every_part_that_has_them() -> None:
     assert tiny_form.model(**tiny_form.inputs).router_logits is not None
     parts = tiny("CLIPModel", attention_dropout=0.25).config
     assert parts.text_config.attention_dropout == parts.vision_config.attention_dropout == 0.25
+    assert tiny_model(LlamaForCausalLM, LlamaConfig(tie_word_embeddings=True)).config.tie_word_embeddings
 
 
 def test_routers_get_a_gradient() -> None:
@@ -108,10 +98,6 @@ def test_routers_get_a_gradient() -> None:
     routers = [p for name, p in tiny_form.model.named_parameters() if name.endswith("gate.weight")]
     assert routers
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in routers)
-
-
-def test_a_configuration_may_be_given() -> None:
-    assert tiny_model(LlamaForCausalLM, LlamaConfig(tie_word_embeddings=True)).config.tie_word_embeddings
 
 
 class RefusesSmall(BertModel):  # type: ignore[misc]
@@ -123,8 +109,7 @@ class RefusesSmall(BertModel):  # type: ignore[misc]
         super().__init__(config)
 
 
-def test_a_later_attempt_is_taken_if_the_first_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny_models, "_same_failure", lambda failure, other: False)
+def test_a_later_attempt_is_taken_if_the_first_ones_fail() -> None:
     tiny_form = tiny_model(RefusesSmall, BertConfig)
     assert tiny_form.attempt == 3
     assert tiny_form.config.hidden_size == 768
@@ -136,7 +121,21 @@ class RefusesAll(BertModel):  # type: ignore[misc]
         raise ValueError("not today,\nnor tomorrow")
 
 
-def test_what_cannot_be_built_is_reported_in_one_sentence() -> None:
+class Infinite(BertModel):  # type: ignore[misc]
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        output = super().forward(input_ids)
+        output.last_hidden_state = output.last_hidden_state * float("inf")
+        return output
+
+
+def test_what_cannot_be_built_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotBuild, match="names no configuration class"):
+        tiny_model(torch.nn.Linear)
+    with pytest.raises(CannotBuild, match=r"training step raised ValueError: the loss is (nan|inf|-inf)"):
+        tiny_model(Infinite, BertConfig)
+    monkeypatch.setattr(tiny_models, "MOST_PARAMETERS", 1000)
+    with pytest.raises(CannotBuild, match=r"size raised ValueError: [\d,]+ parameters are more than 1,000$"):
+        tiny("BertModel")
     with pytest.raises(CannotBuild) as raised:
         tiny_model(RefusesAll, BertConfig)
     assert (
@@ -213,30 +212,3 @@ def test_a_missing_package_ends_the_attempts() -> None:
 def test_a_later_form_that_is_too_large_does_not_hide_an_earlier_failure(stages: list[str], reported: int) -> None:
     failures = [CannotBuild("A", BuildStage(stage), stage) for stage in stages]
     assert tiny_models._reported(failures) is failures[reported]
-
-
-class Infinite(BertModel):  # type: ignore[misc]
-    def forward(self, input_ids: torch.Tensor) -> Any:
-        output = super().forward(input_ids)
-        output.last_hidden_state = output.last_hidden_state * float("inf")
-        return output
-
-
-def test_a_loss_that_is_not_finite_is_no_reference() -> None:
-    with pytest.raises(CannotBuild, match=r"training step raised ValueError: the loss is (nan|inf|-inf)"):
-        tiny_model(Infinite, BertConfig)
-
-
-def test_nothing_larger_than_the_cap_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny_models, "MOST_PARAMETERS", 1000)
-    with pytest.raises(CannotBuild, match=r"size raised ValueError: [\d,]+ parameters are more than 1,000$"):
-        tiny("BertModel")
-
-
-def test_a_class_without_a_configuration_is_refused() -> None:
-    with pytest.raises(CannotBuild, match="names no configuration class"):
-        tiny_model(torch.nn.Linear)
-
-
-def test_the_public_names_are_those_of_the_package() -> None:
-    assert transformers.BertModel is model_classes()["BertModel"].load()

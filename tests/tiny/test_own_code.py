@@ -11,13 +11,12 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import nn
-from transformers import LlamaModel, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
 from ckpt_surgery.tiny import tiny_config, tiny_model
-from ckpt_surgery.tiny.memory import draw_marked, marked_memory
-from ckpt_surgery.tiny.own_code import is_own_code
+from ckpt_surgery.tiny.model import draw_marked, marked_memory
 
 pytestmark = pytest.mark.both
 
@@ -133,10 +132,6 @@ class TestWeights:
                 self.register_buffer("table", torch.ones(config.hidden_size).type(config.torch_dtype))
 
         assert tiny_model(Reading).model.table.dtype == torch.float32
-
-    def test_the_classes_of_transformers_are_no_own_code(self) -> None:
-        assert is_own_code(ToyModel)
-        assert not is_own_code(LlamaModel)
 
 
 class TestBuilding:

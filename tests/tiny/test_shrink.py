@@ -55,28 +55,16 @@ SOME = (
 
 
 @pytest.mark.parametrize("config_class", SOME)
-def test_a_tiny_configuration_is_tiny_already(config_class: type) -> None:
-    once = tiny_config(config_class)
-    assert tiny_config(once).to_dict() == once.to_dict()
-
-
-@pytest.mark.parametrize("config_class", SOME)
-def test_it_has_the_class_that_was_asked_for_and_no_large_width(config_class: type) -> None:
+def test_a_configuration_becomes_tiny_at_once(config_class: type) -> None:
     config = tiny_config(config_class)
+    assert tiny_config(config).to_dict() == config.to_dict()
     assert type(config) is config_class
     for part in all_configs(config):
-        widths = [
-            getattr(part, name, 0) for name in ("hidden_size", "d_model", "intermediate_size", "d_ff", "embed_dim")
-        ]
+        values = part.to_dict()
+        widths = [values.get(name) for name in ("hidden_size", "d_model", "intermediate_size", "d_ff", "embed_dim")]
         assert all(width <= 256 for width in widths if isinstance(width, int))
-
-
-@pytest.mark.parametrize("config_class", SOME)
-def test_special_tokens_lie_below_the_vocabulary(config_class: type) -> None:
-    for part in all_configs(tiny_config(config_class)):
-        for name, value in part.to_dict().items():
-            if names_token(name) and type(value) is int:
-                assert value < VOCABULARY, name
+        tokens = {name: value for name, value in values.items() if names_token(name) and type(value) is int}
+        assert all(value < VOCABULARY for value in tokens.values()), tokens
 
 
 def test_special_tokens_that_differ_stay_different() -> None:
@@ -86,23 +74,23 @@ def test_special_tokens_that_differ_stay_different() -> None:
 
 
 def test_every_kind_of_layer_stays() -> None:
+    kinds = ["linear_attention"] * 5 + ["full_attention"] * 3
+    assert tiny_config(Qwen3NextConfig(num_hidden_layers=8, layer_types=kinds)).layer_types == kinds[:6]
+    assert tiny_config(LlamaConfig).num_hidden_layers == 2
+    assert list(tiny_config(SwinConfig).depths) == [2, 2, 2, 2], "stages keep their number"
     before, after = Qwen3NextConfig(), tiny_config(Qwen3NextConfig)
     assert set(after.layer_types) == set(before.layer_types)
     assert after.layer_types == before.layer_types[: after.num_hidden_layers]
     assert after.num_hidden_layers == len(after.layer_types) < before.num_hidden_layers
 
 
-def test_there_are_two_layers_where_all_are_alike() -> None:
-    assert tiny_config(LlamaConfig).num_hidden_layers == 2
-
-
-def test_the_shortest_prefix_is_taken() -> None:
-    kinds = ["linear_attention"] * 5 + ["full_attention"] * 3
-    config = tiny_config(Qwen3NextConfig(num_hidden_layers=8, layer_types=kinds))
-    assert config.layer_types == kinds[:6]
-
-
 def test_parts_of_a_configuration_shrink_too() -> None:
+    mine = CLIPConfig()
+    before = mine.to_dict()
+    tiny_config(mine)
+    assert mine.to_dict() == before, "the original is not touched"
+    experts = tiny_config(MixtralConfig)
+    assert (experts.num_local_experts, experts.num_experts_per_tok) == (4, 2)
     config = tiny_config(LlavaConfig)
     assert config.text_config.hidden_size == config.vision_config.hidden_size == 64
     assert config.text_config.num_hidden_layers == config.vision_config.num_hidden_layers == 2
@@ -116,43 +104,17 @@ def test_an_instance_keeps_its_switches() -> None:
     assert (config.hidden_act, config.attention_bias, config.tie_word_embeddings) == ("gelu", True, True)
     assert config.attention_dropout == 0.3
     assert config.num_key_value_heads < config.num_attention_heads, "grouped queries stay grouped"
-
-
-def test_no_layer_is_left_out_by_chance() -> None:
-    config = tiny_config(BartConfig(encoder_layerdrop=0.3, decoder_layerdrop=0.2, dropout=0.4))
-    assert (config.encoder_layerdrop, config.decoder_layerdrop, config.dropout) == (0.0, 0.0, 0.4)
-
-
-def test_heads_of_their_own_for_keys_and_values_stay() -> None:
-    config = tiny_config(LlamaConfig(num_key_value_heads=32))
-    assert config.num_key_value_heads == config.num_attention_heads
-
-
-def test_the_number_of_labels_stays() -> None:
+    alone = tiny_config(LlamaConfig(num_key_value_heads=32))
+    assert alone.num_key_value_heads == alone.num_attention_heads
     assert tiny_config(BertConfig(num_labels=5)).num_labels == 5
-
-
-def test_the_original_is_not_touched() -> None:
-    mine = CLIPConfig()
-    before = mine.to_dict()
-    tiny_config(mine)
-    assert mine.to_dict() == before
-
-
-def test_stages_keep_their_number_and_two_blocks_where_they_had_them() -> None:
-    config = tiny_config(SwinConfig)
-    assert list(config.depths) == [2, 2, 2, 2]
+    dropping = tiny_config(BartConfig(encoder_layerdrop=0.3, decoder_layerdrop=0.2, dropout=0.4))
+    assert (dropping.encoder_layerdrop, dropping.decoder_layerdrop, dropping.dropout) == (0.0, 0.0, 0.4)
 
 
 def test_multimodal_rotary_sections_fill_half_a_head() -> None:
     text = tiny_config(Qwen2VLConfig).text_config
     rope = getattr(text, "rope_parameters", None) or text.rope_scaling
     assert 2 * sum(rope["mrope_section"]) == text.hidden_size // text.num_attention_heads
-
-
-def test_experts_and_their_choice_shrink_together() -> None:
-    config = tiny_config(MixtralConfig)
-    assert (config.num_local_experts, config.num_experts_per_tok) == (4, 2)
 
 
 def test_a_backbone_of_timm_is_replaced() -> None:

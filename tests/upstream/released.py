@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from benchmarks.releases import fetch
+from tests.releases import fetch
 from tests.upstream.toy_checkout import commit, git
 
 

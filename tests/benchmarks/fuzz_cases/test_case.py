@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.fuzz_cases.case import STORES, Case
-from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, SCENARIOS
+from benchmarks.fuzz_cases.case import FEATURES, GROUPS, SCENARIOS, STORES, Case
 from benchmarks.fuzz_cases.feature import Feature, Output
 from benchmarks.fuzz_cases.model import FuzzBlock
 from benchmarks.fuzz_cases.run import train

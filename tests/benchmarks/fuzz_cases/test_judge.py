@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,13 +14,17 @@ pytest.importorskip("torch")
 
 import torch
 
-from benchmarks.fuzz_cases import catalog
-from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases import case as catalog
+from benchmarks.fuzz_cases.case import STORES, Case, Store
 from benchmarks.fuzz_cases.feature import Feature
-from benchmarks.fuzz_cases.judge import Outcome, judge
+from benchmarks.fuzz_cases.judge import Outcome, Result, judge, minimised
+from benchmarks.fuzz_cases.loops import LOOPS
 from benchmarks.fuzz_cases.run import Treatment, checkpointed, train, untreated
+from ckpt_surgery.runtime.offload import disk_transport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from tests.benchmarks.fuzz_cases import treatments
 from tests.benchmarks.fuzz_cases.treatments import replacing, running_twice
+from tests.runtime.late_copies import Deferred
 
 pytestmark = pytest.mark.torch
 
@@ -147,11 +152,7 @@ def test_a_training_that_ends_too_early_tells_nothing() -> None:
     assert outcome(treatment, scenario="EightSteps", blocks=4) is Outcome.INVALID
 
 
-_OUTSIDE = ["LateOutsideTensor", "LateFlag", "LateHook", "LateAttributeBetween"]
-_ON_BLOCK = ["LateAttribute", "LateBuffer", "LateDraw"]
-
-
-@pytest.mark.parametrize("scenario", [*_OUTSIDE, *_ON_BLOCK])
+@pytest.mark.parametrize("scenario", ["LateOutsideTensor", "LateFlag", "LateHook", "LateBuffer"])
 def test_each_fault_that_begins_late_is_silent_where_nothing_is_looked_at(scenario: str) -> None:
     assert outcome(replacing(running_twice), scenario=scenario, late=LATE) is Outcome.SILENT
 
@@ -175,7 +176,7 @@ def test_another_use_cache_than_was_given_is_silent(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"every_n": 2}, {"first": 1}], ids=str)
-@pytest.mark.parametrize("name", ["CacheOfModel", "CacheOfCaller", "CacheUnderOtherName"])
+@pytest.mark.parametrize("name", ["CacheOfModel", "CacheOfCaller"])
 def test_a_dropped_cache_is_silent(name: str, options: dict[str, int]) -> None:
     treatment = replacing(treatments.without(catalog.FEATURES[name].argument))
     assert outcome(treatment, name, scenario="SummedLosses", **options) is Outcome.SILENT
@@ -187,7 +188,7 @@ def test_a_cache_that_is_filled_twice_is_told(name: str) -> None:
     assert result.outcome in (Outcome.SILENT, Outcome.CRASHED)
 
 
-@pytest.mark.parametrize("name", catalog.LOOPS["exceptions"])
+@pytest.mark.parametrize("name", LOOPS["exceptions"])
 def test_what_an_error_leaves_behind_is_silent(name: str) -> None:
     treatment = replacing(treatments.forgetting_on_error)
     assert outcome(treatment, "DropoutFunction", scenario=name) in (Outcome.SILENT, Outcome.STATE)
@@ -238,3 +239,55 @@ def test_variants_of_a_feature_depend_on_its_name_and_the_seed_only() -> None:
     assert vars(alone.make_features()[0])["used"] == vars(beside.make_features()[1])["used"]
     drawn = {random.Random(f"{seed} Unused").random() < 0.3 for seed in range(20)}
     assert drawn == {True, False}
+
+
+LARGE = Case(1, "ThreeSteps", ("Dropout", "PythonDraw", "LayerNorm", "BatchNorm"), blocks=3, every_n=2, offload="cpu")
+
+
+def kept(*features: str, **options: Any) -> Callable[[Case], Result]:
+    """Fail where a case has these features and options."""
+
+    def run(case: Case) -> Result:
+        wrong = {*features} <= {*case.features} and all(getattr(case, name) == options[name] for name in options)
+        return Result(case, Outcome.SILENT if wrong else Outcome.EQUAL)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "smallest"),
+    [
+        (kept("PythonDraw"), "1/OneStep/PythonDraw/"),
+        (
+            kept("PythonDraw", "BatchNorm", offload="cpu", scenario="ThreeSteps"),
+            "1/ThreeSteps/PythonDraw+BatchNorm/offload:cpu",
+        ),
+    ],
+)
+def test_only_what_a_failure_needs_stays(run: Callable[[Case], Result], smallest: str) -> None:
+    assert str(minimised(run(LARGE), run).case) == smallest
+
+
+def test_another_failure_is_not_taken_for_it() -> None:
+    def run(case: Case) -> Result:
+        kind = "KeyError" if "LayerNorm" in case.features else "RuntimeError"
+        return Result(case, Outcome.CRASHED, f"{kind}: message {len(case.features)}")
+
+    assert minimised(run(LARGE), run).case.features == ("LayerNorm",)
+
+
+def lose(target: torch.Tensor, source: torch.Tensor) -> None:
+    """A copy that doesn't copy."""
+    target.zero_()
+
+
+@pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself")
+@pytest.mark.parametrize("store", STORES)
+def test_a_store_that_loses_values_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(2, "ThreeSteps", ("Dropout",), blocks=3, offload=store, save=("matmul",))
+    assert judge(case).outcome is Outcome.EQUAL
+    monkeypatch.setattr(disk_transport, "_copy", lose)
+    monkeypatch.setattr(Deferred, "get", lambda store, copy: copy.tensor)
+    get = HostTransport.get
+    monkeypatch.setattr(HostTransport, "get", lambda store, copy: get(store, copy).zero_())
+    assert judge(replace(case, save=())).outcome is not Outcome.EQUAL

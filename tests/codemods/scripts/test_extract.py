@@ -17,8 +17,8 @@ from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import names_of
 from ckpt_surgery.codemods.scripts.slices import functions_to_follow
 from ckpt_surgery.static.check import check
+from ckpt_surgery.static.render.machine import to_sarif
 from ckpt_surgery.static.render.report import check_report
-from ckpt_surgery.static.render.sarif import to_sarif
 from ckpt_surgery.static.render.text import finding_lines
 from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
 from tests.codemods.tools import tree

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime.offload import offloader as offload
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloaded_tensor import OffloadedTensor
 from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
+from tests.runtime.late_copies import Deferred
 from tests.runtime.transports import Recorded
 from tests.zoo.offload_toys import (
     BLOCKS,

@@ -22,12 +22,9 @@ from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding, RepairKind
 from ckpt_surgery.codemods.repair import Definition, MakeLayer
 from ckpt_surgery.static.edits import Edit
-from ckpt_surgery.static.render import json as json_module
-from ckpt_surgery.static.render import sarif as sarif_module
-from ckpt_surgery.static.render.github import to_github
-from ckpt_surgery.static.render.json import to_json
+from ckpt_surgery.static.render import machine
+from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
 from ckpt_surgery.static.render.report import CheckReport, check_report, display_path, statistics
-from ckpt_surgery.static.render.sarif import to_sarif
 from ckpt_surgery.static.render.text import (
     apply_lines,
     finding_lines,
@@ -69,9 +66,8 @@ def finding(code: str = "CKPT003", kind: Applicability = SAFE, **other: Any) -> 
 
 @pytest.fixture(autouse=True)
 def edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of these findings are not there: their repairs make EDITS."""
-    for module in (json_module, sarif_module):
-        monkeypatch.setattr(module, "edits_of", lambda findings: {f: EDITS if f.repairs else () for f in findings})
+    """Give repairs EDITS: the files of these findings are not there."""
+    monkeypatch.setattr(machine, "edits_of", lambda findings: {f: EDITS if f.repairs else () for f in findings})
 
 
 def shown(*findings: Finding, problems: tuple[Problem, ...] = (), suppressed: int = 0, **options: bool) -> CheckReport:
@@ -98,12 +94,10 @@ PROBLEMS = (
 
 
 class TestWhatIsShown:
-    def test_faults_are_shown_and_info_and_unknown_are_counted(self) -> None:
+    def test_faults_are_shown_and_others_are_counted_or_shown_on_request(self) -> None:
         got = shown(*EVERY_KIND)
         assert got.shown == EVERY_KIND[:2]
         assert got.hidden == {INFO: 1, UNKNOWN: 1}
-
-    def test_info_and_unknown_are_shown_on_request(self) -> None:
         assert shown(*EVERY_KIND, show_info=True).shown == EVERY_KIND[:3]
         assert shown(*EVERY_KIND, show_unknown=True).shown == (*EVERY_KIND[:2], EVERY_KIND[3])
         everything = shown(*EVERY_KIND, show_info=True, show_unknown=True)
@@ -155,25 +149,22 @@ class TestText:
             "",
         ]
 
-    def test_long_messages_are_wrapped_and_nothing_is_cut(self) -> None:
+    def test_messages_are_wrapped_as_one_paragraph_and_nothing_is_cut(self) -> None:
         message, path = "word " * 60 + "end", "/very-long/" * 12 + "modeling_x.py"
         lines = finding_lines(shown(finding(message=message, path=path)), width=80)
         text = " ".join(line.strip() for line in lines)
         assert message in text
         assert lines[0] == path
         assert all(len(line) <= 80 for line in lines if path not in line)
-
-    def test_a_message_with_line_breaks_stays_one_paragraph(self) -> None:
         assert "one two" in finding_lines(shown(finding(message="one\ntwo")), width=200)[1]
 
-    def test_the_summary_says_what_is_hidden_and_which_option_shows_it(self) -> None:
+    def test_the_summary_says_what_was_found_hidden_and_can_be_repaired(self) -> None:
         summary = "\n".join(summary_lines(shown(*EVERY_KIND, problems=PROBLEMS, suppressed=3), width=200))
         assert "Checked 12 files in 1.2 s: 2 findings (1 safe, 1 unsafe), 3 suppressed, 2 problems." in summary
         assert "Not shown: 1 info (--show-info), 1 unknown (--show-unknown)." in summary
         assert "Can be repaired: 1 with `ckpt_surgery apply`." in summary
-
-    def test_the_summary_of_a_clean_run_promises_nothing_more(self) -> None:
         assert summary_lines(shown()) == ["Checked 12 files in 1.2 s: no findings."]
+        assert not any("repaired" in line for line in summary_lines(shown(finding()), width=200))
 
     @pytest.mark.parametrize(
         ("kinds", "said"),
@@ -185,9 +176,6 @@ class TestText:
     def test_the_summary_names_the_command_that_repairs(self, kinds: tuple[Applicability, ...], said: str) -> None:
         got = shown(*(finding(kind=kind, repairs=REPAIRS) for kind in kinds))
         assert said in summary_lines(got, width=200)
-
-    def test_a_finding_without_a_repair_is_not_called_repairable(self) -> None:
-        assert not any("repaired" in line for line in summary_lines(shown(finding()), width=200))
 
     def test_statistics_give_count_rule_and_summary(self) -> None:
         lines = statistics_lines(shown(finding("CKPT004"), finding("CKPT004", UNSAFE)), width=200)
@@ -231,17 +219,13 @@ class TestApplySummary:
             lines = apply_lines(applied(findings, findings), RULES, width=200)
             assert f"  CKPT003 keyword_gradient: 0 repaired, left: 1 {why}" in lines
 
-    def test_an_unsafe_repair_that_was_asked_for_and_not_made_is_named_so(self) -> None:
+    def test_what_was_asked_for_and_not_made_or_only_tried_is_named_so(self) -> None:
         findings = (finding("CKPT004", UNSAFE, repairs=REPAIRS),)
         lines = apply_lines(applied(findings, findings, unsafe=True), RULES, width=200)
         assert lines[1:] == [
             "  CKPT004 positional_past_state: 0 repaired, left: 1 not repaired (see the notes and problems)"
         ]
-
-    def test_a_dry_run_says_would_change(self) -> None:
         assert apply_lines(applied((), (), written=False), RULES) == ["Would change 1 of 9 files in 2.0 s."]
-
-    def test_only_safe_findings_are_ones_that_it_should_have_repaired(self) -> None:
         assert applied((), EVERY_KIND).repairs_left == EVERY_KIND[:1]
 
 
@@ -278,7 +262,7 @@ class TestJson:
 
 
 class TestGithub:
-    def test_each_finding_and_problem_is_one_command(self) -> None:
+    def test_each_finding_and_problem_is_one_escaped_command(self) -> None:
         got = to_github(shown(*EVERY_KIND, problems=PROBLEMS, show_info=True, show_unknown=True)).splitlines()
         assert [line.split(" ")[0] for line in got] == [
             "::error",
@@ -293,17 +277,13 @@ class TestGithub:
             "::GPT2Block: `hidden_states` is passed by keyword"
         )
         assert got[4] == ("::error file=models/broken.py,title=ckpt_surgery::models/broken.py: does not parse: line 3")
-
-    def test_what_would_end_a_command_or_a_property_is_escaped(self) -> None:
-        got = to_github(shown(finding(path="a:b,c%.py", message="50%, a:b\r\nnext", class_name="")))
-        assert got == "::error file=a%3Ab%2Cc%25.py,line=10,col=5,title=CKPT003::50%25, a:b%0D%0Anext\n"
-
-    def test_a_clean_run_prints_nothing(self) -> None:
+        escaped = to_github(shown(finding(path="a:b,c%.py", message="50%, a:b\r\nnext", class_name="")))
+        assert escaped == "::error file=a%3Ab%2Cc%25.py,line=10,col=5,title=CKPT003::50%25, a:b%0D%0Anext\n"
         assert to_github(shown()) == ""
 
 
 def sarif_schema() -> dict[str, Any]:
-    """The official schema where SARIF_SCHEMA names it; else the same rules as pysarif's classes carry them.
+    """Return the official schema where SARIF_SCHEMA names it; else the same rules as pysarif's classes carry them.
 
     The classes have the properties, types, enumerations and requirements of the schema; the bounds that
     they lack are added for the properties that we write.

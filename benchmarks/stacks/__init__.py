@@ -1,1 +1,0 @@
-"""`wrap_blocks` on models of other libraries: `python -m benchmarks.stacks`."""

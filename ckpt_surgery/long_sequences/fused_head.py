@@ -1,0 +1,348 @@
+"""`fuse_loss`: a model whose training loss never makes its logits, because its head returns `lazy_logits`.
+
+Which heads do, in which calls, and what has come of it. The loss itself is in `fused_loss`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import Parameter
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
+from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
+from ckpt_surgery.runtime.tools.classes import is_sharded
+from ckpt_surgery.torch_names import FakeTensor, innermost_transform
+from ckpt_surgery.undo import Undoable
+
+FUSED_LOSS = "_ckpt_surgery_fused_loss"
+"""The attribute of a model that holds what `fuse_loss` did to it."""
+_PLAIN = frozenset({Tensor, Parameter, FakeTensor, type(None)})
+"""What hidden states and a head are made of where its loss is fused."""
+_LABELS = ("labels", "shift_labels")
+"""The arguments of a model's forward that mean that it computes its loss."""
+_ITEMS = "num_items_in_batch"
+"""What transformers' Trainer gives in a training step, also where it keeps the labels for its own loss."""
+
+
+class HeadReason(StrEnum):
+    """Why the loss of a head is not fused."""
+
+    NO_HEAD = "it has no output embeddings"
+    NOT_LINEAR = "its head is not an nn.Linear"
+    ADAPTED = "its head has an adapter, whose own logits would be made: leave lm_head out of target_modules"
+    SHARDED = "FSDP2 shards its head by itself, and takes its weight away before the loss: leave it to the root"
+    REPLACED = "the forward of its head is not that of its class: take back what replaced it first"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """The head of one model inside the one given: fused if `reason` is None. `owner` is the model's class."""
+
+    name: str
+    owner: str
+    module: nn.Module | None
+    reason: HeadReason | None
+
+    @property
+    def reason_now(self) -> HeadReason | None:
+        """The reason, also where FSDP2 has sharded the head since it was found."""
+        sharded = self.module is not None and is_sharded(self.module)
+        return self.reason or (HeadReason.SHARDED if sharded else None)
+
+
+def fuse_loss(model: nn.Module) -> FusedLoss:
+    """Let `model` compute its own training loss from hidden states, a chunk of logits at a time.
+
+    `model` is a model of transformers with a linear language modelling head, or holds one. Its forward, in training
+    mode, with gradients and `labels`, runs as its own code says, and the head returns a stand-in for its logits, a
+    `torch.Tensor` of their shape, dtype and device without memory. Casts, views, slices and masks of tokens, scale,
+    softcap and a bias of the vocabulary are followed; `F.cross_entropy` of the stand-in, in the model, in its
+    `loss_function` or in yours, becomes `fused_linear_cross_entropy`; with weights of classes, in single precision or
+    more, torch's own `linear_cross_entropy` (2.13 and later). Anything else that is done with it makes the logits, and
+    goes on as without this call. So `outputs.logits` costs memory when it is used, and not before. A loss
+    for which logits had to be made is a SurgeryWarning, once for each reason.
+
+    `num_items_in_batch` alone will do for labels: transformers' Trainer gives it where it smooths labels or has a
+    `compute_loss_func`. Log-softmax, logsumexp, and what label smoothing takes of them are followed as well.
+
+    Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
+    itself, heads do what they did. Loss and gradients are those of the model up to rounding: the products are in the
+    dtype of the head, the loss in float32 at least.
+
+    Returns:
+        The change: `undo()` it, or use it in a `with`. A second call returns the same. A copy of the model is fused as
+        well, by itself: `fuse_loss(copy)` returns its own change.
+
+    Raises:
+        SurgeryError: the loss of no head can be fused.
+    """
+    given: object = model
+    if not isinstance(given, nn.Module):
+        raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+    before = vars(model).get(FUSED_LOSS)
+    if isinstance(before, FusedLoss):
+        return before
+    loss = FusedLoss(model)
+    if all(head.reason is not None for head in loss.heads):
+        reasons = "; ".join(dict.fromkeys(f"{head.owner}: {head.reason}" for head in loss.heads))
+        raise SurgeryError(f"the loss of {type(model).__name__} cannot be fused: {reasons}")
+    return loss
+
+
+class FusedLoss(Undoable):
+    """A model with a fused loss, until `undo`. Made by `fuse_loss`; also a context manager.
+
+    `heads` are those found, with the reasons of those left alone.
+    """
+
+    def __init__(self, model: nn.Module, state: LossState | None = None) -> None:
+        self.heads = tuple(_heads_of(model))
+        self.state = LossState(type(model).__name__) if state is None else state
+        self._model = model
+        self._forwards = [
+            FusedHead(head.module, self.state)
+            for head in self.heads
+            if isinstance(head.module, nn.Linear) and head.reason is None
+        ]
+        for forward in self._forwards:
+            vars(forward.module)["forward"] = forward
+        fused = {forward.module for forward in self._forwards}
+        self._hooks: list[RemovableHandle] = []
+        for _, owner in _owners(model):
+            takes_labels = not set(_LABELS).isdisjoint(inspect.signature(owner.forward).parameters)
+            if takes_labels and not fused.isdisjoint(owner.modules()):
+                given = _LabelsGiven(owner, self.state)
+                self._hooks += [
+                    owner.register_forward_pre_hook(given, prepend=True, with_kwargs=True),
+                    owner.register_forward_hook(self.state.end, always_call=True),
+                ]
+        if self._forwards:
+            vars(model)[FUSED_LOSS] = self
+
+    def __str__(self) -> str:
+        lines = [
+            f"loss of {head.owner}: {'fused' if head.reason_now is None else f'not fused: {head.reason_now}'}"
+            for head in self.heads
+        ]
+        lines += [f"computed by {name}: {count} x" for name, count in self.state.fused.items()]
+        lines += [f"logits were made for {name}: {count} x" for name, count in self.made_logits.items()]
+        return "\n".join(lines) + ("\nundone" if self._undone else "")
+
+    @property
+    def fused_losses(self) -> int:
+        """How many losses were computed without logits so far."""
+        return self.state.fused.total()
+
+    @property
+    def made_logits(self) -> dict[str, int]:
+        """For which functions logits were made before a loss, and how often."""
+        return dict(self.state.made)
+
+    def begin_within(self, model: nn.Module) -> None:
+        """Let the forward of `model` count as one with labels that has begun before the hooks were there."""
+        if self.state.end in model._forward_hooks.values():
+            self.state.begin(model)
+
+    def check(self) -> None:
+        """Raise SurgeryError unless there was a loss, and every one so far was computed without logits."""
+        if self.made_logits:
+            names = ", ".join(self.made_logits)
+            raise SurgeryError(f"{self.state.model} makes its logits for {names}, which a fused loss cannot follow")
+        if not self.fused_losses:
+            raise SurgeryError(f"{self.state.model} computed no loss from the logits of its head")
+
+    def undo(self) -> None:
+        """Give the heads back the forward of their class. One that was put over it since stays.
+
+        Raises SurgeryError where that was done before.
+        """
+        if self._undone:
+            raise SurgeryError("the fused loss was undone before: call fuse_loss again for another one")
+        for hook in self._hooks:
+            hook.remove()
+        for forward in self._forwards:
+            forward.retired = True
+            attributes = vars(forward.module)
+            if attributes.get("forward") is forward:
+                del attributes["forward"]
+        if vars(self._model).get(FUSED_LOSS) is self:
+            del vars(self._model)[FUSED_LOSS]
+        self._undone = True
+
+
+@dataclass(slots=True, eq=False)
+class LossState:
+    """What the losses of a model's heads have come to: how many were fused, and for which functions logits were made.
+
+    `running` holds the forwards with labels that are running: the thread of each, and the model.
+    """
+
+    model: str
+    running: list[tuple[int, int]] = field(default_factory=list)
+    fused: Counter[Fused] = field(default_factory=Counter)
+    made: Counter[str] = field(default_factory=Counter)
+    replaced_heads: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether a forward with labels is running in this thread."""
+        thread = threading.get_ident()
+        return any(running == thread for running, _ in self.running)
+
+    def begin(self, model: nn.Module) -> None:
+        """Note that a forward with labels begins."""
+        self.running.append((threading.get_ident(), id(model)))
+
+    def end(self, model: nn.Module, *_: Any) -> None:
+        """Note, as a hook, that a forward ends, with labels or without, also where it raises."""
+        call = (threading.get_ident(), id(model))
+        if call in self.running:
+            self.running.remove(call)
+
+    def note(self, use: Fused | Made) -> None:
+        """Note a fused loss, or logits that were made; warn the first time that a function needs them.
+
+        What is done later than a fused loss is part of the loss inside the forward, and a look at the logits after.
+        """
+        if isinstance(use, Fused):
+            self.fused[use] += 1
+            return
+        if use.later and not self.given:
+            return
+        function = use.function
+        if function not in self.made:
+            what = "this part of the loss" if use.later else "this loss"
+            warnings.warn(
+                f"{self.model} makes its logits for {function}, which a fused loss cannot follow: {what} is computed "
+                "as before",
+                SurgeryWarning,
+                stacklevel=2,
+            )
+        self.made[function] += 1
+
+    def replaced(self, owner: str) -> None:
+        """Warn, once, that `owner` has another head than that whose loss was to be fused."""
+        if self.replaced_heads:
+            return
+        self.replaced_heads = True
+        warnings.warn(
+            f"{owner} has another head than when its loss was fused: its logits are made; undo that, and do it again "
+            "after the last change to the model",
+            SurgeryWarning,
+            stacklevel=2,
+        )
+
+
+class FusedHead:
+    """The `forward` of a linear head, as an attribute of the head itself: what was there, and lazy logits in training.
+
+    It lies on the head, and is copied and pickled with it.
+    """
+
+    def __init__(self, module: nn.Linear, state: LossState) -> None:
+        self.module = module
+        self.state = state
+        self.retired = False
+
+    @property
+    def __wrapped__(self) -> Callable[[Tensor], Tensor]:
+        return partial(nn.Linear.forward, self.module)
+
+    @property
+    def __self__(self) -> nn.Module:
+        return self.module
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Logits for hidden states, (..., hidden size); lazy while a forward with labels trains."""
+        if self.retired or not self._fuses(input):
+            return nn.Linear.forward(self.module, input)
+        kind = self.module.weight.device.type
+        autocast = None
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            autocast = torch.get_autocast_dtype(kind)
+        call = HeadCall(input, self.module.weight, self.module.bias, autocast, self.state.note)
+        dtype = input.dtype if autocast is None or input.dtype == torch.float64 else autocast
+        return LazyLogits.of(Noted(call, (), input, self.module.bias, dtype))
+
+    def _fuses(self, hidden: Tensor) -> bool:
+        """Tell whether this call belongs to a training step with labels, and everything is at hand and plain."""
+        if not self.state.given or not self.module.training or not torch.is_grad_enabled():
+            return False
+        if torch.compiler.is_compiling() or innermost_transform() is not None:
+            return False
+        weight, bias = self.module.weight, self.module.bias
+        if not {type(hidden), type(weight), type(bias)} <= _PLAIN or weight.is_meta:
+            return False
+        if hidden.device != weight.device or not hidden.is_floating_point():
+            return False
+        return not is_sharded(self.module)
+
+
+class _LabelsGiven:
+    """Runs before the forward of a model: counts it while it has labels, or its caller has."""
+
+    def __init__(self, model: nn.Module, state: LossState) -> None:
+        self.state = state
+        self.names = list(inspect.signature(model.forward).parameters)
+        self.heads = _heads_now(model)
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        if not any(given.get(name) is not None for name in (*_LABELS, _ITEMS)):
+            return
+        self.state.begin(model)
+        if model.training and torch.is_grad_enabled() and _heads_now(model) != self.heads:
+            self.state.replaced(type(model).__name__)
+
+
+def _heads_of(model: nn.Module) -> list[Head]:
+    """Find the heads of the models of transformers inside `model`, each once, and why some are not fused."""
+    heads: dict[nn.Module, Head] = {}
+    owners = list(_owners(model))
+    for name, owner in owners:
+        for head in _heads_now(owner):
+            heads.setdefault(head, Head(name, type(owner).__name__, head, _reason(head)))
+    outermost = owners[0][1] if owners else model
+    return list(heads.values()) or [Head("", type(outermost).__name__, None, HeadReason.NO_HEAD)]
+
+
+def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the models of transformers inside `model`, itself among them, that can have a head, with their names."""
+    for name, module in model.named_modules():
+        if hasattr(type(module), "get_output_embeddings") and hasattr(type(module), "base_model_prefix"):
+            yield name, module
+
+
+def _heads_now(owner: nn.Module) -> list[nn.Module]:
+    """Return the head of a model, or the copies of it that PEFT trains in its place (`modules_to_save`)."""
+    head = owner.get_output_embeddings()  # type: ignore[operator]
+    copies = getattr(head, "modules_to_save", None)
+    if isinstance(copies, nn.ModuleDict) and len(copies):
+        return list(copies.values())
+    return [] if head is None else [head]
+
+
+def _reason(head: nn.Module) -> HeadReason | None:
+    if hasattr(head, "base_layer"):
+        return HeadReason.ADAPTED
+    if is_sharded(head):
+        return HeadReason.SHARDED
+    if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
+        return HeadReason.NOT_LINEAR
+    forward = vars(head).get("forward")
+    if forward is not None and not getattr(forward, "retired", False):  # one of an undone `fuse_loss` does nothing
+        return HeadReason.REPLACED
+    return None

@@ -1,0 +1,89 @@
+"""The table of versions: a row for each environment, which says what does not work, and is replaced when run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from benchmarks.versions import CLASSES, DOORS, PAGE, TRIALS, cases, figures_of, key
+from ckpt_surgery.optional import TESTED
+
+RIGHT: dict[str, Any] = {
+    "versions": {"python": "3.11.7", "torch": "2.11.0+cu130", "transformers": "5.17.0"},
+    "worked": {door: ["LlamaForCausalLM"] for door in DOORS},
+    "reasons": {},
+    "faults": 43,
+    "missed": [],
+}
+WRONG = {
+    **RIGHT,
+    "versions": {**RIGHT["versions"], "torch": "2.8.0"},
+    "worked": {**RIGHT["worked"], "save": []},
+    "reasons": {"save": {"LlamaForCausalLM": "AssertionError: no"}},
+    "missed": ["test_a[Llama]"],
+}
+
+
+def test_a_row_says_what_worked_and_the_page_what_did_not() -> None:
+    text = PAGE.text({"rows": [RIGHT, WRONG]})
+    lines = [line for line in text.splitlines() if line.startswith("| 2.")]
+    assert [line.split(" | ")[:4] for line in lines] == [
+        ["| 2.8.0", "5.17.0", "3.11.7", "42 of 43"],
+        ["| 2.11.0", "5.17.0", "3.11.7", "43 of 43"],
+    ]
+    assert lines[1].count("1 of 1") == len(DOORS)
+    assert lines[0].count("0 of 1") == 1
+    assert "- torch 2.8.0, transformers 5.17.0: `test_a[Llama]` fails." in text
+    assert "- torch 2.8.0, transformers 5.17.0: save of `LlamaForCausalLM`: AssertionError: no" in text
+    assert "Nothing that is known." in PAGE.text({"rows": [RIGHT]})
+
+
+def test_what_a_later_try_left_out_stays_as_it_was() -> None:
+    tried = [{"case": f"{door}: LlamaForCausalLM"} for door in DOORS]
+    first, _ = figures_of([*tried, {"case": "planted", "faults": 9, "missed": ["a"]}], [RIGHT])
+    assert (first["worked"], first["faults"], first["missed"]) == (RIGHT["worked"], 9, ["a"])
+    again = {"case": "save: LlamaForCausalLM", "problem": "AssertionError: no"}
+    later, every = figures_of([again], [RIGHT, first])
+    assert later == {**first, "worked": WRONG["worked"], "reasons": WRONG["reasons"]}
+    assert every == sorted([RIGHT, later], key=key)
+
+
+@pytest.mark.torch
+def test_every_door_is_tried() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from benchmarks.survey import tiny
+
+    assert list(TRIALS) == list(DOORS)
+    assert len(set(cases())) == len(cases())
+    for door in DOORS:
+        if door != "run":
+            made = tiny(CLASSES[0])
+            TRIALS[door](made.model, made.inputs)
+
+
+@pytest.mark.torch
+def test_what_a_door_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from benchmarks.survey import tiny
+    from ckpt_surgery.runtime.checkpoint.recompute import Computation
+
+    run = Computation.__call__
+
+    def wrong(computation: Computation, *given: object) -> object:
+        result = run(computation, *given)  # type: ignore[arg-type]
+        return None if result is None else result * 1.5
+
+    monkeypatch.setattr(Computation, "__call__", wrong)
+    made = tiny(CLASSES[0])
+    with pytest.raises(AssertionError, match="apart"):
+        TRIALS["wrap"](made.model, made.inputs)
+
+
+def test_no_release_of_torch_was_tried_that_is_not_said_to_be_tested() -> None:
+    oldest, newest = map(Version, TESTED["torch"])
+    rows = PAGE.read()["rows"]
+    assert all(oldest <= key(row)[0] < Version(f"{newest.major}.{newest.minor + 1}") for row in rows)
