@@ -1,4 +1,4 @@
-"""The guard as a callback of transformers' Trainer, and so of those of TRL, sentence-transformers and others."""
+"""The guard as a callback of transformers' Trainer, and of its subclasses in TRL, sentence-transformers and others."""
 
 # ruff: noqa: E402
 
@@ -58,7 +58,7 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
         self.report: GuardReport | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Wrap the model if asked to, and begin to watch. Where it cannot, `on_fault="raise"` raises GuardError."""
+        """Wrap the model if asked to, and start watching. If that fails, `on_fault="raise"` raises GuardError."""
         # the Trainer begins again without an end after an error, as for a smaller batch
         if self._takeover is not None:
             self._takeover.remove()

@@ -35,7 +35,7 @@ class CallStates:
             self._seen.setdefault(name, (Counter(), Counter()))[again][value] += 1
 
     def differing(self) -> Iterator[str]:
-        """Name the states that recomputes and forwards do not share."""
+        """Name the states in which recomputes do not match forwards."""
         for name, (first, again) in self._seen.items():
             unknown = any(value not in first for value in again)
             if unknown or (first.total() == again.total() and first != again):

@@ -198,7 +198,7 @@ class Fault:
 
 
 def fault_of(data: Mapping[str, Any]) -> Fault:
-    """Read back `Fault.to_dict`. Raises KeyError, TypeError or ValueError if `data` is no such dictionary."""
+    """Read back `Fault.to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
     kind, below = data["cause_kind"], data["underlying"]
     return Fault(
         FaultKind(data["kind"]),
@@ -243,7 +243,7 @@ class Skip:
 
 
 def skip_of(data: Mapping[str, Any]) -> Skip:
-    """Read back `Skip.to_dict`. Raises KeyError or ValueError if `data` is no such dictionary."""
+    """Read back `Skip.to_dict`. Raises KeyError or ValueError for any other data."""
     return Skip(tuple(data["levels"]), SkipKind(data["kind"]), dict(data["details"]))
 
 
@@ -402,14 +402,14 @@ class Repair:
 
 
 def repair_of(data: Mapping[str, Any] | None) -> Repair | None:
-    """Read back `Repair.to_dict`, or None. Raises KeyError, TypeError or ValueError if `data` is no such dictionary."""
+    """Read back `Repair.to_dict`, or None. Raises KeyError, TypeError or ValueError for any other data."""
     if data is None:
         return None
     return Repair(tuple(map(mode_report_of, data["modes"])), data["surgery"], data["problem"], data["refused"])
 
 
 def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
-    """Read back `ModeReport.to_dict`. Raises KeyError, TypeError or ValueError if `data` is no such dictionary."""
+    """Read back `ModeReport.to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
     return ModeReport(
         **{
             **data,
