@@ -98,9 +98,9 @@ def guard(
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
 
-    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, with its model, so
-    that its report can be kept. Where an error of its own ended the watch, `say` was told, and `failure` is that error
-    on one line.
+    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, together with its
+    model, so that its report can be kept. Where an error in the guard itself ended the watch, `say` was called, and
+    `failure` is that error on one line.
     """
 
     at_check: Callable[[], None] | None = None

@@ -33,7 +33,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     """Guards the models that a LightningModule trains, from the start of the training to its end.
 
     A LightningModule is seldom called itself: the models are those of its modules that its training step calls.
-    `reports` are what was seen of them; they are also printed at the end on the first rank.
+    `reports` hold what was seen of them; they are also printed at the end on the first rank.
 
     Args:
         wrap: call `wrap_blocks` on the models, and undo that at the end. With None that is done where their library's
@@ -41,7 +41,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         every, prove, on_fault, patience: as in `guard`.
 
     Raises:
-        OptionError: a value is none of those that `guard` takes.
+        OptionError: a value is not one that `guard` takes.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class RankGradients(UndoableHooks):
 
     @classmethod
     def of(cls, model: nn.Module, wrapper: DistributedDataParallel | None) -> RankGradients | None:
-        """Return the comparison for a model in `wrapper`, or in a wrapper found around it; None where there is none."""
+        """Return the comparison for a model in `wrapper`, or in a wrapper found around it; None without one."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
             return None
         wrapper = wrapper if wrapper is not None else _wrapper_of(model)

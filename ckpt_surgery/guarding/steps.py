@@ -1,4 +1,4 @@
-"""The training steps of a model: each begins with a forward and ends after its backward. Only this model gets hooks."""
+"""The training steps of a model: each begins with a forward and ends after its backward. Only the model gets hooks."""
 
 from __future__ import annotations
 

@@ -52,13 +52,13 @@ class ModelFacts:
 class Report(ShownInNotebooks):
     """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
 
-    `supported` is False where the model says that it supports no checkpointing. Where it holds checkpointing
-    layers all the same there are `modes`: what would be if it said otherwise.
+    `supported` is False where the model claims no support for checkpointing. If it holds checkpointing layers all the
+    same, `modes` show what would happen if it did.
 
-    `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
-    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
-    `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
-    as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
+    `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class with
+    different settings, such as `output_router_logits`. `versions` are those of torch and transformers. `repair` is the
+    result after `wrap_blocks`, where that was tried; `status` and `faults` describe the model without it. `seconds`
+    are wall-clock seconds by phase: build, reference, each mode, and each of these again "after".
     """
 
     model: str

@@ -260,8 +260,8 @@ class LevelVerdict:
 class Cost:
     """Bytes that autograd kept from forward to backward, and FLOPs of forward and backward.
 
-    `best` is what the same stack would cost if every block were checkpointed once and kept nothing but what
-    goes in and comes out of it, and what it was told to keep.
+    `best` is what the same stack would cost if every block were checkpointed once and kept only its inputs and
+    outputs, and what it was told to keep.
     """
 
     kept_bytes: int
@@ -310,11 +310,11 @@ class BlockCount:
 
 @dataclass(frozen=True, slots=True)
 class ModeReport:
-    """One mode of checkpointing next to the run without. `errors` are relative errors, by parameter name.
+    """One mode of checkpointing compared with the run without. `errors` are relative errors, by parameter name.
 
-    `skips` tell which levels were not judged, and why. `refused` is the sentence with which a surgery refuses a call
-    rather than get it wrong: nothing was measured then, and it is no fault. `kept_results` are those of the option
-    `save` of a surgery that the model had.
+    `skips` say which levels were not judged, and why. `refused` is the sentence in which a surgery refuses a call
+    rather than get it wrong: nothing was measured then, and it is not a fault. `kept_results` are those of the option
+    `save`, if the model had a surgery. `seconds` is wall-clock time.
     """
 
     mode: Mode
