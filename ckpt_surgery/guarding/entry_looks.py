@@ -74,7 +74,7 @@ class Written:
 
 
 class EntryLooks(StepWatch):
-    """Look at `blocks` of `model` as they are entered and left; `recompute` is told of each whose recompute begins.
+    """Look at `blocks` of `model` as they are entered and left; call `recompute` for each whose recompute begins.
 
     `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
     that only what is as in none of them has changed, and is told by the last. First come buffers that somebody has

@@ -249,7 +249,7 @@ class FailedStep:
                 return f"outside of its forward, the backward and the optimizer{at}"
 
     def __str__(self) -> str:
-        """Say in one sentence what is known without running anything."""
+        """Describe the failure in one sentence, without running anything."""
         if self.model is None:
             return f"torch ran out of memory before a model was trained{f' ({self.line})' if self.line else ''}"
         held = listed([f"{size(count)} of {kind}" for kind, count in self.held.items() if count])
@@ -269,7 +269,7 @@ def next_command(arguments: Sequence[str]) -> str:
 
 
 def add_note(error: BaseException, model: nn.Module) -> None:
-    """Add a note to an out-of-memory error of a model: what is known without running anything."""
+    """Describe the failure in a note to a model's out-of-memory error, without running anything."""
     if failed := FailedStep.of(error, [LastCall(model)]):
         error.add_note(f"ckpt_surgery: {failed.sentence}")
 

@@ -1,10 +1,10 @@
-"""`guard`: watches the checkpointing of one model in the user's own training, and proves it a block at a time.
+"""`guard`: watch the checkpointing of one model in the user's own training, and prove it a block at a time.
 
 1. Hooks are on one model, and `remove` takes them off; no parameter, buffer, gradient or random number is changed.
-2. In the first steps and then every n-th, what each block was entered is counted. In every step one block's gradients
-   are proved, until all are; then in every n-th.
+2. The first steps, and then every n-th, count how often each block is entered. Every step proves one block's gradients
+   until all are proved; then every n-th does.
 3. Between those steps two hooks run a step, and nothing waits for a device.
-4. An error of its own in a hook ends the watch, not the training.
+4. An error in one of the guard's hooks ends the watch, not the training.
 """
 
 from __future__ import annotations

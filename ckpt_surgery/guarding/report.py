@@ -48,11 +48,11 @@ class GuardedBlock:
 class GuardReport(ShownInNotebooks):
     """The report of a guard on one model after so many steps. Print it for a table.
 
-    In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
-    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters that FSDP1 shards, and
-    `peak_bytes` are by device, where it counts them. `branches` is what `check` finds of arguments that blocks with
-    parameters `without_gradient` do not get under checkpointing. `failure` is the error of the guard itself that ended
-    the watch before the training.
+    In `ranks_compared` of them the gradients of all ranks were compared. `fingerprints` counts the recomputes that
+    `wrap_blocks` compared with their forwards, and `unwatched` the parameters that FSDP1 shards. `peak_bytes` are by
+    device, where it counts them. `branches` is what `check` finds about arguments that blocks with parameters
+    `without_gradient` lose under checkpointing. `failure` is the error of the guard itself that ended the watch before
+    the training.
     """
 
     model: str

@@ -60,7 +60,7 @@ class TakeoverOptions:
 
 
 class Takeover:
-    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
+    """Wraps and guards the models of this process, from `install` to `remove`; `say` reports what cannot be done.
 
     After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
     that ended the training for want of memory, once `explain` was given its error, and `proving` the block whose proof

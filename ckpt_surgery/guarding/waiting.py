@@ -1,4 +1,4 @@
-"""A model that trains while nobody has switched its checkpointing on: find out who checkpoints it all the same."""
+"""A model that trains without its checkpointing switched on, and what may checkpoint it all the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKS = 3
 
 
 class WaitingModel:
-    """A model on which nobody has switched checkpointing on. `forwards` counts those after its first."""
+    """A model whose checkpointing is not switched on. `forwards` counts those after its first."""
 
     def __init__(self, model: nn.Module, trained: Trained) -> None:
         self.model = ref(model)

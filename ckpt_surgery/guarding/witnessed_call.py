@@ -226,7 +226,7 @@ class WitnessedCall:
             return (args, kwargs), results
 
     def _are_equal(self, results: Sequence[Tensor]) -> bool:
-        """Tell whether these results equal the forward's, where gradients reach them and nobody has written them."""
+        """Tell whether these results equal the forward's, where gradients reach them and they were not overwritten."""
         return len(results) == len(self._outputs) and all(
             version(output) != before or _repeats(output, result.detach(), self._output_gradients.get(place))
             for place, ((output, before), result) in enumerate(zip(self._outputs, results, strict=True))

@@ -272,7 +272,7 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: f
 def _entry_fault(
     before: Entries, entries: Entries, wanted: int, *, lost: bool
 ) -> tuple[FaultKind, dict[str, int]] | None:
-    """Return the fault in the entries of one block, held against the reference's `before`; None if there is none.
+    """Return the fault in the entries of one block, compared with `before` in the reference; None if there is none.
 
     `lost` says that parameters of it get gradients, and that nothing is saved or recomputed in the whole model.
     """

@@ -171,8 +171,8 @@ class Examination:
         """Call `wrap_blocks` on the model; return an examination of the result, and the table of the surgery.
 
         The result is compared with the run of the model as it was, if there was one and the blocks are the same;
-        otherwise with a run of its own. Raises SurgeryError where the surgery cannot be done, VerifyError where there
-        is no run to compare with.
+        otherwise with a new run. Raises SurgeryError where the surgery cannot be done, VerifyError where there is no
+        run to compare with.
         """
         before = self._setup
         surgery = wrap_blocks(before.model)

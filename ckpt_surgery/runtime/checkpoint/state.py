@@ -359,7 +359,7 @@ def _put_all(home: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value there, and restore the present one when the stack ends."""
+    """Set a name to a value, and restore its present value when the stack ends."""
     stack.callback(put, home, name, home.get(name, Absent))
     put(home, name, value)
 

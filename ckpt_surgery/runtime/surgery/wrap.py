@@ -45,11 +45,12 @@ def wrap_blocks(
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
-    A block is checkpointed while it is in training mode and gradients are on; in evaluation mode, too, where its
-    library does so, and where its whole stack was in that mode already, in a model that is none of transformers, as a
-    frozen base of adapters is. That is always non-reentrant, so that every tensor with gradient that it is given or
-    returns keeps it, of whatever shape and wherever it sits. Of stages and the blocks in them, those that keep less
-    are checkpointed. Where a library checkpoints by itself what no block replaces, it goes on doing so.
+    A block is checkpointed while it is in training mode and gradients are on. It is also checkpointed in evaluation
+    mode where its library does that, or where, in a model that is not one of transformers, its whole stack was in
+    evaluation mode already, as a frozen base of adapters is. Checkpointing is always non-reentrant, so that every
+    tensor with gradient that a block is given or returns keeps it, of whatever shape and wherever it sits. Of stages
+    and the blocks in them, those that keep less are checkpointed. Where a library checkpoints by itself something that
+    no block covers, it keeps doing so.
 
     Args:
         model: a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
@@ -89,11 +90,11 @@ def wrap_blocks(
 
     A recompute starts from what its forward started from, and leaves that as the forward left it: the generators of
     torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets
-    on its modules, hooks of libraries inside the block, and such of scripts as have returned something, training
+    on its modules, hooks of libraries inside the block, those of scripts that have returned something, training
     flags, autocast and attention kernels. Caches that the model makes for itself are left out; a cache that the caller
-    gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside of it,
+    gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside it,
     writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. Where that changes
-    gradients the self-check raises SurgeryError, as a recompute does that finds its weights or arguments modified.
+    gradients, the self-check raises SurgeryError, as does a recompute that finds its weights or arguments modified.
     While torch compiles, blocks are checkpointed without offload and without self-check.
 
     Returns:
