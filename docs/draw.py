@@ -31,13 +31,13 @@ GIB = 1024**3
 
 
 def pictures() -> dict[str, str]:
-    """Every drawn picture as SVG by its file name. Text stays text."""
+    """Return every drawn picture as SVG by its file name."""
     figures = json.loads((FOLDER / "live_repair.json").read_text(encoding="utf-8"))
     return {"live-repair.svg": svg(live_repair(figures)), "out-of-memory.svg": out_of_memory()}
 
 
 def out_of_memory() -> str:
-    """What to try in which order, with the figures of the two tables on the page that shows this picture."""
+    """Draw what to try in which order, with the figures of the two tables on the page that shows this picture."""
     page = OUT_OF_MEMORY.read_text(encoding="utf-8")
     step, measured = table_rows(page, "a step"), table_rows(page, "with")
     kept = [
@@ -98,14 +98,14 @@ path {{ stroke: #8a929c; stroke-width: 1.5; fill: none }}
 
 
 def table_rows(page: str, first: str) -> dict[str, list[str]]:
-    """The rows of the table whose first column has this heading, by what stands in that column."""
+    """Return the rows of the table whose first column has the heading `first`, by their first cells."""
     (table,) = re.findall(rf"^\| {first} \|.*\n\|[ |-]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
     return {name: cells for name, *cells in rows}
 
 
 def ladder(x: int, rungs: Sequence[tuple[str, str, str]]) -> str:
-    """What to try, one below the other: its name, a bar for its size, and what stands behind the bar."""
+    """Draw options as rungs at `x`: each is its name, a size with its unit, which the bar shows, and a label."""
     longest = max(float(size.split()[0]) for _, size, _ in rungs)
     lines = []
     for at, (name, size, label) in enumerate(rungs):
@@ -119,7 +119,7 @@ def ladder(x: int, rungs: Sequence[tuple[str, str, str]]) -> str:
 
 
 def live_repair(figures: dict[str, Any]) -> Figure:
-    """Bars: what the blocks of a tiny model keep, and what a process with a real one needs."""
+    """Draw bars: what the blocks of a tiny model keep, and the peak memory of a process with a real one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.2, 2.3))
@@ -141,7 +141,7 @@ def live_repair(figures: dict[str, Any]) -> Figure:
 
 
 def bars(axes: Axes, lengths: dict[str, float], words: dict[str, str]) -> None:
-    """One bar for each way, with its value behind it."""
+    """Draw one bar for each way, followed by its value."""
     axes.barh([LABELS[way] for way in lengths], list(lengths.values()), color=[COLOURS[way] for way in lengths])
     longest = max(lengths.values())
     for at, (way, length) in enumerate(lengths.items()):
@@ -154,7 +154,7 @@ def bars(axes: Axes, lengths: dict[str, float], words: dict[str, str]) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """The figure on white, with text as text and without what differs between two runs."""
+    """Return the figure on white as SVG, with text as text and nothing that differs between two runs."""
     from matplotlib import rc_context
 
     drawn = io.StringIO()
@@ -166,7 +166,7 @@ def svg(figure: Figure) -> str:
 
 
 def words(picture: str) -> list[str]:
-    """The texts in a picture, in the order in which they are drawn."""
+    """Return the texts in a picture, in drawing order."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", picture)
 
 

@@ -1,5 +1,5 @@
 """Write the generated pages: one for each rule, the reference of the commands, the configuration and the names, and
-the table of releases from its figures.
+the tables and coverage pages made from recorded figures.
 
 `python -m docs.generate` writes them; with `--check` it only says whether they are up to date, and exits with 1 if
 not. Neither torch nor transformers is needed.
@@ -96,7 +96,7 @@ PACKAGES = ("distributed", "testing", "tiny")
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by its path below docs/."""
+    """Return every generated page by its path below docs/."""
     written = {f"rules/{rule.code}.md": rule_page(rule) for rule in RULES}
     return written | {
         "rules/index.md": rules_index(),
@@ -111,7 +111,7 @@ def pages() -> dict[str, str]:
 
 
 def with_cards(page: str) -> str:
-    """The page of `long_context`, which is written by hand, with its table of cards as it was predicted last."""
+    """Insert the latest predicted table of cards into the page of `long_context`, which is written by hand."""
     head, rest = page.split(CARDS_BEGIN)
     _, tail = rest.split(CARDS_END)
     table = long_context_report.cards_table(long_context_report.read_cards())
@@ -119,18 +119,18 @@ def with_cards(page: str) -> str:
 
 
 def notice(source: str) -> str:
-    """The comment at the top of a generated page."""
+    """Return the comment at the top of a generated page."""
     return f"<!-- Written by `python -m docs.generate`: edit {source} instead. -->"
 
 
 def rules_index() -> str:
-    """The tables of all rules."""
+    """Return the page with the tables of all rules."""
     models, scripts = (rules_table([rule for rule in RULES if rule.subject is subject]) for subject in Subject)
     return RULES_INDEX.format(notice=notice("the docstrings in codemods/rules/"), models=models, scripts=scripts)
 
 
 def rules_table(rules: Iterable[Rule]) -> str:
-    """Code and name, summary and repair of each rule."""
+    """Return a table with the code and name, summary and repair of each rule."""
     rows = (
         [f"[{rule.code}]({rule.code}.md) {rule.name.replace('_', ' ')}", rule.summary, REPAIRED[rule.repair]]
         for rule in rules
@@ -139,20 +139,20 @@ def rules_table(rules: Iterable[Rule]) -> str:
 
 
 def rule_page(rule: Rule) -> str:
-    """The page of one rule: its docstring."""
+    """Return the page of one rule: its docstring."""
     source = notice(f"the docstring of codemods/rules/{rule.name}.py")
     return f"{source}\n\n# {rule.code}: {rule.name.replace('_', ' ')}\n\n{rule.documentation.strip()}\n"
 
 
 def cli_page() -> str:
-    """Every command with its arguments and options."""
+    """Return the page of all commands, with their arguments and options."""
     root: Any = typer.main.get_command(app)
     sections = [command_section(name, command) for name, command in root.commands.items()]
     return COMMANDS.format(notice=notice("ckpt_surgery/cli/"), sections="\n".join(sections))
 
 
 def command_section(name: str, command: Any) -> str:
-    """One command as its `--help` tells it; `command` is typer's."""
+    """Return the section of one command, as its `--help` describes it; `command` is typer's."""
     context = command.context_class(command, info_name=name)
     usage = " ".join(["ckpt_surgery", name, *command.collect_usage_pieces(context)])
     groups: dict[str, list[list[str]]] = {"": []}  # those in none come first, as in the help
@@ -170,7 +170,7 @@ def command_section(name: str, command: Any) -> str:
 
 
 def config_page() -> str:
-    """Every key of `[tool.ckpt_surgery]`, from the fields of `Config`."""
+    """Return the page of all keys of `[tool.ckpt_surgery]`, from the fields of `Config`."""
     meanings = attribute_docstrings(config.Config)
     rows = [
         [code(field.name.replace("_", "-")), type_in_words(field), default_of(field), meanings[field.name]]
@@ -182,7 +182,7 @@ def config_page() -> str:
 
 
 def attribute_docstrings(cls: type) -> dict[str, str]:
-    """The strings below the attributes of a class, by attribute."""
+    """Return the strings below the attributes of a class, by attribute."""
     (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     docstrings = {}
@@ -194,7 +194,7 @@ def attribute_docstrings(cls: type) -> dict[str, str]:
 
 
 def type_in_words(field: Field[Any]) -> str:
-    """The type of a key as TOML has it."""
+    """Return the type of a key in TOML's words."""
     return {
         "tuple[str, ...]": "list of strings",
         "bool": "boolean",
@@ -206,7 +206,7 @@ def type_in_words(field: Field[Any]) -> str:
 
 
 def default_of(field: Field[Any]) -> str:
-    """The default of a key as TOML has it."""
+    """Return the default of a key as TOML writes it."""
     match field.default:
         case bool(value):
             return code(str(value).lower())
@@ -220,7 +220,7 @@ def default_of(field: Field[Any]) -> str:
 
 
 def python_page() -> str:
-    """The public names of the package, by kind; mkdocstrings reads their docstrings when the site is built."""
+    """Return the page of public names by kind; mkdocstrings reads their docstrings when the site is built."""
     homes = re.findall(r"^from (\S+) import (\w+) as \2$", STUB.read_text(encoding="utf-8"), re.MULTILINE)
     public = [f"{home}.{name}" for home, name in homes if not name.startswith("_")]
     errors = [path for path in public if path.startswith("ckpt_surgery.errors.")]
@@ -234,7 +234,7 @@ def python_page() -> str:
 
 
 def exported(package: str) -> Iterator[str]:
-    """Where the names in the `__all__` of one of our packages are defined, read without importing it."""
+    """Yield the full names of what a package lists in `__all__`, at their definitions, without importing it."""
     module = f"ckpt_surgery.{package}"
     tree = ast.parse((STUB.parent / package / "__init__.py").read_text(encoding="utf-8"))
     homes = {
@@ -250,7 +250,7 @@ def exported(package: str) -> Iterator[str]:
 
 
 def differences() -> list[str]:
-    """The generated pages that are not as they should be, and rule pages without a rule."""
+    """List the generated pages that are out of date, and rule pages without a rule."""
     expected = pages()
     wrong = [name for name, text in expected.items() if not (DOCS / name).is_file() or _text(name) != text]
     return sorted(wrong + [name for name in _rule_pages() if name not in expected])

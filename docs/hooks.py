@@ -1,4 +1,4 @@
-"""Hooks with which mkdocs renders our pages."""
+"""Hooks with which mkdocs renders the pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def on_config(config: Any) -> Any:
 
 
 def with_rules(navigation: list[Any]) -> list[Any]:
-    """The navigation with a page for each rule behind the page that lists them."""
+    """Append a page for each rule to the navigation, after the page that lists the rules."""
     (pages,) = (section["Rules"] for section in navigation if isinstance(section, dict) and "Rules" in section)
     for page in sorted(RULES.glob("CKPT*.md")):
         heading = page.read_text(encoding="utf-8").partition("\n# ")[2].partition("\n")[0]
@@ -24,7 +24,7 @@ def with_rules(navigation: list[Any]) -> list[Any]:
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: object) -> str:
-    """Render the Markdown inside folded parts, as GitHub does, and give the tables of coverage pages more room."""
+    """Render the Markdown inside `<details>`, as GitHub does, and give the tables of coverage pages more room."""
     if page is not None and page.file.src_uri.startswith("coverage/"):
         page.meta["hide"] = ["toc"]
     return markdown.replace("<details>", '<details markdown="1">')

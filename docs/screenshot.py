@@ -1,6 +1,6 @@
-"""Photograph the page of `verify`: `python -m docs.screenshot`.
+"""Take a screenshot of the page of `verify`: `python -m docs.screenshot`.
 
-It needs torch, transformers 4.57.6, matplotlib and Chromium. A few classes are verified, as they are and after
+This needs torch, transformers 4.57.6, matplotlib and Chromium. A few classes are verified, as they are and after
 `wrap_blocks`, and the HTML page without its legend goes to docs/pictures/verify.png. The file also holds its text, so
 that a test can compare it with a new run.
 """
@@ -48,12 +48,12 @@ COLOURS = 32
 
 
 def chromium() -> str | None:
-    """The path of Chromium or Chrome; None if neither is installed."""
+    """Return the path of Chromium or Chrome; None if neither is installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def verified(folder: Path) -> str:
-    """The HTML page that `verify --fix` writes for `CLASSES`."""
+    """Run `verify --fix` on `CLASSES`, and return the HTML page that it writes."""
     page = folder / "page.html"
     levels = ",".join(QUICK_LEVELS)
     command = [sys.executable, "-m", "ckpt_surgery", "verify", *CLASSES, "--fix", "--exit-zero", "--levels", levels]
@@ -64,7 +64,7 @@ def verified(folder: Path) -> str:
 
 
 def photograph(page: str, browser: str) -> Image:
-    """The page as a light picture, without the legend at its end and the empty space around it."""
+    """Take a screenshot of the page, without its legend at the end and the empty space around it."""
     from PIL import Image, ImageChops
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
@@ -81,14 +81,14 @@ def photograph(page: str, browser: str) -> Image:
 
 
 def text_of(page: str) -> str:
-    """What the picture says: title, counts, causes, and a line for each model."""
+    """Return the text in the picture: title, counts, causes, and a line for each model."""
     shown = r'<header>.*?</header>|<section class="causes">.*?</section>|<summary class="row">.*?</summary>'
     parts = re.findall(shown, page, re.DOTALL)
     return "\n".join(" ".join(html.unescape(re.sub(r"<[^>]+>", " ", part)).split()) for part in parts)
 
 
 def write(picture: Image, text: str, path: Path) -> None:
-    """Write the picture as a small PNG with its text."""
+    """Write the picture as a small PNG that also holds its text."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -99,7 +99,7 @@ def write(picture: Image, text: str, path: Path) -> None:
 
 
 def main() -> int:
-    """Verify, photograph and write. Return 2 if something that is needed is missing."""
+    """Verify, take the screenshot and write it. Return 2 if something it needs is missing."""
     argparse.ArgumentParser(prog="python -m docs.screenshot", description=__doc__).parse_args()
     browser = chromium()
     if browser is None:

@@ -1,4 +1,4 @@
-"""Two silent faults of training on several GPUs, and their cures. On two processes and no GPU:
+"""Two silent faults of training on several GPUs, and their repairs, on two processes without a GPU:
 
 torchrun --nproc-per-node 2 examples/several_gpus.py
 """
@@ -21,7 +21,7 @@ from ckpt_surgery.tiny import tiny_model
 
 
 def main() -> None:
-    """Both faults, each as people write it and repaired."""
+    """Show both faults, each as it is commonly written and repaired."""
     dist.init_process_group("gloo")
     logging.set_verbosity_error()
     warnings.simplefilter("ignore", FutureWarning)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def made(*, repaired: bool = False) -> tuple[DistributedDataParallel, dict[str, Tensor]]:
-    """A tiny Zamba under DDP, and a batch of this rank's own."""
+    """Make a tiny Zamba under DDP, and a different batch for each rank."""
     tiny = tiny_model(ZambaForCausalLM)
     model = tiny.model.train()
     if repaired:
@@ -59,7 +59,7 @@ def made(*, repaired: bool = False) -> tuple[DistributedDataParallel, dict[str, 
 
 
 def attempt(ddp: DistributedDataParallel, inputs: dict[str, Tensor]) -> str:
-    """One step: the error, or whether the ranks agree."""
+    """Run one step, and return its error or whether the ranks agree."""
     try:
         ddp(**inputs).loss.backward()
     except RuntimeError as error:
@@ -68,13 +68,13 @@ def attempt(ddp: DistributedDataParallel, inputs: dict[str, Tensor]) -> str:
 
 
 def verdict(ddp: DistributedDataParallel) -> str:
-    """Whether the ranks hold the same gradients."""
+    """Say how many gradients differ between the ranks."""
     total = sum(parameter.grad is not None for parameter in ddp.parameters())
     return f"{len(gradients_in_sync(ddp))} of {total} gradients differ between the ranks"
 
 
 def say(text: str) -> None:
-    """Print on one rank."""
+    """Print on the first rank only."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 

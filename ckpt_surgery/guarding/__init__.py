@@ -1,1 +1,1 @@
-"""The guard, which watches gradient checkpointing inside the user's own training."""
+"""The guard, which watches gradient checkpointing in the user's own training."""

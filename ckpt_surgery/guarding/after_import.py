@@ -1,4 +1,4 @@
-"""Do something right after a module is imported for the first time, without importing it any earlier."""
+"""Run code right after a module is first imported, without importing it any earlier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call `action` once `name` is imported; now where it is already."""
+    """Call `action` once `name` has been imported; now if it is already."""
     if name in sys.modules:
         action()
     else:
@@ -39,7 +39,7 @@ class _Finder(MetaPathFinder):
         return spec
 
     def _follow(self, loader: Any) -> None:
-        """Act once `loader`, which is of this module alone, has run it."""
+        """Run the action after `loader`, which belongs to this module alone, has run it."""
         run = loader.exec_module
 
         def run_and_act(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""How a script has asked its library for checkpointing, and `wrap_blocks` with the same options."""
+"""The options with which a script asked its library for checkpointing, and `wrap_blocks` with the same ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOR_WRAPPING = ("use_reentrant", "preserve_rng_state", "context_fn")
 
 
 def wrap_as_asked(model: nn.Module, **options: Any) -> Surgery:
-    """Call `wrap_blocks` with the options with which a script has switched checkpointing on; `options` come first.
+    """Call `wrap_blocks` with the options of the script's own checkpointing; `options` take precedence.
 
     Raises SurgeryError as `wrap_blocks` does, and where checkpointing is on in layers that no option names.
     """
@@ -60,5 +60,5 @@ def _chosen_layers(model: nn.Module) -> dict[str, Any]:
 
 
 def is_asked(model: nn.Module) -> bool:
-    """Tell whether checkpointing is switched on anywhere in a model, as its library does that."""
+    """Tell whether checkpointing is switched on anywhere in a model in its library's way."""
     return any(getattr(module, flag) for module in model.modules() for flag in flags_of(module))

@@ -16,5 +16,5 @@ class CheckpointGuardPlugin(BasePlugin):  # type: ignore[misc]  # axolotl is not
     """Guards what axolotl trains, and wraps it where the configuration says `gradient_checkpointing: true`."""
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[CheckpointGuard]:
-        """The callback for the trainer that axolotl makes."""
+        """Return the guard's callback for the trainer that axolotl builds."""
         return [CheckpointGuard(wrap=cfg.gradient_checkpointing is True and not cfg.activation_offloading)]

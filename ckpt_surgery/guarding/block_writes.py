@@ -1,4 +1,4 @@
-"""What a block's forward writes on its own modules, and whether the backward writes it once more."""
+"""What a block's forward writes to its own modules, and whether the backward writes it again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BlockWrites:
         }
 
     def begin_backward(self) -> None:
-        """Look at what was written, before anything is recomputed."""
+        """Record the values of what was written, before anything is recomputed."""
         self._look()
         self._containers = {
             key: (value, now)
@@ -57,7 +57,7 @@ class BlockWrites:
         }
 
     def begin_recompute(self) -> None:
-        """Look again, the first time."""
+        """Record the values again, the first time this is called."""
         if not self._looked_again:
             self._looked_again = True
             self._look()
@@ -66,7 +66,7 @@ class BlockWrites:
         self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
 
     def again(self) -> tuple[list[str], list[str]]:
-        """Return what is other than as the backward began: attributes and buffers, and containers, by path."""
+        """Return the paths of attributes and buffers, and of containers, that changed since the backward began."""
         attributes = [
             key
             for key, (home, name) in self._written.items()
@@ -77,7 +77,7 @@ class BlockWrites:
 
 
 def _look_of(value: Any) -> Any:
-    """Return what can be held against a later look at the same: a copy of a tensor, and numbers of a container."""
+    """Return a record to compare with a later one: a copy of a tensor, or the numbers in a container."""
     if isinstance(value, Tensor):
         return copy_of(value.detach()) if is_plain(value) else None
     if isinstance(value, CONTAINERS):

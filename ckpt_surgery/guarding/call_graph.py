@@ -1,4 +1,4 @@
-"""The graph of one call of a block: what it adds to the gradients of its arguments, and what a backward runs of it."""
+"""The graph of one block call: what it adds to the gradients of its arguments, and what a backward runs of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CallGraph:
     def begin(
         self, given: Iterable[tuple[str, Tensor]], parameters: Mapping[str, nn.Parameter], *, reentrant: bool
     ) -> None:
-        """Begin with the tensors that are `given` to the call, with a graph and a name. Gradients are on."""
+        """Begin with the tensors `given` to the call that have a graph and a name. Gradients must be on."""
         trained = ((self.of_parameters, name, p) for name, p in parameters.items() if p.requires_grad)
         for home, name, tensor in (*trained, *((self.gradients, *each) for each in given)):
             edge = get_gradient_edge(tensor)
@@ -54,7 +54,7 @@ class CallGraph:
         self.begun, self.reentrant = True, reentrant
 
     def watch(self, made: list[Node]) -> None:
-        """Add up each gradient that flows to the tensors from what the call has `made`, until `release`."""
+        """Add up each gradient that flows from what the call has `made` to the named tensors, until `release`."""
         self.made, self.watched = made, True
         for node in _nodes_behind(made, self._first, self._names):
             self.reentrant |= "checkpoint" in node.name().lower()  # that of torch, DeepSpeed, FairScale, Unsloth
@@ -64,13 +64,13 @@ class CallGraph:
                 self._handles.append(node.register_hook(ModelHook(partial(_add_each, names))))
 
     def is_used_besides(self, results: Iterable[Node]) -> bool:
-        """Tell whether the graph of these `results` uses what the call has made in another way than as its result."""
+        """Tell whether the graph of `results` uses the call's graph other than through its results."""
         own = {node for node in _nodes_behind(self.made, self._first, self._names) if node.next_functions}
         others = (node for node in _nodes_behind(results) if node not in own)
         return any(edge[0] in own and edge[0] not in self.made for node in others for edge in node.next_functions)
 
     def release(self) -> None:
-        """Let go of the graph."""
+        """Drop the graph and the hooks on it."""
         for handle in self._handles:
             handle.remove()
         for held in (self._handles, self.made, self.nodes, self._names, self.of_parameters):
@@ -78,7 +78,7 @@ class CallGraph:
 
 
 def add_gradient(gradients: dict[str, Tensor], name: str, gradient: Tensor | None) -> None:
-    """Add up what flows to `name`; custom functions may give None."""
+    """Add a gradient to the one stored under `name`; ignore None, which custom functions may give."""
     if gradient is None:
         return
     before = gradients.get(name)
@@ -87,9 +87,9 @@ def add_gradient(gradients: dict[str, Tensor], name: str, gradient: Tensor | Non
 
 
 def not_asked_for(nodes: Mapping[str, Node], made: Iterable[Node]) -> set[str]:
-    """Return the names of those `nodes` that the graph of `made` leads to and that this backward passes by.
+    """Name those of `nodes` that the graph of `made` leads to but this backward does not run.
 
-    `torch.autograd.grad(loss, inputs)` asks for some gradients alone. To be called before the backward has ended.
+    `torch.autograd.grad(loss, inputs)` asks for only some gradients. Call this before the backward has ended.
     """
     graph = set(_nodes_behind(made))
     passed_by = set()
@@ -101,7 +101,7 @@ def not_asked_for(nodes: Mapping[str, Node], made: Iterable[Node]) -> set[str]:
 
 
 def _nodes_behind(made: Iterable[Node], first: int = 0, ends: Collection[Edge] = ()) -> Iterator[Node]:
-    """Iterate over a graph, up to nodes that were there before the `first` one, and to edges among `ends`."""
+    """Yield the nodes of a graph, up to nodes older than `first` and to edges among `ends`."""
     seen: set[Node] = set()
     waiting = list(made)
     while waiting:

@@ -1,4 +1,4 @@
-"""What the script checkpoints by itself, and the recomputes of each block in a step: once each, or why not."""
+"""What the script checkpoints by itself, and whether each block of a step is recomputed exactly once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OwnBlocks(StepWatch):
 
 
 class Coverage(StepWatch):
-    """Count the entries of `blocks` in one step of `model`, and tell `on_recompute` of each whose recompute begins."""
+    """Count the entries of `blocks` in one step of `model`; `on_recompute` is called as each recompute begins."""
 
     def __init__(
         self,
@@ -62,28 +62,28 @@ class Coverage(StepWatch):
         self._counter = self._hooks.enter_context(EntryCounter(model, blocks, on_recompute))
 
     def enter(self, phase: WatchedPhase) -> None:
-        """Count entries as recomputes in the backward, and those of a forward aside as none."""
+        """Count entries in the backward as recomputes, and ignore those of a forward set aside."""
         if phase is WatchedPhase.BACKWARD:
             self._counter.start_backward()
         else:
             self._counter.set_aside(phase is WatchedPhase.ASIDE)
 
     def undo(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         self._hooks.close()
 
     def _await_gradient(self, name: str, _: nn.Module, __: object, output: object) -> None:
-        """Note a block whose results a backward reaches: its parameters may all be frozen."""
+        """Note that a backward reaches a block's results, for blocks whose parameters may all be frozen."""
         for result in tensors(output):
             if result.requires_grad:
                 result.register_hook(ModelHook(lambda _: self._derived.add(name)))  # type: ignore[no-untyped-call]
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the entries of each block in forward and backward."""
+        """Return the entries of each block in the forward and in the backward."""
         return {name: (entries.forward, entries.backward) for name, entries in self._counter.entries().items()}
 
     def faults(self, own: Collection[str]) -> list[GuardFault]:
-        """Return the faults of the step, those of one kind and cause together; the script has checkpointed `own`."""
+        """Return the faults of the step, merged by kind and cause; the script has checkpointed `own`."""
         counts = self.counts()
         less = {name: counts[name][0] - counts[name][1] for name in own if name in counts}
         lost = [name for name, missing in less.items() if missing > 0]
@@ -102,7 +102,7 @@ class Coverage(StepWatch):
         return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in together.items()]
 
     def _should_recompute(self, name: str) -> bool:
-        """Tell whether a block is to be recomputed whole: it trains, and its library checkpoints no part of it."""
+        """Tell whether a block should be recomputed whole: it trains, and its library checkpoints no part of it."""
         if name not in self._expected:
             return False
         trained = any(p.requires_grad and p.grad is not None for p in self._blocks[name].parameters())
@@ -122,7 +122,7 @@ class Coverage(StepWatch):
 
 
 def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
-    """Tell whether a block is to be checkpointed: by its surgery, or by a switch of its library around it."""
+    """Tell whether a block should be checkpointed: by its surgery, or by a library switch on it or around it."""
     if isinstance(vars(block).get("forward"), BlockForward):
         return vars(block).get(FUNCTION) is not None
     if is_layer(block):

@@ -1,4 +1,4 @@
-"""What a block finds as it is entered: in its forward, and again as its recompute begins."""
+"""The state that a block finds on entry: in its forward, and again as its recompute begins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOOKS = "hooks on"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at something: its `kind`, and its size, shape or value. A `trained` weight requires gradient."""
+    """A look at a value: its `kind`, and its size, shape or value. A `trained` weight requires gradient."""
 
     kind: type
     value: Any
@@ -35,7 +35,7 @@ class Look:
 
     @classmethod
     def at(cls, value: Any) -> Look | None:
-        """Look at a value; None where it is none that a block may find changed."""
+        """Look at a value; return None for kinds of values that are not compared."""
         if isinstance(value, Tensor):
             return cls(Tensor, tuple(value.shape), isinstance(value, nn.Parameter) and value.requires_grad)
         if isinstance(value, CONTAINERS):
@@ -52,7 +52,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a block found otherwise in its recompute than in its forward; a None was not there."""
+    """What a block found different in its recompute than in its forward; None was not there."""
 
     name: str
     before: Look | None
@@ -65,7 +65,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A buffer that somebody has written between the forward of its block and the recompute."""
+    """A buffer that was written between the forward of its block and the recompute."""
 
     name: str
 
@@ -74,7 +74,7 @@ class Written:
 
 
 class EntryLooks(StepWatch):
-    """Look at `blocks` of `model` as they are entered and left; `recompute` is told of each whose recompute begins.
+    """Look at `blocks` of `model` as they are entered and left; call `recompute` for each whose recompute begins.
 
     `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
     that only what is as in none of them has changed, and is told by the last. First come buffers that somebody has
@@ -105,7 +105,7 @@ class EntryLooks(StepWatch):
         ]
 
     def recompute(self, block: nn.Module) -> None:
-        """Look again at a block whose recompute begins, and at what its forward was given."""
+        """Look again at a block, and at its forward's arguments, as its recompute begins."""
         name, looks = self._names[block], self._looks[block]
         if looks and name not in self.changes:
             now = self._look(block)
@@ -118,7 +118,7 @@ class EntryLooks(StepWatch):
             ]
 
     def undo(self) -> None:
-        """Take the hooks off, and let go of what was seen."""
+        """Remove the hooks, and drop the arguments that were seen."""
         super().undo()
         self._arguments.clear()
 
@@ -137,7 +137,7 @@ class EntryLooks(StepWatch):
             self._left[block] = _buffer_versions(block)
 
     def _look(self, block: nn.Module) -> dict[str, Look | None]:
-        """Look at the attributes and weights in a block, and at the containers and caches that it was given."""
+        """Look at the attributes and weights in a block, and at the containers and caches among its arguments."""
         cast_to = autocast_now()[1]
         looks = {"training": Look.at(block.training), AUTOCAST: Look.at(str(cast_to) if cast_to else None)}
         for path, module in block.named_modules():
@@ -157,5 +157,5 @@ class EntryLooks(StepWatch):
 
 
 def _buffer_versions(block: nn.Module) -> dict[str, int]:
-    """Return how often each buffer in a block was written."""
+    """Return the number of writes to each buffer in a block."""
     return {path: version(buffer) for path, buffer in block.named_buffers()}

@@ -1,7 +1,7 @@
-"""A step that ended with torch.OutOfMemoryError: where it was, what was there, and what the model was called with.
+"""A step that ended with torch.OutOfMemoryError: where, what was alive, and the arguments of the model.
 
-Nothing is kept of a healthy step but weak references to its inputs. Of a failed one the model is kept, and neither a
-frame of the traceback nor anything that the step has made.
+Of a healthy step only weak references to its inputs are kept. Of a failed one the model is kept, but no frame of the
+traceback and nothing that the step has made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class FailedPart(StrEnum):
-    """What ran as the memory ended."""
+    """The part of a step in which memory ran out."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -50,7 +50,7 @@ class FailedPart(StrEnum):
 
 
 class Held(StrEnum):
-    """What lives from step to step, or as long as a step."""
+    """The kinds of tensors that live from step to step, or for a whole step."""
 
     PARAMETERS = "parameters"
     BUFFERS = "buffers"
@@ -76,7 +76,7 @@ class _SeenTensor:
         self.tensor = (lambda: None) if floats or kept is None else (lambda: kept)
 
     def again(self) -> Tensor:
-        """A tensor like it: without data for floats, and ones where nothing of it is left."""
+        """Make a tensor like it: without data for floats, and of ones where the original is gone."""
         if self.dtype.is_floating_point or self.dtype.is_complex:
             with FakeTensorMode():
                 like = torch.empty(self.shape, dtype=self.dtype, device=self.device)
@@ -86,7 +86,7 @@ class _SeenTensor:
 
 
 class LastCall:
-    """What a model that trains was called with last."""
+    """The last call of a model that trains."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = ref(model)
@@ -95,29 +95,29 @@ class LastCall:
         self._autocast: tuple[bool, torch.dtype] = (False, torch.float32)
 
     def note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Take note of a call that ends."""
+        """Note a call that is ending."""
         if torch.is_grad_enabled() and (model := self.model()) is not None:
             self.note_arguments(args, kwargs)
             self.note_autocast(model)
 
     def note_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Take note of what a call was given, without keeping it."""
+        """Note the arguments of a call without keeping them alive."""
         self.number = next(_CALLS)
         self._arguments = tree_map(_seen, (args, dict(kwargs)))
 
     def note_autocast(self, model: nn.Module) -> None:
-        """Take note of the autocast that is on."""
+        """Note the current autocast."""
         kind = next((each.device.type for each in nn.Module.parameters(model)), "cpu")
         self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     def keep(self) -> None:
-        """Have what is needed of its inputs stay, for `arguments`."""
+        """Keep the inputs alive that `arguments` needs."""
         for each in tree_leaves(self._arguments):
             if isinstance(each, _SeenTensor):
                 each.keep()
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Return arguments like those of the call; None where some of them are gone that nothing can stand for."""
+        """Return arguments like those of the call; None if some are gone and nothing can replace them."""
         lost = []
 
         def again(seen: Any) -> Any:
@@ -131,12 +131,12 @@ class LastCall:
         return None if lost or self._arguments is None else made
 
     def autocast(self, device: str) -> AbstractContextManager[Any]:
-        """Make the context in which the call ran."""
+        """Return the autocast context of the call."""
         enabled, dtype = self._autocast
         return torch.autocast(device, dtype) if enabled else nullcontext()
 
     def input_bytes(self, device: torch.device | None) -> int:
-        """Count the bytes of its inputs on a device."""
+        """Return the bytes of the call's inputs on a device."""
         seen = [each for each in tree_leaves(self._arguments) if isinstance(each, _SeenTensor)]
         held = {each.place: each.shape.numel() * each.dtype.itemsize for each in seen if each.device == device}
         return sum(held.values())
@@ -144,7 +144,7 @@ class LastCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailedStep:
-    """What was there as torch ran out of memory.
+    """The state in which torch ran out of memory.
 
     Attributes:
         part: what ran.
@@ -179,7 +179,7 @@ class FailedStep:
 
     @classmethod
     def of(cls, error: BaseException, calls: Iterable[LastCall]) -> FailedStep | None:
-        """Read what is known from an error, or one that it was raised from; None where none is of memory.
+        """Build the record from an error, or from one that it was raised from; None if none of them is about memory.
 
         `calls` are those of the models that train.
         """
@@ -234,7 +234,7 @@ class FailedStep:
 
     @property
     def place(self) -> str:
-        """Where that was, as a clause: "in the forward of model.layers.3.mlp (modeling_llama.py:164)"."""
+        """The place of the failure as a clause: "in the forward of model.layers.3.mlp (modeling_llama.py:164)"."""
         at = f" ({self.line})" if self.line else ""
         match self.part:
             case FailedPart.FORWARD:
@@ -249,7 +249,7 @@ class FailedStep:
                 return f"outside of its forward, the backward and the optimizer{at}"
 
     def __str__(self) -> str:
-        """One sentence of what is known without running anything."""
+        """Describe the failure in one sentence, without running anything."""
         if self.model is None:
             return f"torch ran out of memory before a model was trained{f' ({self.line})' if self.line else ''}"
         held = listed([f"{size(count)} of {kind}" for kind, count in self.held.items() if count])
@@ -258,24 +258,24 @@ class FailedStep:
 
     @property
     def sentence(self) -> str:
-        """The same with the command to run next, where a script runs."""
+        """The same sentence, with the command to run next if a script is running."""
         is_script = sys.argv[:1] and sys.argv[0].endswith(".py") and self.model is not None
         return f"{self}; to find what fits, run: {next_command(sys.argv)}" if is_script else str(self)
 
 
 def next_command(arguments: Sequence[str]) -> str:
-    """The command that finds what fits, for a script with its arguments."""
+    """Return the command that finds what fits, for a script with its arguments."""
     return f"ckpt_surgery fit {shlex.join(arguments)}"
 
 
 def add_note(error: BaseException, model: nn.Module) -> None:
-    """Add what is known without running anything to an error of a model that ends for want of memory."""
+    """Describe the failure in a note to a model's out-of-memory error, without running anything."""
     if failed := FailedStep.of(error, [LastCall(model)]):
         error.add_note(f"ckpt_surgery: {failed.sentence}")
 
 
 def _seen(value: Any) -> Any:
-    """What is noted of an argument: nothing that would let it live longer."""
+    """Return a record of an argument that does not keep it alive."""
     if isinstance(value, Tensor):
         needs = value.requires_grad and is_differentiable(value)
         return _SeenTensor(ref(value), id(value), value.shape, value.dtype, value.device, needs)
@@ -285,7 +285,7 @@ def _seen(value: Any) -> Any:
 
 
 def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn.Module, _Arguments]], str]:
-    """The part of the step, whether that is a recompute, the modules that run from the outermost on, and the line."""
+    """Return the part of the step, whether it is a recompute, the running modules from the outermost, and the line."""
     part, recomputing, line = FailedPart.OUTSIDE, False, ""
     running: list[tuple[nn.Module, _Arguments]] = []
     for frame in frames:
@@ -307,7 +307,7 @@ def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn
 
 
 def _optimizers(parameters: list[nn.Parameter]) -> tuple[list[Tensor], Optimizer | None]:
-    """The state that optimizers hold for some parameters, and the first of them: looked for among all objects."""
+    """Find the state that optimizers hold for some parameters, and the first optimizer, among all live objects."""
     trained = set(map(id, parameters))
     states: list[Tensor] = []
     first = None

@@ -1,4 +1,4 @@
-"""The faults that a guard can find, as data, and the words for them."""
+"""The faults that a guard can find: as data, and in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GuardFaultKind(StrEnum):
 
 
 class CoverageCause(StrEnum):
-    """The reasons that a block shows for being recomputed not at all, or several times, or on something else."""
+    """The known reasons why a block is recomputed not at all, several times, or on other inputs."""
 
     UNKNOWN = ""
     EVALUATION = "in evaluation mode, it is not checkpointed: call model.train()"
@@ -81,13 +81,13 @@ class GuardFault:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What is the same for faults that differ in the number of their block alone."""
+        """What is the same in faults that differ only in the number of their block."""
         names = self.subjects[: 1 if self.kind is GuardFaultKind.WRONG_GRADIENTS else None]
         return self.kind, self.cause, self.counts, self.ranks, tuple(NUMBER.sub("*", name) for name in names)
 
     @property
     def rule(self) -> str:
-        """The code of the rule that finds the same in source; empty where none does."""
+        """The code of the rule that finds the same fault in source; empty where none does."""
         return _RULES.get(self.kind) or _RULES.get(self.cause, "")
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class GuardFault:
 
 
 def together(faults: Iterable[GuardFault]) -> list[GuardFault]:
-    """Return the first of those that are alike, which names the blocks of the others and has the largest error."""
+    """Merge faults that are alike: the first one names the blocks of the others, and has the largest error."""
     first: dict[tuple[object, ...], GuardFault] = {}
     for fault in faults:
         before = first.setdefault(fault.alike, fault)

@@ -1,10 +1,10 @@
-"""`guard`: watches the checkpointing of one model in the user's own training, and proves it a block at a time.
+"""`guard`: watch the checkpointing of one model in the user's own training, and prove it a block at a time.
 
 1. Hooks are on one model, and `remove` takes them off; no parameter, buffer, gradient or random number is changed.
-2. In the first steps and then every n-th, what each block was entered is counted. In every step one block's gradients
-   are proved, until all are; then in every n-th.
+2. The first steps, and then every n-th, count how often each block is entered. Every step proves one block's gradients
+   until all are proved; then every n-th does.
 3. Between those steps two hooks run a step, and nothing waits for a device.
-4. An error of its own in a hook ends the watch, not the training.
+4. An error in one of the guard's hooks ends the watch, not the training.
 """
 
 from __future__ import annotations
@@ -70,27 +70,27 @@ def guard(
 ) -> Guard:
     """Watch the gradient checkpointing of `model` while it trains, until `remove`; also a context manager.
 
-    `model` is what the training calls: a model of transformers or of another library, also inside
-    DistributedDataParallel, with `wrap_blocks` done on it or with its library's own checkpointing. It may be switched
-    on before or after this. A step is a forward with gradients and the backward after it; accumulated ones count each.
-    Where the guard itself fails, it gives a SurgeryWarning and watches no more; the training goes on.
+    A step is a forward with gradients and the backward after it; with gradient accumulation each one counts. If the
+    guard itself fails, it gives a SurgeryWarning and stops watching; the training goes on.
 
     Args:
-        model: gets two hooks; in checked steps its blocks get some, which go when the step ends.
-        every: after the first three steps, check every n-th, and the first in another mode.
-        prove: hold the gradients of one block in each step against those of the block alone without checkpointing,
-            until every block was proved, and then in each checked step. The block is run once more for it, in the
+        model: the module that the training calls: a model of transformers or of another library, also inside
+            DistributedDataParallel, with `wrap_blocks` or with its library's own checkpointing, switched on before or
+            after this call. It gets two hooks; in checked steps its blocks get some more, which go when the step ends.
+        every: after the first three steps, check every n-th, and the first one in another mode.
+        prove: compare the gradients of one block in each step with those of the block alone without checkpointing,
+            until every block is proved, and then in each checked step. The block runs once more for that, in the
             memory of one block.
         on_fault: "warn" gives a SurgeryWarning once for each fault, "raise" raises GuardError at the end of the
-            backward (of ranks that disagree, as a later step begins), and "collect" leaves it to `report`.
-        patience: after so many steps, parameters that should train and never got a gradient are a fault.
+            backward (for ranks that disagree, as a later step begins), and "collect" leaves faults to `report`.
+        patience: the number of steps after which parameters that should train and never got a gradient are a fault.
 
     Returns:
         The guard. Its `report()` says what was seen so far.
 
     Raises:
-        OptionError: a value is none of those above.
-        GuardError: the model is compiled, so that its hooks would not run; with `on_fault="raise"`, for a fault.
+        OptionError: a value is not one of those above.
+        GuardError: the model is compiled, so that its hooks would not run; with `on_fault="raise"`, also for a fault.
     """
     return Guard(model, GuardOptions(every, prove, on_fault, patience))
 
@@ -98,9 +98,9 @@ def guard(
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
 
-    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, with its model, so
-    that its report can be kept. Where an error of its own ended the watch, `say` was told, and `failure` is that error
-    on one line.
+    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, together with its
+    model, so that its report can be kept. Where an error in the guard itself ended the watch, `say` was called, and
+    `failure` is that error on one line.
     """
 
     at_check: Callable[[], None] | None = None
@@ -147,25 +147,25 @@ class Guard(Undoable):
         super().__exit__(kind, error, trace)
 
     def watched(self) -> WatchedModel:
-        """Return what the step that began last has shown so far, for an error that ends it."""
+        """Return the model with what the latest step showed, for an error that ends it."""
         return WatchedModel(self.model, None if self._step is None else self._step.looks)
 
     @property
     def proving(self) -> str:
-        """The block whose proof is under way; empty where none is."""
+        """The block whose proof is running; empty where none is."""
         return "" if self._step is None else self._step.proving
 
     def begin_within(self) -> None:
-        """Begin with the step whose forward is running already: to be called in it, before a block runs."""
+        """Begin with a step whose forward is already running. Call this in it, before a block runs."""
         self._begun_within = True
         with self._errors.kept():
             self._hooks.before(self.model)
 
     def report(self) -> GuardReport:
-        """Return what was seen so far; may be called at any time, also after `remove`.
+        """Return what was seen so far, at any time, also after `remove`.
 
         Returns:
-            The blocks with their recomputes, proofs and memory, and the faults. Print it for a table.
+            The blocks with their recomputes, proofs and memory in bytes, and the faults. Print it for a table.
         """
         results = self._results
         with self._errors.kept():
@@ -190,7 +190,7 @@ class Guard(Undoable):
         )
 
     def remove(self) -> None:
-        """Take every hook off the model, and give up a step that has begun. A second call does nothing."""
+        """Remove every hook from the model, and abandon a step that has begun. A second call does nothing."""
         self._hooks.undo()
         self._untrained.remove()
         if self._ranks is not None:
@@ -201,7 +201,7 @@ class Guard(Undoable):
     """Do what `remove` does."""
 
     def _blocks(self) -> dict[str, nn.Module]:
-        """Return the blocks to watch: those of the model, and what the script checkpoints beside them or in them."""
+        """Return the blocks to watch: those of the model, and what the script checkpoints beside or inside them."""
         found = [block for block in blocks_of(self.model).values() if not block.inside]
         taken = [b for b in found if b.kind == "layer" or isinstance(vars(b.module).get("forward"), BlockForward)]
         holders = {outer for name in self._own for outer in enclosing(name)}
@@ -248,7 +248,7 @@ class Guard(Undoable):
         self._tell([*faults, *self._untrained.end(self._ran, look=checked)])
 
     def _rank_faults(self) -> list[GuardFault]:
-        """Return what the ranks show, each kind once: the sampled parameters are others in each step."""
+        """Return the faults between ranks, each kind once: every step samples other parameters."""
         faults = [] if self._ranks is None else self._ranks.collect()
         told = {kind for kind, _ in self._results.faults}
         return [fault for fault in faults[:1] if fault.kind not in told]
@@ -262,9 +262,9 @@ class Guard(Undoable):
 
 
 def _failed(guard: ref[Guard], error: Exception) -> bool:
-    """Let a guard go whose own hook has failed: the training goes on without it.
+    """Stop a guard whose own hook has failed, so that the training goes on without it.
 
-    Where memory ran out in a proof, let go of that alone, and return True.
+    Where memory ran out in a proof, only the proof is dropped, and the result is True.
     """
     if (failed := guard()) is None:
         return False

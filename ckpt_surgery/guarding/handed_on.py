@@ -1,4 +1,4 @@
-"""Tensors that a block leaves for others in containers among its arguments, as in a shared dictionary."""
+"""Tensors that a block hands on to others in containers among its arguments, such as a shared dictionary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HandedOnTensors:
         self._before = _contained(arguments)
 
     def note(self, arguments: Arguments, *, watch: bool) -> None:
-        """Note what is there now; to `watch` it, put views in its place."""
+        """Note which tensors are in the containers now; to `watch` them, replace the new ones by views."""
         before, self._before = self._before, {}
         left = {path: tensor for path, tensor in _contained(arguments).items() if tensor.requires_grad}
         new = {path: tensor for path, tensor in left.items() if tensor is not before.get(path)}
@@ -42,9 +42,9 @@ class HandedOnTensors:
         self.nodes += [get_gradient_edge(view).node for view in views.values()]
 
     def reached_in(self, arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
-        """Return what another call has left where gradients have reached the first one, each with the gradient.
+        """Pair what another call left in containers with the gradients that reached the first call's.
 
-        Where that has left nothing with a graph, what reaches the block is untold.
+        Where it left nothing with a graph, `untold` is set.
         """
         left = _contained(arguments)
         self.untold |= any(path not in left or not left[path].requires_grad for path in self.gradients)
@@ -52,7 +52,7 @@ class HandedOnTensors:
 
 
 def watched_view(tensor: Tensor, gradients: dict[Any, Tensor], place: Any) -> Tensor:
-    """Return a view whose first gradient is kept under `place`: it is none that the block itself adds to."""
+    """Return a view whose first gradient is kept under `place`, without what the block itself adds."""
     view = tensor.view_as(tensor)
     view.register_hook(ModelHook(partial(_note_gradient, gradients, place)))  # type: ignore[no-untyped-call]
     return view
@@ -64,5 +64,5 @@ def _note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | 
 
 
 def _contained(arguments: Arguments) -> dict[Keys, Tensor]:
-    """Return the tensors in containers among the arguments of a call, by their places."""
+    """Return the tensors in containers among a call's arguments, by their paths."""
     return {path: tensor for path, tensor in keyed_tensors(arguments) if len(path) > _DIRECT}

@@ -1,4 +1,4 @@
-"""The guard as a callback of Lightning. Lightning is imported here alone: nothing else imports this file."""
+"""The guard as a callback of Lightning. Only this file imports Lightning, and nothing else imports this file."""
 
 # ruff: noqa: E402
 
@@ -33,7 +33,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     """Guards the models that a LightningModule trains, from the start of the training to its end.
 
     A LightningModule is seldom called itself: the models are those of its modules that its training step calls.
-    `reports` are what was seen of them; they are also printed at the end on the first rank.
+    `reports` hold what was seen of them; they are also printed at the end on the first rank.
 
     Args:
         wrap: call `wrap_blocks` on the models, and undo that at the end. With None that is done where their library's
@@ -41,7 +41,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         every, prove, on_fault, patience: as in `guard`.
 
     Raises:
-        OptionError: a value is none of those that `guard` takes.
+        OptionError: a value is not one that `guard` takes.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         self.reports: Sequence[GuardReport] = ()
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Look for the models in the first step."""
+        """Start to look for the models in the first step."""
         self._takeover = Takeover(self._options, partial(warnings.warn, category=SurgeryWarning, stacklevel=2))
         self._takeover.install_on(pl_module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any) -> None:
-        """Look no more, once the models are known."""
+        """Stop looking once the models are known."""
         if self._takeover is not None and self._takeover.settled:
             self._takeover.looking.undo()
 
@@ -80,7 +80,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
                 print(report, file=sys.stderr)
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
-        """Do the same after an error, which gets a note where it is one of torch that is known, or an interrupt."""
+        """Do the same after an error or an interrupt; a known error of torch gets a note."""
         if self._takeover is not None:
             self._takeover.explain(exception)
             if (failed := self._takeover.failed) is not None and trainer.is_global_zero:

@@ -20,14 +20,14 @@ from ckpt_surgery.runtime.tools.containers import tensors
 
 @dataclass(frozen=True, slots=True)
 class LeftBytes:
-    """The bytes that the forward of a block left: all that is `kept`, of which `returned` are its results."""
+    """The bytes that a block's forward left allocated: all that is `kept`, of which `returned` are its results."""
 
     kept: int
     returned: int
 
 
 class BlockMemory(StepWatch):
-    """Read the counter around each call of `blocks` in the forward of one step. `kept` has those that ran."""
+    """Read the counter around each call of `blocks` in the forward of one step; `kept` holds those that ran."""
 
     def __init__(self, blocks: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ class BlockMemory(StepWatch):
 
 
 def allocated(device: torch.device, what: str = "memory_allocated") -> int | None:
-    """Return the bytes that are allocated on a device, or another count of torch's; None where nobody counts them."""
+    """Return the bytes allocated on a device, or another of torch's counts; None where nothing counts."""
     count = None if device.type in ("cpu", "meta") else getattr(torch.get_device_module(device), what, None)
     return None if count is None else int(count(device))
 
 
 def peaks(model: nn.Module) -> dict[str, int]:
-    """Return the peak of allocated bytes by device of a model, since the process began or the count was reset."""
+    """Return the peak of allocated bytes on each device of a model, since the process began or the count was reset."""
     devices = {parameter.device for parameter in model.parameters()}
     return {str(device): peak for device in devices if (peak := allocated(device, "max_memory_allocated")) is not None}

@@ -1,4 +1,4 @@
-"""The reports of guards as one HTML page that needs no network, in the style of the pages of `verify`."""
+"""Render the reports of guards as one HTML page that needs no network, in the style of the pages of `verify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpt_surgery.text import plural
 
 
 def guard_page(trained: Sequence[Trained], memory: Sequence[str] = ()) -> str:
-    """The page as text, the same for the same reports; `memory` is what is said where that ran out, a line each."""
+    """Return the page as text, the same for the same reports; `memory` are lines on where memory ran out."""
     models = [(model.name, model.said, model.report) for model in trained]
     faults = sum(len(report.told) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"

@@ -1,7 +1,7 @@
-"""The gradients of one block in a step, held against those of the block alone without checkpointing.
+"""Compare a block's gradients in a step with those of the block alone without checkpointing.
 
-The block's inputs and the gradient that reaches its outputs are kept for one step, after which it is run once more on
-them, call by call: that takes the memory of one call of one block.
+The block's inputs and the gradients of its outputs are kept for one step. Then it runs once more on them, call by
+call, in the memory of one call of one block.
 """
 
 from __future__ import annotations
@@ -120,18 +120,18 @@ class BlockWitness(StepWatch):
         self._hook_parameters(self._parameters)
 
     def enter(self, phase: WatchedPhase) -> None:
-        """Look at what was written as the backward begins."""
+        """Record what was written as the backward begins."""
         super().enter(phase)
         if phase is WatchedPhase.BACKWARD:
             self._task = current_graph_task_id()
             self._writes.begin_backward()
 
     def note_results(self, nodes: Sequence[Node]) -> None:
-        """Take note of where the graph of what the model returns begins."""
+        """Note where the graph of the model's results begins."""
         self._results = nodes
 
     def recompute(self, block: nn.Module) -> None:
-        """Note that a block begins its recompute, which its own hooks may not see."""
+        """Note that a block begins its recompute, which its own hooks may miss."""
         if block is self._block and len(self._calls) == 1:
             self._begin_recompute(self._calls[0])
 
@@ -140,7 +140,7 @@ class BlockWitness(StepWatch):
         self._writes.begin_recompute()
 
     def release(self) -> None:
-        """Let go of what was seen."""
+        """Drop what was seen."""
         for call in self._calls:
             call.release()
         for held in (self._calls, self._gradients, self._nested):
@@ -148,9 +148,9 @@ class BlockWitness(StepWatch):
         self._results = ()
 
     def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
-        """Run the block alone, and hold what it gives against the step, unless it is `unprovable` for others.
+        """Run the block alone and compare it with the step, unless the caller knows why it is `unprovable`.
 
-        To be called after `undo`.
+        Call this after `undo`.
         """
         try:
             rewritten, grown = self._writes.again()
@@ -201,7 +201,7 @@ class BlockWitness(StepWatch):
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
     ) -> tuple[ProofStatus, dict[str, float], int]:
-        """Hold gradients of the step against those expected: status, errors by name, and the number compared."""
+        """Compare the step's gradients with those expected; return status, errors by name, and the number compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
         for name in [name for name in self._parameters if errors.get(name)]:
             own: dict[str, Tensor] = {}  # the gradient of the step is also of others that use it
@@ -227,7 +227,7 @@ class BlockWitness(StepWatch):
         return ProofStatus.REENTRANT if hides else ProofStatus.PROVED, {}, compared
 
     def _unprovable(self) -> ProofStatus | None:
-        """Return why the block need not be run alone; None where it is to be."""
+        """Return why the block need not run alone; None if it has to."""
         calls = self._calls
         if not calls:
             return ProofStatus.NOT_CALLED
@@ -249,9 +249,9 @@ class BlockWitness(StepWatch):
     def _by_name(
         self, calls: Sequence[WitnessedCall], expected: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the gradients of the block alone, with those of its arguments, and those of the step.
+        """Return the gradients of the block alone and those of the step, arguments included.
 
-        Of a call that hides gradients those of its arguments are left out: what it adds to them cannot be seen.
+        Those of arguments are left out for a call that hides gradients: what it adds to them cannot be seen.
         """
         of_step = dict(self._gradients)
         if (precision := calls[0].autocast[1]) is not None:  # autocast casts a weight once for all that use it
@@ -263,7 +263,7 @@ class BlockWitness(StepWatch):
         return expected, of_step
 
     def _passed_by(self, missing: Sequence[str], calls: Sequence[WitnessedCall]) -> set[str]:
-        """Return which of the missing gradients this backward was not asked for."""
+        """Return those of the missing gradients that this backward was not asked for."""
         if not missing:
             return set()
         nodes = {name: get_gradient_edge(p).node for name, p in self._parameters.items() if name in missing}
@@ -295,22 +295,23 @@ class BlockWitness(StepWatch):
             call.hook(args, kwargs, self._parameters, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
-        """Return the call that runs, if one of the step does. Of several, nothing says which one is recomputed."""
+        """Return the running call of the step, if any. With several, nothing says which is being recomputed."""
         if self.phase is WatchedPhase.ASIDE or (self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1):
             return None
         return self._calls[-1] if self._calls else None
 
     def _take_gathered(self) -> None:
-        """Watch the whole parameters that FSDP2 has gathered for this call: it uses the same ones in the recompute."""
+        """Watch the whole parameters that FSDP2 gathered for this call: its recompute uses the same ones."""
         named = self._block.named_parameters() if self._sharded else ()
         gathered = {name: p for name, p in named if name in self._sharded and not isinstance(p, DTensor)}
         self._hook_parameters(gathered)
         self._parameters |= gathered
 
     def _leave(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Return what to hand on in place of what the block returns.
+        """Return the replacement for what the block returns.
 
-        This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
+        This hook is the first, since what later ones keep, such as hidden states, has to come from the replacement
+        too.
         """
         call = self._running()
         if call is None:
@@ -323,7 +324,7 @@ class BlockWitness(StepWatch):
 
 
 def _cause(calls: Sequence[WitnessedCall]) -> CoverageCause:
-    """Return what is known to make the gradients of these calls wrong."""
+    """Return the known cause of wrong gradients in these calls."""
     causes = (
         (CoverageCause.DRAWN_ANEW, any(call.drew_anew for call in calls)),
         (CoverageCause.RECAST, any(call.recast for call in calls)),
@@ -333,7 +334,7 @@ def _cause(calls: Sequence[WitnessedCall]) -> CoverageCause:
 
 
 def _factor(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
-    """Return how many times as large as expected all of these gradients are; 0 where that is no whole number."""
+    """Return the whole number of times by which all gradients are larger than expected; 0 if there is none."""
     factors = set()
     for expected, of_step in pairs:
         if of_step is None or not (expected.any() and _is_finite(expected) and _is_finite(of_step)):
@@ -345,7 +346,7 @@ def _factor(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
 
 
 def _reached_without(block: nn.Module, model: nn.Module) -> set[nn.Module]:
-    """Return the modules of a model that lie, also, outside of a block."""
+    """Return the modules of a model that are also reached outside of a block."""
     reached: set[nn.Module] = set()
     waiting = [model]
     while waiting:
@@ -357,7 +358,7 @@ def _reached_without(block: nn.Module, model: nn.Module) -> set[nn.Module]:
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:
-    """Iterate over calls, each with what names get that belong to it: nothing where there is one alone."""
+    """Yield calls with the suffix for their names, which is empty for a single call."""
     for number, call in enumerate(calls, 1):
         yield f" in call {number}" if len(calls) > 1 else "", call
 
@@ -371,7 +372,7 @@ def _error(expected: Tensor, of_step: Tensor) -> float | None:
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:
-    """Tell whether somebody else has hooks on a parameter: one that changes gradients would do so again."""
+    """Tell whether others have hooks on a parameter: a hook that changes gradients would do so again."""
     return any(not isinstance(hook, ModelHook) for hook in (parameter._backward_hooks or {}).values())
 
 

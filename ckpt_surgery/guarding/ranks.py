@@ -1,7 +1,7 @@
-"""The gradients on which the ranks of a DistributedDataParallel step, held against each other.
+"""Compare the gradients with which the ranks of a DistributedDataParallel step.
 
-Each rank lays a few sums over sampled gradients into the store at which the ranks have met, and looks for those of the
-others in later steps. Nothing waits for another rank: ranks that check in other steps, or not at all, go uncompared.
+Each rank puts a few sums over sampled gradients into the store at which the ranks met, and looks for the others' in
+later steps. No rank waits for another: ranks that check in other steps, or not at all, go uncompared.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RankGradients(UndoableHooks):
 
     @classmethod
     def of(cls, model: nn.Module, wrapper: DistributedDataParallel | None) -> RankGradients | None:
-        """Return the comparison for a model in `wrapper`, or in whichever it is found in; None where there is none."""
+        """Return the comparison for a model in `wrapper`, or in a wrapper found around it; None without one."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
             return None
         wrapper = wrapper if wrapper is not None else _wrapper_of(model)
@@ -70,13 +70,13 @@ class RankGradients(UndoableHooks):
         return cls(model, wrapper)
 
     def arm(self, number: int) -> None:
-        """Take the sums at the next step of an optimizer that holds parameters of the model, under this number."""
+        """Take the sums, under this number, at the next step of an optimizer that holds parameters of the model."""
         self.undo()
         self._number = number
         self._handles.append(register_optimizer_step_pre_hook(ModelHook(self._before_step)))
 
     def collect(self) -> list[GuardFault]:
-        """Return the faults in what all ranks have laid down by now."""
+        """Return the faults in the sums that all ranks have stored by now."""
         faults: list[GuardFault] = []
         for number in list(self._pending):
             self._pending[number] += 1
@@ -131,7 +131,7 @@ class RankGradients(UndoableHooks):
         return []
 
     def _apart(self, by_rank: Sequence[Sums], which: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the names of which ranks have different sums, and the ranks that differ from most of them."""
+        """Return the names whose sums differ between ranks, and the ranks that differ from most of them."""
         everywhere = [name for name in by_rank[0] if all(name in sums for sums in by_rank)]
         rows = [tuple(sums[name][which] for name in everywhere) for sums in by_rank]
         usual = Counter(rows).most_common(1)[0][0]
@@ -140,7 +140,7 @@ class RankGradients(UndoableHooks):
 
 
 def _wrapper_of(model: nn.Module) -> DistributedDataParallel | None:
-    """Find the wrapper around a model that runs without it: the model does not know of it."""
+    """Find the wrapper of a model among all live objects: the model does not know it."""
     for thing in gc.get_objects():
         if issubclass(type(thing), DistributedDataParallel) and vars(thing).get("_modules", {}).get("module") is model:
             return thing  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The report of a guard, as data, a table and json."""
+"""The report of a guard as data, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class GuardedBlock:
     def memory(self) -> tuple[int, int, int] | None:
         """The bytes that the block kept, that it keeps at best, and that checkpointing saved; None if not known.
 
-        What it keeps at best are the tensors that it was given. Where no device counts, a block that was recomputed
-        is taken to keep these, and another what it keeps alone.
+        At best it keeps only the tensors that it was given. Where no device counts, a recomputed block is taken to
+        keep these, and any other what it keeps alone.
         """
         proof = self.proof
         if not proof.alone_bytes or self.counts is None:
@@ -48,11 +48,11 @@ class GuardedBlock:
 class GuardReport(ShownInNotebooks):
     """The report of a guard on one model after so many steps. Print it for a table.
 
-    In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
-    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters that FSDP1 shards, and
-    `peak_bytes` are by device, where it counts them. `branches` is what `check` finds of arguments that blocks with
-    parameters `without_gradient` do not get under checkpointing. `failure` is the error of the guard itself that ended
-    the watch before the training.
+    In `ranks_compared` of them the gradients of all ranks were compared. `fingerprints` counts the recomputes that
+    `wrap_blocks` compared with their forwards, and `unwatched` the parameters that FSDP1 shards. `peak_bytes` are by
+    device, where it counts them. `branches` is what `check` finds about arguments that blocks with parameters
+    `without_gradient` lose under checkpointing. `failure` is the error of the guard itself that ended the watch before
+    the training.
     """
 
     model: str
@@ -70,28 +70,28 @@ class GuardReport(ShownInNotebooks):
 
     @property
     def ok(self) -> bool:
-        """True where nothing wrong was seen; `proved` says how much was."""
+        """Whether nothing wrong was seen; `proved` says how much was proved."""
         return not self.faults
 
     @property
     def told(self) -> list[GuardFault]:
-        """The faults as they are told: those of equal blocks together."""
+        """The faults as they are shown: merged for equal blocks."""
         return together(self.faults)
 
     @property
     def proved(self) -> int:
-        """The blocks whose gradients are those of a run without checkpointing."""
+        """The number of blocks whose gradients are those of a run without checkpointing."""
         return sum(row.proof.status is ProofStatus.PROVED for row in self.blocks)
 
     @property
     def recomputed_nothing(self) -> bool:
-        """Tell whether nothing wrong was seen in the steps, and no recompute either."""
+        """Whether the steps showed neither a fault nor a recompute."""
         watched = self.steps and not (self.faults or self.failure)
         return bool(watched) and all(row.counts is not None and not row.counts[1] for row in self.blocks)
 
     @property
     def kept_stacks(self) -> list[str]:
-        """Return the stacks whose blocks have gradients and keep all that they make, where others are recomputed."""
+        """The stacks whose blocks have gradients and keep all they make, while others are recomputed."""
         told = {name for fault in self.faults for name in fault.subjects}
         stacks: dict[str, list[GuardedBlock]] = {}
         for row in self.blocks:
@@ -101,7 +101,7 @@ class GuardReport(ShownInNotebooks):
         return [name for name, all_kept in kept.items() if all_kept and told.isdisjoint(r.name for r in stacks[name])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
+        """Return the report as plain JSON data, with each fault's message and rule."""
         data = asdict(self)
         for fault, said in zip(data["faults"], self.faults, strict=True):
             fault |= {"message": str(said), "rule": said.rule}
@@ -110,7 +110,7 @@ class GuardReport(ShownInNotebooks):
         return {**data, "ok": self.ok, "proved": self.proved}
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the rows below `HEADINGS`: blocks of one class whose names differ in numbers alone are in one."""
+        """Return the rows below `HEADINGS`; blocks of one class whose names differ only in numbers share one."""
         together: dict[tuple[str, str], list[GuardedBlock]] = {}
         for row in self.blocks:
             together.setdefault((NUMBER.sub("*", row.name), row.block_class), []).append(row)
@@ -127,7 +127,7 @@ class GuardReport(ShownInNotebooks):
         return "\n".join([head, *lines, *self.notes(), *faults])
 
     def notes(self) -> list[str]:
-        """Return what else was counted, a line each."""
+        """Return what else was counted, one line each."""
         proofs = [row.proof for row in self.blocks]
         failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
         hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]

@@ -1,4 +1,4 @@
-"""The results of a guard on one model so far, and one step of it while that runs."""
+"""The results of a guard on one model so far, and one step while it runs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class GuardResults:
     complete: bool = False
 
     def next_to_prove(self, blocks: Collection[str], *, checked: bool) -> str | None:
-        """Return the block to prove in this step: one that was not yet, else, where it is `checked`, each in turn.
+        """Return the block to prove in this step: an unproved one, or in a `checked` step each block in turn.
 
-        None once memory ran out in a proof: the next would take it from the training, too.
+        None once memory ran out in a proof: the next proof would take it from the training, too.
         """
         if any(proof.status is ProofStatus.NO_MEMORY for proof in self.proofs.values()):
             self.complete = True
@@ -61,7 +61,7 @@ class GuardResults:
         return name
 
     def add_proof(self, proof: GradientProof) -> list[GuardFault]:
-        """Keep a proof, and return the faults that it shows."""
+        """Store a proof, and return the faults that it shows."""
         judged = (ProofStatus.PROVED, ProofStatus.WRONG, ProofStatus.OTHER_OUTPUT, ProofStatus.WRITTEN_TWICE)
         before = self.proofs.get(proof.name)
         if before is None or before.status not in judged or proof.status in judged:
@@ -92,20 +92,20 @@ class GuardResults:
         return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
 
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
-        """Keep faults, and return those of which nothing that is alike was told."""
+        """Store faults, and return those that are not like one already stored."""
         alike = {fault.alike for fault in self.faults.values()}
         new = {(fault.kind, fault.subjects): self._with_cause(fault) for fault in faults}
         self.faults |= {key: fault for key, fault in new.items() if key not in self.faults}
         return together(self._once(fault for fault in new.values() if fault.alike not in alike))
 
     def _with_cause(self, fault: GuardFault) -> GuardFault:
-        """Return a fault of parameters without gradient with what is known of their blocks."""
+        """Add to a fault of untrained parameters what is known about their blocks."""
         untrained = fault.kind is GuardFaultKind.UNTRAINED
         gone = any(name.startswith(tuple(self.hooks_gone)) for name in fault.subjects)
         return replace(fault, cause=CoverageCause.HOOKS_GONE) if untrained and gone else fault
 
     def all_faults(self) -> tuple[GuardFault, ...]:
-        """Return every fault. Parameters of a block that is cut off are not said to be untrained, too."""
+        """Return every fault. Parameters of a block that is cut off are not reported as untrained as well."""
         return tuple(self._once(self.faults.values()))
 
     def _once(self, faults: Iterable[GuardFault]) -> Iterator[GuardFault]:
@@ -153,18 +153,18 @@ class CheckedStep(StepWatch):
             self._hooks = watches.pop_all()
 
     def enter(self, phase: WatchedPhase) -> None:
-        """Take note of what runs from now on."""
+        """Tell all watches what runs from now on."""
         for watch in (self._second, self.own, self.looks, self._coverage, self._memory, self._witness):
             if watch is not None:
                 watch.enter(phase)
 
     def note_results(self, nodes: Sequence[Node]) -> None:
-        """Take note of where the graph of what the model returns begins."""
+        """Note where the graph of the model's results begins."""
         if self._witness is not None:
             self._witness.note_results(nodes)
 
     def end(self, *, follows_forward: bool) -> list[GuardFault]:
-        """Return the faults of the step: where another run may have had a part, none."""
+        """Return the faults of the step; none where another run may have had a part in it."""
         unprovable = ProofStatus.SEVERAL_CALLS if self._second.seen else None
         unprovable = ProofStatus.EARLIER_FORWARD if follows_forward else unprovable
         self._remove()
@@ -187,11 +187,11 @@ class CheckedStep(StepWatch):
 
     @property
     def proving(self) -> str:
-        """The block whose proof is under way; empty where none is."""
+        """The block whose proof is running; empty where none is."""
         return "" if self._witness is None else self._witness.name
 
     def give_proof_up(self) -> bool:
-        """Let go of the proof that is under way, for want of memory, and look no more; False where none is."""
+        """Drop the running proof, for want of memory, and stop watching the step; return False if none is running."""
         if self._witness is None:
             return False
         self._results.add_proof(GradientProof(self.proving, ProofStatus.NO_MEMORY))
@@ -201,7 +201,7 @@ class CheckedStep(StepWatch):
         return True
 
     def undo(self) -> None:
-        """Give the step up."""
+        """Abandon the step."""
         self._remove()
         if self._witness is not None:
             self._witness.release()

@@ -1,4 +1,4 @@
-"""Torch's checkpoint function, as it runs blocks that a surgery checkpoints: through, without a second checkpoint."""
+"""Let torch's checkpoint function run blocks that a surgery already checkpoints without a second checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ckpt_surgery.undo import Undoable
 
 
 class RunThrough(Undoable):
-    """Lets the script's calls of torch's checkpoint function on wrapped blocks run those alone, `begin` to `undo`.
+    """Makes the script's calls of torch's checkpoint function run wrapped blocks plainly, from `begin` to `undo`.
 
     That function looks up by name what it checkpoints with: a generator that runs around the block, or a function of
     autograd.
@@ -30,7 +30,7 @@ class RunThrough(Undoable):
         self._begun = False
 
     def begin(self) -> None:
-        """Put functions around these two."""
+        """Replace what torch checkpoints with by functions that run wrapped blocks plainly."""
         generator: Any = getattr(torch.utils.checkpoint, CHECKPOINT_GENERATOR)
         apply: Any = CheckpointFunction.apply
         signature = inspect.signature(generator)
@@ -48,14 +48,14 @@ class RunThrough(Undoable):
         self._begun = True
 
     def undo(self) -> None:
-        """Take them off."""
+        """Put back what was replaced."""
         self._replaced.close()
         self._undone = True
 
     def takes(self, held: Mapping[str, Any]) -> bool:
-        """Tell whether a call with these arguments is of exactly a block that a surgery checkpoints, and runs through.
+        """Tell whether a call runs through: its function is exactly a block that a surgery checkpoints.
 
-        One with contexts of its own does not.
+        A call with its own `context_fn` does not.
         """
         function = held.get("function")
         block = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)

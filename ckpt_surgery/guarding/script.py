@@ -1,4 +1,4 @@
-"""Run a script or a module as Python does: arguments, path, `__main__`, traceback and exit code are its own."""
+"""Run a script or a module as Python does, with its own arguments, path, `__main__`, traceback and exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Explain = Callable[[BaseException], None]
 def run_script(path: str, arguments: Sequence[str], explain: Explain) -> int:
     """Run a file with these arguments, and return its exit code, or minus the signal that ended it.
 
-    `explain` may add notes to an error that ends it, before that is shown.
+    `explain` may add notes to an error that ends it, before the error is shown.
 
     Raises OptionError where there is no file to read.
     """

@@ -1,4 +1,4 @@
-"""The hooks on the modules of a block that a proof would run once more."""
+"""Find hooks on a block's modules that a proof would run again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _COMPUTING = HOOKING | {"ckpt_surgery"}
 
 
 def has_script_hooks(block: nn.Module) -> bool:
-    """Tell whether there are hooks on a block or in it that a proof would run once more.
+    """Tell whether a block or a module in it has hooks that a proof would run again.
 
-    Ours are none, nor are those that libraries have around forwards: they are a part of what is computed.
+    Ours do not count, nor do those that libraries put around forwards: they are part of the computation.
     """
     return any(
         not isinstance(hook, ModelHook) and (table in _BACKWARD or library_of(hook) not in _COMPUTING)

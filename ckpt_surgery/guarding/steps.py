@@ -1,4 +1,4 @@
-"""The training steps of a model: each begins with its forward, and ends after the backward. Hooks are on it alone."""
+"""The training steps of a model: each begins with a forward and ends after its backward. Only the model gets hooks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class WatchedPhase(Enum):
 
 
 class StepWatch(UndoableHooks):
-    """The base of what watches one step through hooks on the model, until `undo`. `phase` is what runs."""
+    """Base of what watches one step through hooks on the model, until `undo`; `phase` is the running part."""
 
     phase = WatchedPhase.FORWARD
 
     def enter(self, phase: WatchedPhase) -> None:
-        """Take note of what runs from now on."""
+        """Note what runs from now on."""
         self.phase = phase
 
     def note_results(self, nodes: Sequence[Node]) -> None:
-        """Take note of where the graph of what the model returns begins."""
+        """Note where the graph of the model's results begins."""
 
 
 class StepHooks(UndoableHooks):
@@ -71,13 +71,13 @@ class StepHooks(UndoableHooks):
         self._training: list[bool] = []
 
     def undo(self) -> None:
-        """Take the hooks off, and give up a step that has begun."""
+        """Remove the hooks, and abandon a step that has begun."""
         super().undo()
         if self._running:
             self._give_up()
 
     def before(self, model: nn.Module, _: Any = None) -> None:
-        """Take note that a forward begins, or has begun before the hooks were there."""
+        """Note that a forward begins, or began before the hooks were there."""
         if self._in_backward and not in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
@@ -146,7 +146,7 @@ class StepHooks(UndoableHooks):
 
 
 class SecondRun(StepWatch):
-    """Watch whether `model` is `seen` to run again in the backward, as under a loss that embeds again in a hook.
+    """Watch whether `model` is `seen` to run again in the backward, as with a loss that embeds again in a hook.
 
     Forwards and recomputes cannot be told apart then. A block runs before the backward has reached the model's
     results, or a part of the model that holds blocks runs after that.
@@ -167,5 +167,5 @@ class SecondRun(StepWatch):
 
 
 def in_backward() -> bool:
-    """Tell whether autograd runs on this thread: a backward, or what a hook does in one."""
+    """Tell whether autograd runs on this thread: a backward, or a hook in one."""
     return current_graph_task_id() != -1  # as it is where no backward runs

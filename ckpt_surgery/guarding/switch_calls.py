@@ -1,4 +1,4 @@
-"""The calls that switch checkpointing on in transformers, and whose options each of them overrides."""
+"""The calls that switch checkpointing on in transformers, and the options that each of them overrides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIBRARIES = tuple(filter(None, (*map(sysconfig.get_path, ("stdlib", "purelib", 
 
 
 def _word(value: Any) -> str:
-    """Return a value in words, a function by its name: what is kept must not hold the model."""
+    """Return a value in words, and a function by its name: the record must not hold the model."""
     while isinstance(value, partial):
         value = value.func
     return getattr(value, "__qualname__", "") or repr(value)
@@ -49,7 +49,7 @@ _DEFAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SwitchCall:
-    """A call that has switched checkpointing on: its file and line, and all options that hold since, in words."""
+    """A call that switched checkpointing on: its file and line, and all options in force since, in words."""
 
     place: str
     options: Mapping[str, str]
@@ -57,7 +57,7 @@ class SwitchCall:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """The options by their `names` in which a call differs from one `before` it, which has switched on the same."""
+    """The options (`names`) in which a call differs from a call `before` it that switched on the same model."""
 
     names: tuple[str, ...]
     now: SwitchCall
@@ -80,7 +80,7 @@ class SwitchCalls(Undoable):
         self._replaced = ExitStack()
 
     def watch(self) -> None:
-        """Begin, with transformers imported."""
+        """Start watching; this imports transformers."""
         from transformers import PreTrainedModel
 
         home = inspect.getfile(PreTrainedModel)
@@ -90,12 +90,12 @@ class SwitchCalls(Undoable):
             self._replaced.callback(setattr, owner, name, method)
 
     def undo(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._replaced.close()
         self._undone = True
 
     def of(self, model: nn.Module) -> list[list[Override]]:
-        """Return the lists that get the overrides in a model, also later ones."""
+        """Return the lists that collect the overrides in a model, later ones included."""
         return [self._overrides.setdefault(part, []) for part in model.modules() if takes_switch(part)]
 
     def _noting(self, method: Callable[..., Any], home: str) -> Callable[..., Any]:
@@ -133,7 +133,7 @@ class SwitchCalls(Undoable):
 
 
 def _calling_line(switch: str) -> str:
-    """Return the file and line of the script that has called a method in the file `switch`; else of a library."""
+    """Return the file and line in the script that called a method of the file `switch`, or else in a library."""
     frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(3)))
     inside = takewhile(lambda call: not call[0].startswith(OURS), frames)  # up to what runs the script
     calls = [(file, line) for file, line in inside if file != switch]

@@ -1,6 +1,6 @@
-"""The models that a process trains: found at their first forward, wrapped where asked for, and guarded.
+"""The models that a process trains: found at their first forward, wrapped on request, and guarded.
 
-One hook of torch's on every module, or hooks on the modules of one, find them. They look at each module once.
+A global module hook of torch, or hooks on the modules of one model, find them. They look at each module once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Operation = Callable[..., Undoable]
 
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
-    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place.
+    """The options of a takeover: `wrap_options` go to `wrap_blocks`, unless an `operation` takes its place.
 
     With `wrap` None, models are wrapped on which the script has switched checkpointing on.
     """
@@ -60,7 +60,7 @@ class TakeoverOptions:
 
 
 class Takeover:
-    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
+    """Wraps and guards the models of this process, from `install` to `remove`; `say` reports what cannot be done.
 
     After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
     that ended the training for want of memory, once `explain` was given its error, and `proving` the block whose proof
@@ -90,7 +90,7 @@ class Takeover:
 
     @property
     def caught(self) -> int:
-        """How often memory ran out, as far as that was seen, and the script went on."""
+        """The number of times that memory ran out, as far as that was seen, and the script went on."""
         ended = self.failed is not None
         in_forward = self._forwards_ended - (self.failed is not None and self.failed.part is FailedPart.FORWARD)
         devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
@@ -99,7 +99,7 @@ class Takeover:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more is expected of the models that were found."""
+        """Whether nothing more is expected from the models that were found."""
         return all(waiting.forwards >= LOOKS for waiting in self._waiting.values())
 
     def install(self) -> None:
@@ -111,7 +111,7 @@ class Takeover:
         self.looking = UndoableHooks([register_module_forward_pre_hook(self._look), behind])
 
     def install_on(self, model: nn.Module) -> None:
-        """Look at the modules of this one alone: what a training calls need not be the model."""
+        """Look only at the modules of this one: what a training calls need not be the model itself."""
         self._needs_blocks = True
         look, behind = ModelHook(self._look), ModelHook(self._look_behind)
         modules = list(model.modules())
@@ -120,14 +120,14 @@ class Takeover:
         self.looking = UndoableHooks(hooks)
 
     def take(self, model: nn.Module) -> Trained:
-        """Wrap this model, where that is asked for, and guard it, before its first step."""
+        """Guard this model before its first step, and wrap it first if asked for."""
         trained = Trained(model)
         self.trained.append(trained)
         self._take(model, trained, self._options.guard_options, running=False)
         return trained
 
     def remove(self) -> None:
-        """Look no more, and take guards and surgeries off."""
+        """Stop looking, and remove guards and surgeries."""
         self.looking.undo()
         self.switches.undo()
         self.through.undo()
@@ -135,9 +135,9 @@ class Takeover:
             self._tried([], trained.release)
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error that ends the training, where it is one of torch that is known here.
+        """Add a note to an error that ends the training, if it is a known error of torch.
 
-        Of one for want of memory, keep what is known.
+        If memory ran out, also keep what is known.
         """
         try:
             self.failed = FailedStep.of(error, self._calls.values())
@@ -149,7 +149,7 @@ class Takeover:
             self.explained = explain(error, [guard.watched() for guard in guards])
 
     def _say(self, message: str) -> None:
-        """Say it, once for equal models."""
+        """Report a message, once for equal models."""
         if message not in self._told:
             self._told.add(message)
             self._tell(message)
@@ -163,7 +163,7 @@ class Takeover:
             self._safely(self._look_again, module)
 
     def _look_behind(self, module: nn.Module, args: Any, *result: Any) -> None:
-        """Look at a call that ends; one that ends with an error has no keyword arguments here."""
+        """Look at a call that is ending; one that ends with an error has no keyword arguments here."""
         if torch.compiler.is_compiling():
             return
         if id(module) in self._calls:
@@ -182,7 +182,7 @@ class Takeover:
             self._forwards_ended += not any(id(each) in self._calls for each in others)
 
     def _safely(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Do it; the training goes on whatever comes of that."""
+        """Run an action; the training goes on whatever comes of it."""
         try:
             with self._lock:  # models may run in several threads
                 action(*arguments)
@@ -191,7 +191,7 @@ class Takeover:
             self._say(f"no more models are looked for, as that failed: {error_line(error)}")
 
     def _find(self, module: nn.Module) -> None:
-        """Look at a module that runs for the first time: a model, if it is no part of one that runs."""
+        """Look at a module that runs for the first time: it is a model unless it is part of a running one."""
         if not torch.is_grad_enabled() or in_backward():
             return
         if os.getpid() != self._process or (self._needs_blocks and not blocks_of(module)):
@@ -226,12 +226,12 @@ class Takeover:
                 self._decide(model, waiting, running=model is module)
 
     def _holds_no_more(self, model: nn.Module) -> bool:
-        """Tell whether all blocks of a model lie in those that were taken before it: it is but around them."""
+        """Tell whether all blocks of a model lie in models taken before: it only wraps those."""
         inside = {part for whole in self._taken for part in whole.modules()}
         return all(block.module in inside for block in blocks_of(model).values())
 
     def _decide(self, model: nn.Module, waiting: WaitingModel, *, running: bool) -> None:
-        """Take a model that trains, or go on waiting for somebody to switch its checkpointing on."""
+        """Take a model that trains, or keep waiting until its checkpointing is switched on."""
         trained = waiting.trained
         wanted = self._options.wrap is not None or waiting.asks() or has_surgery(model)
         if wanted or trained.checkpoints_itself:
@@ -252,7 +252,7 @@ class Takeover:
         trained.evaluating &= evaluating
 
     def _await_backward(self, module: nn.Module, output: Any) -> None:
-        """Note a model that waits once a backward reaches what it returned, or where nothing can be seen of that."""
+        """Note a waiting model once a backward reaches its results, or at once if they hold no tensors."""
         waiting = self._waiting[module]
         if waiting.model() is not module or in_backward() or not torch.is_grad_enabled():
             return
@@ -270,7 +270,7 @@ class Takeover:
             waiting.trained.asked |= waiting.asks()
 
     def _look_again(self, module: nn.Module) -> None:
-        """Look at a part of a model that waits: it is switched on later, or checkpoints by itself."""
+        """Look again at a waiting model: it may have been switched on since, or checkpoint by itself."""
         waiting = self._waiting[module]
         if in_backward():
             if module is not waiting.model() and torch.is_grad_enabled():
@@ -300,7 +300,7 @@ class Takeover:
         trained.follow(watching, surgery)
 
     def _refused(self, trained: Trained, surgery: ref[Surgery], error: Exception) -> None:
-        """Give a model back to the script's own checkpointing as its next forward begins."""
+        """Return a model to the script's own checkpointing as its next forward begins."""
         trained.is_refused = True
         trained.problems.append(f"{_said(error)}; since then it trains as the script has it")
         self._say(f"{trained.name}: {trained.problems[-1]}")
@@ -308,7 +308,7 @@ class Takeover:
             self._give_back(trained, change)
 
     def _look_for_own_call(self, trained: Trained, model: nn.Module, found: Callable[[], None]) -> None:
-        """Look whether the script checkpoints around the blocks of a model or in them, in the forward that runs."""
+        """Look for a checkpoint call of the script around or inside the model's blocks in the running forward."""
 
         def look(*_: Any) -> None:
             if hooks.undone or in_backward():
@@ -327,7 +327,7 @@ class Takeover:
         hooks = UndoableHooks(handles)
 
     def _leave(self, trained: Trained, change: Surgery) -> None:
-        """Hand a model back that the script checkpoints by itself, in the forward that runs."""
+        """Give back, in the running forward, a model that the script checkpoints by itself."""
         trained.is_refused = True
         self._say(f"{trained.name} checkpoints by itself at {trained.place}: it is left as it is")
         for block in blocks_of(change.model).values():

@@ -1,6 +1,6 @@
-"""The errors of torch for which gradient checkpointing is known: which block they are of, why, and what to change.
+"""Errors of torch with a known cause in gradient checkpointing: which block they concern, why, and what to change.
 
-What was not measured is told as a known cause.
+What was not measured is reported as a known cause.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEPTH = 4
 
 
 class KnownError(Enum):
-    """What torch found wrong."""
+    """The errors of torch that are known here."""
 
     OTHER_RECOMPUTE = auto()
     UNPACKED_TWICE = auto()
@@ -66,7 +66,7 @@ _PARAMETER = re.compile(r"Parameter at index \d+ with name (\S+) has been marked
 
 @dataclass(frozen=True, slots=True)
 class WatchedModel:
-    """A model that a guard watches, and its looks at it in the step that began last; None where it took none."""
+    """A model that a guard watches, and its looks in the step that began last; None where it took none."""
 
     model: nn.Module
     looks: EntryLooks | None
@@ -74,7 +74,7 @@ class WatchedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where an error came up, by its traceback: in which checkpointed function, and in which module."""
+    """The origin of an error, by its traceback: the checkpointed function, and the module."""
 
     function: Any = None
     reentrant: bool = False
@@ -83,7 +83,7 @@ class _Origin:
 
     @classmethod
     def of(cls, trace: TracebackType | None) -> _Origin:
-        """Read the frames of a traceback, the last of which says most."""
+        """Read the frames of a traceback; the last ones count most."""
         function, reentrant, innermost, own_backward = None, False, None, ""
         for frame, line in walk_tb(trace):
             held = frame.f_locals
@@ -99,9 +99,9 @@ class _Origin:
 
 
 def explain(error: BaseException, watched: Sequence[WatchedModel]) -> str:
-    """Add a note to an error of torch that is known here, or raised from one, or came up in a recompute; return it.
+    """Add a note to an error of torch that is known, was raised from one, or came up in a recompute; return it.
 
-    Empty where nothing is known of it.
+    The note is empty where nothing is known.
     """
     notes: Sequence[str] = getattr(error, "__notes__", ())
     for note in notes:
@@ -201,12 +201,12 @@ def _subject(place: _Origin, watched: Sequence[WatchedModel]) -> str:
 
 
 def _compiles(block: nn.Module) -> bool:
-    """Tell whether a part of a block is compiled, or a function that one of its modules holds."""
+    """Tell whether part of a block is compiled, or one of its modules holds a compiled function."""
     return any(is_compiled(module) or any(map(is_compiled_function, _held_by(module))) for module in block.modules())
 
 
 def _held_by(module: nn.Module) -> Iterator[Any]:
-    """Yield what a module holds, and what objects that it holds do."""
+    """Yield what a module holds, and what the objects that it holds hold."""
     for value in vars(module).values():
         yield value
         yield from getattr(value, "__dict__", {}).values()
@@ -283,7 +283,7 @@ def _no_graph(watched: Sequence[WatchedModel]) -> str:
 
 
 def _changes(block: nn.Module | None, watched: Sequence[WatchedModel]) -> Sequence[Change | Written]:
-    """Return what a block found changed, or what that did in which it lies."""
+    """Return what a block found changed, or the block that it lies in."""
     for each in watched:
         for name, changes in each.looks.changes.items() if each.looks is not None else ():
             if block is not None and any(part is block for part in each.model.get_submodule(name).modules()):
@@ -292,14 +292,14 @@ def _changes(block: nn.Module | None, watched: Sequence[WatchedModel]) -> Sequen
 
 
 def _named(module: nn.Module, watched: Sequence[WatchedModel]) -> str:
-    """Return the class of a module, with its name where it is a part of a model that is known."""
+    """Return a module's class, with its name if it is part of a known model."""
     names = (name for each in watched for name, part in each.model.named_modules() if part is module)
     name = next(names, "")
     return f"{name} ({type(module).__name__})" if name else type(module).__name__
 
 
 def _closed_over(function: Any) -> dict[str, Any]:
-    """Return the variables that a function closes over, but for those that are not set."""
+    """Return the variables that a function closes over, without unset ones."""
     held: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):
@@ -308,7 +308,7 @@ def _closed_over(function: Any) -> dict[str, Any]:
 
 
 def _module_of(function: Any, depth: int = _DEPTH) -> nn.Module | None:
-    """Return the module that a checkpointed function runs: itself, that of a method, or one that it closes over."""
+    """Return the module that a checkpointed function runs: itself, a method's owner, or one that it closes over."""
     if isinstance(function, nn.Module):
         return function
     if isinstance(owner := getattr(function, "__self__", None), nn.Module):

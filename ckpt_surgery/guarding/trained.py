@@ -1,4 +1,4 @@
-"""The parameters that should train and got no gradient so far, and what in the code is known to keep it from them."""
+"""Parameters that should train and got no gradient so far, and what in the code may keep it from them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class UntrainedParameters:
 
     @property
     def without(self) -> tuple[str, ...]:
-        """The parameters that had no gradient so far."""
+        """The parameters that have had no gradient so far."""
         return self._untrained or tuple(name for name in self._handles if name not in self._nonzero)
 
     def begin(self) -> None:
-        """Watch what has had no gradient yet, in the forward."""
+        """Start watching, in the first forward, the parameters that have had no gradient yet."""
         if self._steps:
             return
         outer = [module for module in running_modules() if isinstance(module, DistributedDataParallel)]
@@ -60,9 +60,9 @@ class UntrainedParameters:
                 self._handles[name] = register(ModelHook(partial(self._note, name)))  # type: ignore[no-untyped-call]
 
     def end(self, ran: Set[str], *, look: bool) -> list[GuardFault]:
-        """Return the fault at the end of the last step of the patience; modules with the names `ran` did so.
+        """Return the fault after the last step of the patience; `ran` names the modules that ran.
 
-        Waits for the device then, and to `look`.
+        This waits for the device then, and where `look` is set.
         """
         if not self._handles:
             return []
@@ -100,9 +100,9 @@ class UntrainedParameters:
 
 
 def faulty_branches(model: nn.Module, blocks: Collection[str], parameters: Collection[str]) -> tuple[str, ...]:
-    """Return what `check` finds in the code that checkpoints those `blocks` in which some `parameters` lie.
+    """Return what `check` finds in the code that checkpoints those `blocks` that hold some of `parameters`.
 
-    That is code which leaves an argument out that it passes without checkpointing, or passes another one.
+    That is code which drops an argument that it passes without checkpointing, or passes another one.
     """
     modules = dict(model.named_modules())
     inside = [block for block in blocks if any(name.startswith(f"{block}.") for name in parameters)]

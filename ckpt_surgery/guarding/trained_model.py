@@ -1,4 +1,4 @@
-"""A model that a process has trained: what was done to it, what was seen of it, and what is to be said."""
+"""A model that a process trained: what was done to it, what was seen of it, and what to say about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_surgery.undo import Undoable
 
 
 class Trained:
-    """A model that was trained, or what is known of it: the script may have let go of it since.
+    """A model that was trained, or what is known about it if the script has dropped it.
 
     `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
     again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
@@ -42,7 +42,7 @@ class Trained:
         self._surgery: Callable[[], Undoable | None] = lambda: None
 
     def follow(self, guard: Guard | None, surgery: Undoable | None) -> None:
-        """Take note of what was done to it."""
+        """Note the guard and the surgery that the model got."""
         self._table = "" if surgery is None else str(surgery)
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
         if guard is not None:  # it holds the surgery, and both go when the model goes
@@ -56,7 +56,7 @@ class Trained:
 
     @property
     def surgery(self) -> Undoable | None:
-        """The surgery of `wrap_blocks`, or what the operation made; None without it, or where the model is gone."""
+        """Its surgery, or the result of the operation; None without one, or where the model is gone."""
         return self._surgery()
 
     @property
@@ -67,14 +67,14 @@ class Trained:
 
     @property
     def table(self) -> str:
-        """The table of its surgery in the last checked step; empty where it got none, or it was taken off."""
+        """The table of its surgery in the last checked step; empty where it had none, or it was given back."""
         if self.is_refused:
             return ""
         return self._table if self.surgery is None or self._has_table else str(self.surgery)
 
     @property
     def said(self) -> list[str]:
-        """What is to be said beside its table and report, a sentence each."""
+        """What to say besides its table and report, one sentence each."""
         said = [f"{self.name}: {problem}" for problem in self.problems]
         if self.checkpoints_itself:
             where = f" at {self.place}" if self.place else ""
@@ -103,13 +103,13 @@ class Trained:
         return [*said, *overrides]
 
     def release(self) -> None:
-        """Take its guard and its surgery off. Raises CkptSurgeryError where the script has taken the model apart."""
+        """Remove its guard and its surgery. Raises CkptSurgeryError where the script has taken the model apart."""
         for change in (self._guard(), self.surgery):
             if change is not None:
                 change.__exit__(None, None, None)
 
     def _take_table(self) -> None:
-        """Take the table of a step: the script may go to evaluation mode after the last one."""
+        """Keep the table of this step: the script may go to evaluation mode after the last one."""
         if self.surgery is not None:
             self._table, self._has_table = str(self.surgery), True
 

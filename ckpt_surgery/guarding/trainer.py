@@ -1,4 +1,4 @@
-"""The guard as a callback of transformers' Trainer, and so of those of TRL, sentence-transformers and others."""
+"""The guard as a callback of transformers' Trainer, and of its subclasses in TRL, sentence-transformers and others."""
 
 # ruff: noqa: E402
 
@@ -27,18 +27,19 @@ from ckpt_surgery.static.plan_file import read_plan
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
     """Guards the model that a Trainer trains, from the start of the training to its end.
 
-    `report` is what it saw; it is also printed at the end on the first rank.
+    `report` holds what it saw; it is also printed at the end on the first rank.
 
     Args:
         wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
-            that was wrapped before stays as it is. What cannot be wrapped, or not vouched for in a step, trains as the
-            Trainer has it, with a SurgeryWarning; with `on_fault="raise"` that is raised.
-        plan: the file of a plan, which is applied to the model in place of `wrap_blocks`; `fit --write` and
-            `plan --yaml` write one.
+            that was wrapped before stays as it is. A model that cannot be wrapped, or whose gradients cannot be
+            vouched for in a step, trains as the Trainer has it, with a SurgeryWarning; with `on_fault="raise"` that is
+            raised.
+        plan: the file of a plan, which is applied to the model in place of `wrap_blocks`; `fit --write` and `plan
+            --yaml` write one.
         every, prove, on_fault, patience: as in `guard`.
 
     Raises:
-        OptionError: the file is no plan, or a value is none of those that `guard` takes.
+        OptionError: the file is not a plan, or a value is not one that `guard` takes.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
         self.report: GuardReport | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Wrap the model if asked to, and begin to watch. Where it cannot, `on_fault="raise"` raises GuardError."""
+        """Wrap the model if asked to, and start watching. If that fails, `on_fault="raise"` raises GuardError."""
         # the Trainer begins again without an end after an error, as for a smaller batch
         if self._takeover is not None:
             self._takeover.remove()

@@ -1,4 +1,4 @@
-"""A model that trains, as long as nobody has switched its checkpointing on: who checkpoints it all the same."""
+"""A model that trains without its checkpointing switched on, and what may checkpoint it all the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKS = 3
 
 
 class WaitingModel:
-    """A model on which nobody has switched checkpointing on. `forwards` counts those after its first."""
+    """A model whose checkpointing is not switched on. `forwards` counts those after its first."""
 
     def __init__(self, model: nn.Module, trained: Trained) -> None:
         self.model = ref(model)
@@ -35,17 +35,17 @@ class WaitingModel:
         return model.training or self._in_evaluation or self.trained.checkpoints_itself
 
     def asks(self) -> bool:
-        """Tell whether that was done since."""
+        """Tell whether checkpointing has been switched on since."""
         return any(getattr(module(), flag, False) for module, flag in self._flags)
 
     def enter(self) -> None:
-        """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
+        """Look whether torch's checkpoint function runs the entered module, until enough was seen."""
         if self.forwards < LOOKS and not self.trained.place:
             self.trained.place = checkpoint_call()
             self.trained.checkpoints_itself |= bool(self.trained.place)
 
     def enter_again(self) -> None:
-        """Look who runs what begins now in the backward, where nobody was seen to checkpoint in the forward."""
+        """Note that the model checkpoints by itself, since it runs in the backward; find the call that does it."""
         trained, model = self.trained, self.model()
         trained.checkpoints_itself = True
         if not trained.place and model is not None:

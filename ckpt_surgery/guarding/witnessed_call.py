@@ -1,6 +1,6 @@
-"""One call of a block in a training step: what it was given, the gradients that reach it, and the same call alone.
+"""One block call in a training step: its arguments, the gradients that reach it, and the same call run alone.
 
-It is run again plainly, without checkpointing, which takes the memory of one call of one block.
+Running it again without checkpointing takes the memory of one call of one block.
 """
 
 from __future__ import annotations
@@ -95,22 +95,22 @@ class WitnessedCall:
 
     @property
     def hides_gradients(self) -> bool:
-        """True where gradients can flow around its graph: reentrant checkpointing sees no keywords or containers."""
+        """Whether gradients can bypass its graph: reentrant checkpointing sees no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
 
     @property
     def drew_anew(self) -> bool:
-        """True where it draws random numbers, and its recompute began with other generators than its forward."""
+        """Whether it draws random numbers, and its recompute began with other generator states than its forward."""
         return self._draws and self._moved
 
     @property
     def written(self) -> list[Attribute]:
-        """What the forward has written on the block's modules."""
+        """What the forward wrote to the block's modules."""
         return self._record.written()
 
     @property
     def given_bytes(self) -> int:
-        """The bytes of what it was given with a gradient."""
+        """The bytes of the tensors with gradient that it was given."""
         return sum(tensor.nbytes for tensor in self._inputs)
 
     @property
@@ -126,7 +126,7 @@ class WitnessedCall:
         *,
         in_backward: bool,
     ) -> None:
-        """Watch the graph that the block begins to make of these; `in_backward` in its recompute alone."""
+        """Watch the graph that the block builds from these arguments; `in_backward` marks a recompute."""
         direct = [pair for pair in self._record.signature.named(args, kwargs) if isinstance(pair[1], Tensor)]
         self._without_graph = [(name, value) for name, value in direct if in_backward and not value.requires_grad]
         named = [(name, value) for name, value in direct if value.requires_grad]
@@ -134,7 +134,7 @@ class WitnessedCall:
         self.graph.begin(given, parameters, reentrant=in_backward)
 
     def begin_recompute(self) -> None:
-        """Note whether it would draw other random numbers than in the forward, or cast to another dtype."""
+        """Note whether the recompute would draw other random numbers than the forward, or cast to another dtype."""
         self._moved |= self._generators_moved()
         self.recast |= autocast_now()[1] != self.autocast[1]
 
@@ -143,7 +143,7 @@ class WitnessedCall:
         return any(not torch.equal(state, now[device]) for device, state in self._states.items())
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, in_backward: bool) -> Any:
-        """Note that the block returns `output`, and return what to hand on in its place, or None."""
+        """Note that the block returns `output`; return what to hand on in its place, or None."""
         if not in_backward:
             self._record.end()
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
@@ -165,7 +165,7 @@ class WitnessedCall:
         return unflatten(spec, views) if views else None
 
     def release(self) -> None:
-        """Let go of the graph and of what the call was given."""
+        """Drop the graph and the call's arguments."""
         self.graph.release()
         self.handed_on.nodes.clear()
         self._output_gradients.clear()
@@ -176,9 +176,9 @@ class WitnessedCall:
         del self._record
 
     def drifts(self) -> bool:
-        """Tell whether it gave something else in its recompute, too: seen there, or as it does whenever it runs alone.
+        """Tell whether the recompute gave something else too: as seen there, or as another run alone does.
 
-        To be called where it was not `repeated`: what it depends on may have been put away since the backward.
+        Call this where it was not `repeated`: what it depends on may be gone since the backward.
         """
         if self._recomputed is not None:
             return not self._recomputed
@@ -190,10 +190,10 @@ class WitnessedCall:
 
     @contextmanager
     def _on_its_state(self) -> Iterator[None]:
-        """Inside, the block is in the state of its forward and not checkpointed; afterwards it is as it is now.
+        """Put the block in the state of its forward without checkpointing inside the `with`, and restore it on exit.
 
-        Also what runs in the backward is to be inside: functions of the block may run parts of it again there. Raises
-        GuardError where such a function adds to the gradients of parameters, which are taken away meanwhile.
+        Run the backward inside too: functions of the block may run parts of it again. Raises GuardError where such a
+        function adds to the gradients of parameters, which are set aside meanwhile.
         """
         gradients = [(parameter, parameter.grad) for parameter in self._block.parameters()]
         with (
@@ -226,7 +226,7 @@ class WitnessedCall:
             return (args, kwargs), results
 
     def _are_equal(self, results: Sequence[Tensor]) -> bool:
-        """Tell whether these are what it returned in the forward, where gradients reach what nobody has written."""
+        """Tell whether these results equal the forward's, where gradients reach them and they were not overwritten."""
         return len(results) == len(self._outputs) and all(
             version(output) != before or _repeats(output, result.detach(), self._output_gradients.get(place))
             for place, ((output, before), result) in enumerate(zip(self._outputs, results, strict=True))
@@ -236,9 +236,9 @@ class WitnessedCall:
         self.checkpointed = True
 
     def exchanged(self) -> list[str]:
-        """Return the names of the block's parameters, buffers and arguments with other values than in the forward.
+        """Name the block's parameters, buffers and arguments whose values differ from the forward's.
 
-        However that was done: also a write to `data` is seen, but of arguments. Waits for the device.
+        This also sees writes through `.data`, though not to arguments. It waits for the device.
         """
         now = _weights_of(self._block)
         both = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
@@ -248,9 +248,9 @@ class WitnessedCall:
         return [name for name, before, after in both if int(before.bits) != int(after.bits)] + given
 
     def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
-        """Run the block without checkpointing, with what has reached it, and return the bytes that it kept.
+        """Run the block and its backward without checkpointing, and return the bytes that it kept.
 
-        Adds the gradients of `parameters` to `sums`.
+        This adds the gradients of `parameters` to `sums`.
         """
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
@@ -288,7 +288,7 @@ class WitnessedCall:
 
 
 def runs_reentrant(block: nn.Module) -> bool:
-    """Tell whether a block that is entered is checkpointed in reentrant mode: by its layer, or by who calls it."""
+    """Tell whether an entered block is checkpointed in reentrant mode, by its layer or by its caller."""
     if FUNCTION in vars(block) and torch.is_grad_enabled() and any(getattr(block, flag) for flag in flags_of(block)):
         return _library_options(block).get("use_reentrant") is True
     frame: FrameType | None = sys._getframe()
@@ -298,41 +298,41 @@ def runs_reentrant(block: nn.Module) -> bool:
 
 
 def seen_by_reentrant(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """Return the tensors that a reentrant checkpoint of a block sees: all of them if `wrap_blocks` has wrapped it."""
+    """Yield the tensors that a reentrant checkpoint of a block sees: all of them under `wrap_blocks`."""
     wrapped = isinstance(vars(block).get("forward"), BlockForward)
     return tensors((args, kwargs) if wrapped else [value for value in args if isinstance(value, Tensor)])
 
 
 def autocast_now() -> tuple[str, torch.dtype | None]:
-    """Return the kind of device for which autocast is on, if for any, and the dtype to which operators are cast."""
+    """Return the device type for which autocast is on, if any, and the dtype to which it casts."""
     kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
     return kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def _saves_through_hooks() -> bool:
-    """Tell whether what autograd keeps goes through hooks of the script; those of torch's checkpoint are none."""
+    """Tell whether what autograd keeps goes through the script's hooks, not those of torch's checkpoint."""
     hooks = saved_tensors_hooks_now(True)
     return hooks is not None and library_of(hooks[0]) not in ("torch", "ckpt_surgery")
 
 
 def _library_options(block: nn.Module) -> Mapping[str, Any]:
-    """Return what the library's switch has given to the function that checkpoints a layer, as far as that is known."""
+    """Return the options that the library's switch gave to a layer's checkpointing function, if known."""
     function = vars(block).get(FUNCTION)  # entries are counted through a function around the library's
     options = options_of(function) or options_of(getattr(function, "__wrapped__", function)) if function else None
     return options[0] if options else {}
 
 
 def _weights_of(block: nn.Module) -> dict[str, Fingerprint]:
-    """Return the sums over each parameter and buffer that no library moves in and out."""
+    """Fingerprint each parameter and buffer that no library moves in and out."""
     named = (*block.named_parameters(), *block.named_buffers())
     made = {name: fingerprint(tensor) for name, tensor in named if is_plain(tensor) and not is_managed(tensor)}
     return {name: sums for name, sums in made.items() if sums is not None}
 
 
 def _repeats(output: Tensor, result: Tensor, gradient: Tensor | None = None) -> bool:
-    """Tell whether a block run alone returned what it did in its forward, where a `gradient` is not zero.
+    """Tell whether a block run alone returned the same as in its forward, where a `gradient` is not zero.
 
-    Inf and nan tell nothing.
+    Inf and nan are not compared.
     """
     if output.shape != result.shape or output.dtype != result.dtype:
         return False
@@ -349,12 +349,12 @@ def _has_graph(value: Any) -> bool:
 
 
 def _are_plain(values: Iterable[Any], hidden: Callable[[Tensor], bool]) -> bool:
-    """Tell whether each value is a tensor, or leads to none that would be `hidden`."""
+    """Tell whether each value is a tensor, or leads to no tensor that is `hidden`."""
     return not any(_leads_to(value, hidden) for value in values if not isinstance(value, Tensor))
 
 
 def _leads_to(value: Any, hidden: Callable[[Tensor], bool]) -> bool:
-    """Tell whether a value leads to a tensor that is `hidden`, or to what can be written into, or is not known."""
+    """Tell whether a value leads to a `hidden` tensor, or to something mutable or unknown."""
     if isinstance(value, Tensor):
         return hidden(value)
     return any(_leads_to(item, hidden) for item in value) if type(value) is tuple else type(value) not in PLAIN
@@ -362,7 +362,7 @@ def _leads_to(value: Any, hidden: Callable[[Tensor], bool]) -> bool:
 
 @contextmanager
 def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
-    """Note the bytes of each storage that graphs made inside keep, apart from those of tensors that are `present`."""
+    """Note the bytes of each storage that graphs made inside keep, without those of tensors already `present`."""
     known = {tensor.untyped_storage()._cdata for tensor in present}
     kept: dict[int, int] = {}
 
@@ -378,7 +378,7 @@ def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
 
 @contextmanager
 def _without_checkpointing(block: nn.Module) -> Iterator[None]:
-    """Inside, nothing in a block is checkpointed or tiled, by whatever library."""
+    """Switch off all checkpointing and tiling in a block inside the `with`, of whatever library."""
     with ExitStack() as stack:
         stack.enter_context(untiled())
         for module in block.modules():

@@ -1,4 +1,4 @@
-"""Measure what checkpointing does to a training step, and judge it: `probe` runs, `compare` decides.
+"""Measure what checkpointing does to a training step, and judge it: `step` runs, `compare` decides.
 
 Importing this package does not import torch; importing its modules does.
 """

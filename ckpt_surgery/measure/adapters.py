@@ -1,4 +1,4 @@
-"""A low-rank adapter around a linear layer, as those that fine-tuning puts into frozen models."""
+"""A low-rank adapter around a linear layer, like those that fine-tuning puts into frozen models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Adapted(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the frozen layer, for those who look at it."""
+        """The weight of the frozen layer, for code that reads a linear layer's weight."""
         weight: Tensor = self.base.weight  # type: ignore[assignment]
         return weight
 
@@ -43,7 +43,7 @@ class Adapted(nn.Module):
 
 
 def can_adapt(module: nn.Module) -> bool:
-    """Whether a module is a linear layer that `Adapted` takes."""
+    """Tell whether `Adapted` can wrap a module: an `nn.Linear`, or a `Conv1D`."""
     return type(module) is nn.Linear or type(module).__name__ == "Conv1D"
 
 

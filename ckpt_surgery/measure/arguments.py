@@ -1,4 +1,4 @@
-"""What `verify` takes, checked: whatever allows no verdict is refused here, in one sentence that says what to do."""
+"""Check the arguments of `verify`: refuse what allows no verdict, in one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POSITIONAL = "*"
 
 
 class VerifyOptions(TypedDict, total=False):
-    """The options of `verify`, for those who hand them on."""
+    """The options of `verify`, for functions that pass them on."""
 
     loss: Callable[[Any], Tensor] | None
     modes: Mode | Sequence[Mode]
@@ -34,7 +34,7 @@ class VerifyOptions(TypedDict, total=False):
 
 
 def checked_model(model: Any) -> nn.Module:
-    """The model, if it can be verified. Raises VerifyError."""
+    """Return the model if it can be verified. Raises VerifyError."""
     if not isinstance(model, nn.Module):
         raise VerifyError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     name = type(model).__name__
@@ -55,7 +55,7 @@ def checked_model(model: Any) -> nn.Module:
 
 
 def checked_inputs(inputs: Any) -> dict[str, Any]:
-    """The inputs by name, in a dictionary of their own; `call_arguments` takes them apart. Raises VerifyError."""
+    """Return the inputs by name, in a new dictionary for `call_arguments` to split. Raises VerifyError."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     if isinstance(inputs, Tensor):
@@ -69,29 +69,29 @@ def checked_inputs(inputs: Any) -> dict[str, Any]:
 
 
 def positional_key(place: int) -> str:
-    """The name among inputs of what goes to the model by position."""
+    """Return the key among the inputs for a positional argument."""
     return f"{_POSITIONAL}{place}"
 
 
 def call_arguments(inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword arguments that inputs by name stand for."""
+    """Split inputs by name into positional and keyword arguments."""
     positional = tuple(value for name, value in inputs.items() if name.startswith(_POSITIONAL))
     return positional, {name: value for name, value in inputs.items() if not name.startswith(_POSITIONAL)}
 
 
 def checked_levels(levels: Levels) -> tuple[Level, ...]:
-    """The levels to judge, in their own order. Raises VerifyError."""
+    """Return the levels to judge, in the order of `LEVELS`. Raises VerifyError."""
     wanted = LEVELS if levels == "all" else _chosen(levels, LEVELS, "level")
     return tuple(level for level in LEVELS if level in wanted)
 
 
 def checked_modes(modes: Mode | Iterable[Mode]) -> tuple[Mode, ...]:
-    """The modes to examine, in the order given. Raises VerifyError."""
+    """Return the modes to examine, in the order given. Raises VerifyError."""
     return _chosen(modes, MODES, "mode")
 
 
 def checked_tolerance(tolerance: Any) -> float | None:
-    """The largest relative error, or None for that of the dtype. Raises VerifyError."""
+    """Return the largest relative error to accept, or None where none was given. Raises VerifyError."""
     if tolerance is None:
         return None
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:

@@ -52,7 +52,7 @@ class Entries:
 
 
 class EndlessBackward(CkptSurgeryError):
-    """A backward runs a block so often that nobody will see its end."""
+    """A backward that runs a block so often that it will not end."""
 
 
 @dataclass(slots=True)
@@ -143,16 +143,16 @@ class EntryCounter:
         self._phase = BACKWARD
 
     def set_aside(self, aside: bool) -> None:
-        """While it is set, entries are of a forward that is no part of the step, and count for nothing."""
+        """Ignore entries while `aside` is true: they belong to a forward that is no part of the step."""
         self._phase = ASIDE if aside else FORWARD
 
     def entries(self) -> dict[str, Entries]:
-        """The entries of each block, by its name in `blocks`."""
+        """Return the entries of each block, by its name in `blocks`."""
         return {name: _entries(tally) for name, tally in self._tallies.items()}
 
     @property
     def modes(self) -> frozenset[Mode]:
-        """The modes that recomputes may have been of, by the nodes of the graph that they began in.
+        """The modes in which recomputes may have run, judged by the graph nodes in which they began.
 
         A reentrant one begins in a function of autograd, that of torch or another; any other one wherever the graph
         first needs what was not kept, which may be such a function too.
@@ -165,15 +165,15 @@ class EntryCounter:
         return frozenset(found)
 
     def recomputed_inside(self, name: str) -> bool:
-        """Whether something in this block was entered in the backward."""
+        """Tell whether any submodule of this block was entered in the backward."""
         return any(counts[BACKWARD] for counts in self._tallies[name].submodules.values())
 
     def rng_mismatches(self) -> tuple[str, ...]:
-        """The blocks whose recompute began with torch's generators in a state that no forward of theirs began with."""
+        """Name the blocks whose recompute began in a state of torch's generators that no forward began in."""
         return tuple(name for name, tally in self._tallies.items() if _rng_differs(tally))
 
     def other_states(self) -> dict[str, str]:
-        """Name what was another in recomputes than in forwards, by block or submodule: the first of each."""
+        """Name the first thing that recomputes of each block or submodule found different from its forwards."""
         states = (
             (f"{name}.{path}".rstrip("."), s) for name, t in self._tallies.items() for path, s in t.states.items()
         )
@@ -230,7 +230,7 @@ class EntryCounter:
 
 
 class _CountedCheckpoint:
-    """The checkpointing function of a block, which tells that the block is entered. Copies have that function."""
+    """The checkpointing function of a block, which reports each entry. Copies hold the original function."""
 
     def __init__(self, checkpoint: Callable[..., Any], block: nn.Module, entered: Callable[[], None]) -> None:
         self.reentrant = getattr(checkpoint, "reentrant", False)  # blocks of a surgery ask for it
@@ -252,7 +252,7 @@ class _CountedCheckpoint:
 
 
 class _Counted:
-    """What runs a block, bound to it as it was: checkpointing functions look at its `__self__`, or of `func` in it."""
+    """The function that runs a block, counted. Checkpointing functions read its `__self__`, also through a partial."""
 
     def __init__(self, function: Callable[..., Any], block: nn.Module, entered: Callable[[], None]) -> None:
         self.__wrapped__ = function
@@ -278,7 +278,7 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
 def _exclusive_submodules(
     block: nn.Module, paths: Mapping[nn.Module, list[str]], layers: set[nn.Module]
 ) -> list[tuple[str, nn.Module]]:
-    """The submodules that run only as part of `block`: neither shared nor inside another checkpointed layer."""
+    """List the submodules that run only in `block`: neither shared nor in another checkpointed layer."""
     prefixes = tuple(f"{path}." if path else "" for path in paths[block])
     foreign = {submodule for layer in layers - _ancestors(block, paths) for submodule in layer.modules()}
     return [
@@ -296,7 +296,7 @@ def _ancestors(block: nn.Module, paths: Mapping[nn.Module, list[str]]) -> set[nn
 
 
 def _runs(function: Callable[..., Any], block: nn.Module) -> bool:
-    """Whether `function` is the block, a bound method of it, or a partial of either or of an unbound `forward`."""
+    """Tell whether `function` is the block, a method bound to it, or a partial of these or of an unbound `forward`."""
     if isinstance(function, partial):
         return (bool(function.args) and function.args[0] is block) or _runs(function.func, block)
     return function is block or getattr(function, "__self__", None) is block
@@ -322,7 +322,7 @@ def _entries(tally: _Tally) -> Entries:
 
 
 def _rng_differs(tally: _Tally) -> bool:
-    """Whether every probe that saw a recompute saw a generator state that it never saw in the forward.
+    """Tell whether every probe that saw a recompute saw a generator state that it never saw in the forward.
 
     A single probe proves nothing: one outside the checkpoint, such as a block's hook, runs before states are restored.
     """

@@ -1,6 +1,6 @@
-"""What a module runs under that no argument says: autocast, its hooks, and its plain attributes.
+"""The state in which a module is called that no argument carries: autocast, its hooks, its plain attributes.
 
-A recompute under anything else than its forward makes something else, or ends. Nothing is judged here.
+A recompute in any other state gives another result, or fails. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class CallStates:
         self._seen: dict[str, tuple[Counter[Hashable], Counter[Hashable]]] = {}
 
     def note(self, module: nn.Module, *, again: bool) -> None:
-        """Note the state that a call of a module begins in; `again` tells that it is a recompute."""
+        """Note the state in which a call of the module begins; `again` marks a recompute."""
         for name, value in _state(module):
             self._seen.setdefault(name, (Counter(), Counter()))[again][value] += 1
 
     def differing(self) -> Iterator[str]:
-        """Name what was not the same in as many recomputes as forwards."""
+        """Name the states in which recomputes do not match forwards."""
         for name, (first, again) in self._seen.items():
             unknown = any(value not in first for value in again)
             if unknown or (first.total() == again.total() and first != again):

@@ -1,4 +1,4 @@
-"""A model cast to another precision for the time of a step, and its inputs."""
+"""Cast a model and its inputs to another precision for one step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_
 
 @contextmanager
 def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None]:
-    """Inside, the model computes in this precision; None changes nothing. What is cast is put back on exit.
+    """Run the model in this precision inside the `with`, and restore it on exit; None changes nothing.
 
     Others stand in for its parameters and buffers. In float16 on a CPU, convolutions are computed in float32 and
     rounded: torch's own take up to a hundred times as long.
@@ -39,7 +39,7 @@ def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None
 
 
 def cast_to(value: Any, precision: Precision | None) -> Any:
-    """A tensor of floats in the dtype of a precision; anything else as it is."""
+    """Cast a tensor of a wide float dtype to a precision; return anything else as it is."""
     dtype = None if precision is None else DTYPES.get(precision)
     if dtype is None or not isinstance(value, Tensor) or value.dtype not in WIDE:
         return value
@@ -48,7 +48,7 @@ def cast_to(value: Any, precision: Precision | None) -> Any:
 
 @contextmanager
 def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Parameters are replaced, not written: a cast in place would cut off what others have hooked on them."""
+    """Replace parameters instead of writing them: a cast in place would drop the hooks that others have on them."""
     stand_ins: dict[int, nn.Parameter] = {}
     replaced: list[tuple[dict[str, Any], str, Tensor]] = []
     for module in model.modules():

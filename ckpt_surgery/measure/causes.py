@@ -1,6 +1,6 @@
-"""Why a fault is there, where that is known: from how blocks were called in the run without checkpointing.
+"""Explain faults where the cause is known, from how blocks were called in the run without checkpointing.
 
-Adds explanations to faults; it neither finds nor drops any. What is not known stays unsaid.
+This adds explanations to faults; it neither finds nor drops any. An unknown cause is left out.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Case:
         return self.mode == "reentrant" or self.run.reentrant
 
     def calls(self, matches: Callable[[CallFacts], object]) -> Iterator[tuple[str, CallFacts]]:
-        """Blocks with a call that `matches`: class name and facts."""
+        """Yield the class name and facts of each block with a call that `matches`."""
         for name, facts in self.reference.calls.items():
             if matches(facts):
                 yield type(self.blocks[name].module).__name__, facts
 
 
 def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
-    """The same faults, in the same order, with their causes where they are known."""
+    """Add the known causes to faults, and return them in the same order."""
     explained = [
         replace(fault, explanation=_EXPLAIN[fault.kind](fault, case)) if fault.kind in _EXPLAIN else fault
         for fault in faults
@@ -68,7 +68,7 @@ def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
 
 
 def _inherited(fault: Fault, faults: Sequence[Fault]) -> Fault:
-    """What one fault explains of another: no recompute saves no memory, other dropout gives other values."""
+    """Explain one fault by another: no recompute saves no memory, and other dropout gives other values."""
     missed = next((f for f in faults if f.kind is FaultKind.NOT_RECOMPUTED), None)
     if fault.level == "cost" and fault.explanation is None and missed:
         return replace(fault, explanation=missed.explanation)
@@ -103,7 +103,7 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
 
 
 def _outdated_switch(model: nn.Module) -> str:
-    """The class whose method transformers would call instead of its own; empty where there is none."""
+    """Return the class whose method transformers would call instead of its own; empty where there is none."""
     switch = getattr(type(model), INNER_SWITCH, None)
     if switch is None or "value" not in inspect.signature(switch).parameters:
         return ""
@@ -148,7 +148,7 @@ def _counted_again(case: Case) -> FaultCause | None:
 
 
 def _other_argument(case: Case) -> FaultCause | None:
-    """Another tensor, or none, where the plain call gives one. Past state is left out on purpose."""
+    """Find a tensor that differs from the plain call's, or is missing. Past state is left out on purpose."""
     for name, ours in case.reference.given.items():
         theirs = case.run.given.get(name, ours)
         argument = next((n for n in ours if n not in PAST_STATE and ours[n] != theirs.get(n)), None)
@@ -258,7 +258,7 @@ def _random_state(_fault: Fault, _case: Case) -> FaultCause | None:
 
 
 def _not_switched_on(_fault: Fault, case: Case) -> FaultCause | None:
-    """Transformers refuses to switch on what no module has a flag for."""
+    """Explain a refused switch: transformers refuses a model in which no module has a flag for it."""
     if not hasattr(case.model, CLAIM) or any(hasattr(module, FLAG) for module in case.model.modules()):
         return None
     plain = next((block for block in case.blocks.values() if block.kind == "plain"), None)

@@ -1,6 +1,6 @@
-"""Two run records of the same step, next to each other: does checkpointing change nothing but the work?
+"""Compare two run records of the same step: does checkpointing change nothing but the work?
 
-Reads records only; it runs nothing. Why a fault is there is said in `causes`.
+This reads records only; it runs nothing. Causes are in `causes`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def compare(
     floors: Mapping[str, Floor] | None = None,
     tolerance: float | None = None,
 ) -> Verdict:
-    """Judge a checkpointed run by one of the same model, inputs and seed that ran without checkpointing.
+    """Compare a checkpointed run with a run of the same model, inputs and seed without checkpointing.
 
     Checks that both runs ended, that every block was entered in the backward exactly as often as the backward
     came through it, that the same gradients exist, that they and the losses have equal values, that buffers,
@@ -114,17 +114,17 @@ def compare(
 
 
 def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
-    """The gradients of the parameters, and those of the inputs under `input <name>`."""
+    """Return the gradients of the parameters, and those of the inputs under `input <name>`."""
     return {**run.gradients, **{input_name(name): gradient for name, gradient in run.input_gradients.items()}}
 
 
 def input_name(name: str) -> str:
-    """How faults name an input of the model, apart from its parameters."""
+    """Return the name of a model input in faults, distinct from every parameter."""
     return f"input {name}"
 
 
 def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]:
-    """By gradient name, and for the loss under `LOSS`, the absolute difference that rounding alone can make.
+    """Return the absolute difference that rounding alone can make, by gradient name, with the loss under `LOSS`.
 
     `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed in an
     entry and `NORM_MARGIN` times the norm of what did, with a few units in the last place of the gradient itself.
@@ -151,13 +151,13 @@ def _floor(gradient: Tensor | None, repeated: list[Tensor | None]) -> Floor:
 
 
 def _roundings(gradient: Tensor | None) -> float:
-    """What a few roundings are of the largest entry of a gradient; more of those of a precise dtype are no fault."""
+    """Return a few roundings relative to the largest entry; a precise dtype may have more of them without a fault."""
     eps = _eps(gradient)
     return eps * (4 if eps > 1e-4 else 128)
 
 
 def root_of_eps(run: RunRecord) -> float:
-    """The root of the dtype's eps: a relative error that sums in any order stay below, and few faults do."""
+    """Return the root of the dtype's eps: sums in any order differ by less, and few faults do."""
     return float(max(map(_eps, run.gradients.values()), default=0.0) ** 0.5)
 
 
@@ -181,7 +181,7 @@ def _norm(gradient: Tensor | None) -> float:
 
 
 def _moved(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
-    """What has to be added to one gradient for the other; one that is missing counts as zero."""
+    """Subtract one gradient from another; a missing one counts as zero."""
     if ours is None or theirs is None:
         return theirs if ours is None else ours
     return ours - theirs
@@ -192,7 +192,7 @@ def _difference(ours: Tensor | None, theirs: Tensor | None) -> float:
 
 
 def _has(here: Tensor | None, there: Tensor | None, floor: Floor) -> bool:
-    """Whether `here` is a gradient and `there` is none: missing, or noise beside something above the noise."""
+    """Tell whether only `here` is a gradient: `there` is missing, or is noise while `here` is above the noise."""
     if there is None:
         return _largest(here) != 0
     above, below = not _largest(here) <= floor.entry, _largest(there) <= floor.entry
@@ -209,19 +209,19 @@ def _error(ours: Tensor | None, theirs: Tensor | None, floor: Floor) -> float:
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:
-    """How far two gradients are apart, of the larger one's largest entry; 0.0 where rounding can be the reason."""
+    """Return the difference of two gradients relative to the largest entry; 0.0 where rounding can explain it."""
     return _error(ours, theirs, Floor(_roundings(ours) * _largest(ours), _roundings(ours) * _norm(ours)))
 
 
 def only_packs(run: RunRecord) -> bool:
-    """Tell whether hooks of the model's own pack what a forward saves, and its blocks are not recomputed."""
+    """Tell whether the model's own hooks pack what a forward saves, while its blocks are not recomputed."""
     return run.packs and not any(entries.backward or entries.parts for entries in run.entries.values())
 
 
 def blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
-    """The blocks of which parts are checkpointed, or that make again what they need in a function of their own.
+    """Find the blocks that checkpoint only parts of themselves, or recompute in a custom autograd function.
 
-    The latter keep less than without, and all gradients are there: `sound`.
+    The latter keep less than without checkpointing, and only count where no gradient is lost: `sound`.
     """
     less = {
         name
@@ -236,7 +236,7 @@ def blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: boo
 
 
 def _left_out(reference: RunRecord, checkpointed: RunRecord, block: str) -> Iterator[str]:
-    """The parts of a block that are not recomputed as others of it are, and keep much beside what that saves."""
+    """Yield the parts of a block that are not recomputed as others are, and keep much compared with what is saved."""
     again = [f"{block}.{part}." for part in checkpointed.entries[block].parts]
     inside = {f"{part}.": size for part, size in reference.memory.parts.items() if part.startswith(f"{block}.")}
     saved = reference.memory.held.get(block, 0) - checkpointed.memory.held.get(block, 0)
@@ -248,7 +248,7 @@ def _left_out(reference: RunRecord, checkpointed: RunRecord, block: str) -> Iter
 
 
 def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: frozenset[str]) -> list[Fault]:
-    """One fault for all blocks with the same counts, and one for the parts that are left out of the others."""
+    """Return one fault for all blocks with the same counts, and one for parts left out of the recompute."""
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
     parts: list[str] = []
     saved = checkpointed.memory.kept < reference.memory.kept
@@ -272,7 +272,7 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: f
 def _entry_fault(
     before: Entries, entries: Entries, wanted: int, *, lost: bool
 ) -> tuple[FaultKind, dict[str, int]] | None:
-    """What is wrong with the entries of one block, of which the reference has `before`; None where nothing is.
+    """Return the fault in the entries of one block, compared with `before` in the reference; None if there is none.
 
     `lost` says that parameters of it get gradients, and that nothing is saved or recomputed in the whole model.
     """
@@ -324,7 +324,7 @@ def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: in
 
 
 def weight(error: float) -> float:
-    """What to order relative errors by: not a number is worse than any."""
+    """Return a key to order relative errors by: NaN is worse than any number."""
     return float("inf") if math.isnan(error) else error
 
 
@@ -347,7 +347,7 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
 
 
 def _written_late(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
-    """The buffers that have their values after the backward, and others before it."""
+    """Yield the buffers that are equal after the backward and differ before it."""
     for name, before in reference.buffers_before.items():
         after = checkpointed.buffers_before.get(name)
         if after is not None and name not in reference.unread and differ(before, after):
@@ -355,7 +355,7 @@ def _written_late(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str
 
 
 def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
-    """The caches, other inputs and attributes into which the backward wrote and that of the reference did not."""
+    """Return a fault for each cache, and one for other inputs and attributes, that only this backward wrote to."""
     grown = [
         Fault(
             FaultKind.CACHE_WRITTEN,

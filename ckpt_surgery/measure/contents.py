@@ -1,4 +1,4 @@
-"""What an argument or an attribute holds, by fingerprints, so that a write into it is seen without a copy of it."""
+"""Fingerprints of what an argument or attribute holds: they show that it was written to, without a copy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Contents = list[tuple[Fingerprint | None, float]]
 
 
 def contents_of(value: Any) -> Contents:
-    """Return what is known of each tensor in a value, each once. No meter sees what that takes."""
+    """Fingerprint each tensor in a value once. No meter counts the memory that takes."""
     return [_figures(tensor) for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values()]
 
 
 def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -> bool:
-    """Tell whether something other than rounding is between the contents at two times; None are those of nothing.
+    """Tell whether two contents differ by more than rounding; None stands for the contents of nothing.
 
     `loosely` allows as much as the root of the dtype's eps, as between results of a whole model.
     """
@@ -37,7 +37,7 @@ def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -
 
 
 def outputs_of(output: Any, name: str = "") -> Iterator[tuple[str, Contents]]:
-    """Name the float tensors in an output of a model with their contents, but for past state.
+    """Name the float tensors in a model's output with their contents, past state left out.
 
     A name tells the place of each and the length of the tuples that it is in.
     """
@@ -54,7 +54,7 @@ def outputs_of(output: Any, name: str = "") -> Iterator[tuple[str, Contents]]:
 
 
 def other_outputs(before: Mapping[str, Contents], after: Mapping[str, Contents]) -> Iterator[str]:
-    """Name the outputs that have other values, or that are something with tensors inside instead."""
+    """Name the outputs that differ in value, or that have become a container of tensors."""
     for name, ours in before.items():
         theirs = after.get(name)
         if theirs is None:

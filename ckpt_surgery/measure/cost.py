@@ -1,6 +1,6 @@
-"""What a step with checkpointing costs next to one without: memory from forward to backward, and work.
+"""The memory and work of a step with checkpointing, compared with one without.
 
-Reads records only; it runs nothing.
+This reads records only; it runs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ gradients that nobody asked for: of inputs that need none."""
 
 
 def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
-    """What the checkpointed run cost, what the reference did, and what is possible."""
+    """Return the costs of the checkpointed run and of the reference, and the best that is possible."""
     return Cost(
         kept_bytes=checkpointed.memory.kept,
         reference_kept_bytes=reference.memory.kept,
@@ -38,12 +38,12 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
 
 
 def wanted_recomputes(reference: RunRecord, block: str, unknown: int = 1) -> int:
-    """How often a block is to be recomputed; `unknown` where the run without checkpointing did not call it."""
+    """Return how often a block should be recomputed; `unknown` where the reference did not call it."""
     return reference.calls[block].backward_calls if block in reference.calls else unknown
 
 
 def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
-    """List what a step with checkpointing keeps, or does, beyond what it should."""
+    """List the faults in what a step with checkpointing keeps or computes beyond its due."""
     faults = []
     holding = tuple(_holding(reference, checkpointed))
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
@@ -69,7 +69,7 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
 
 
 def _most_growth(reference: RunRecord) -> float:
-    """What may be alive as a recompute begins, beyond what was as the first one did.
+    """Return the most bytes that may be alive as a recompute begins, beyond those alive at the first one.
 
     A gradient as large as what goes into a block, and a part of what all blocks but the largest make. Those that are
     called more than once have their gradients made before they are added up.
@@ -82,7 +82,7 @@ def _most_growth(reference: RunRecord) -> float:
 
 
 def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
-    """The blocks that keep what they recompute."""
+    """Yield the blocks that keep what they recompute."""
     for name, could in reference.memory.held.items():
         if name in checkpointed.entries and not checkpointed.entries[name].backward:
             continue  # that it is not recomputed is a fault of its own

@@ -1,4 +1,4 @@
-"""Random number generators of all kinds at once: seed them, keep their states, and find their devices."""
+"""Seed random number generators of all kinds, save their states, and find their devices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
 
 
 def own_generators(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Iterate over the generators that are attributes of modules, and over those attributes' full names."""
+    """Yield the generators that are attributes of modules, with the attributes' full names."""
     numpy = sys.modules.get("numpy")
     kinds = (torch.Generator, random.Random, *([numpy.random.Generator] if numpy else []))
     for path, module in model.named_modules():
@@ -58,7 +58,7 @@ def state_of(generator: Any) -> Any:
 
 
 def set_state(generator: Any, state: Any) -> None:
-    """Let a generator of any kind go on from a state."""
+    """Set the state of a generator of any kind."""
     if isinstance(generator, torch.Generator):
         generator.set_state(torch.tensor(state, dtype=torch.uint8))
     elif isinstance(generator, random.Random):

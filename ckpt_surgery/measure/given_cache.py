@@ -1,7 +1,7 @@
-"""The empty cache that `verify` gives a model, to see what checkpointing makes of one.
+"""The empty cache that `verify` passes to a model, to see what checkpointing does with it.
 
-The argument for it is found by its role, and the run without checkpointing shows that the cache is filled: one that
-stays empty there tells nothing.
+Its argument is found by role, and the run without checkpointing has to fill it: one that stays empty there shows
+nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GivenCache:
 
 
 def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
-    """Fill a cache without checkpointing; None where a caller can give the model none, or gave one that it fills.
+    """Fill a cache without checkpointing; None where callers can pass none, or have passed one that the model fills.
 
     A skip says why none is filled although the model may take one. `reference` is a run without checkpointing.
     """
@@ -74,7 +74,7 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
 
 
 def _makes_none(setup: Setup) -> bool:
-    """Tell whether the configuration has the model train without a cache."""
+    """Tell whether the model's configuration switches the cache off."""
     return getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
 
 
@@ -83,14 +83,14 @@ def _new_inputs(keys: tuple[str, ...], make: Callable[[], Any], switch: Mapping[
 
 
 def _key(setup: Setup, argument: str) -> str:
-    """The key among the inputs of an argument: its place where it is given by position."""
+    """Return an argument's key among the inputs: its position where it was passed by position."""
     parameters = list(inspect.signature(setup.model.forward).parameters)
     place = positional_key(parameters.index(argument)) if argument in parameters else argument
     return place if place in setup.inputs else argument
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """The parameters of the forward; where it hands keywords on and names no cache, those of the model inside too."""
+    """Return the forward's parameters; where it passes keywords on and names no cache, add the inner model's."""
     own = inspect.signature(model.forward).parameters
     if _arguments_for_caches(own) or all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return own
@@ -99,7 +99,7 @@ def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """The arguments that take a `Cache`, the likeliest first: by their names, or by their annotations."""
+    """List the arguments that take a `Cache`, by name first and then by annotation."""
     named = [name for name in CACHE_ARGUMENT if name in parameters]
     return named + [n for n, p in parameters.items() if _CACHE.search(_annotation(p)) and n not in named]
 
@@ -116,7 +116,7 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def _makers(model: nn.Module) -> list[Callable[[], Any]]:
-    """Makers of empty caches that a model may take, the likeliest first; none where transformers makes none for it."""
+    """List functions that make empty caches for a model, the likeliest first; none where transformers makes none."""
     config = getattr(model, "config", None)
 
     def plain() -> Any:

@@ -1,4 +1,4 @@
-"""One mode of checkpointing, judged level by level next to the run without."""
+"""Judge one mode of checkpointing level by level against the run without."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _KEEPS_ON_PURPOSE = (
 
 
 def judge(setup: Setup, reference: Reference, mode: Mode) -> ModeReport:
-    """Run with checkpointing in this mode, and say at which levels it differs from the reference, and why."""
+    """Run with checkpointing in this mode, and report the levels at which it differs from the reference, and why."""
     return _Judge(setup, reference, mode).report()
 
 
 class _Judge:
-    """One mode on its way to a report."""
+    """One mode while it is judged."""
 
     def __init__(self, setup: Setup, reference: Reference, mode: Mode) -> None:
         self._setup = setup
@@ -122,7 +122,7 @@ class _Judge:
         )
 
     def _unjudged(self, run: RunRecord, verdict: Verdict) -> list[Skip]:
-        """The levels that cannot be judged although the step ended."""
+        """List the levels that cannot be judged although the step ended."""
         if run.error is not None:
             return []
         without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
@@ -148,7 +148,7 @@ class _Judge:
         return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
-        """The levels loop and precision. Where one step is wrong already, there is nothing to learn from them."""
+        """Judge the levels loop and precision. Where a single step is wrong already, they would show nothing new."""
         wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
@@ -161,7 +161,7 @@ class _Judge:
         return verdicts
 
     def _own_checkpoint(self, own: str) -> ModeReport:
-        """Report a mode whose reference checkpoints by itself: nothing is judged by that but what it loses."""
+        """Report a mode whose reference checkpoints by itself: only the gradients it loses can be judged."""
         gradients = self._reference.record.gradients
         lost = tuple(name for name, gradient in gradients.items() if gradient is None)
         if not lost or "set" not in self._setup.levels:
@@ -170,19 +170,19 @@ class _Judge:
         return self._broken_off(Fault(FaultKind.LOST_IN_REFERENCE, lost, details), run="skipped")
 
     def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = (), told: Sequence[Fault] = ()) -> ModeReport:
-        """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of the faults `told`."""
+        """Report a mode that is refused, does not run, or shows nothing; `told` are faults for the other ranks."""
         faults = self._ranks(told).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, skips=skips, refused=refused)
 
     def _broken_off(self, fault: Fault, run: Outcome = "failed") -> ModeReport:
-        """A mode of which nothing else is known; the other ranks wait to hear of it."""
+        """Report a mode of which only this fault is known. The other ranks are waiting for it."""
         explained = explain([fault], self._case)
         faults = (*explained, *self._ranks(explained).faults)
         return ModeReport(self._mode, faults, {**self._outcomes(faults, ended=False), "run": run})
 
     def _ranks(self, faults: Sequence[Fault]) -> LevelVerdict:
-        """The verdict on all ranks together; each has to ask for it, whatever its own faults are."""
+        """Judge all ranks together; each rank must call this, whatever its own faults."""
         if "ranks" not in self._setup.levels:
             return LevelVerdict(measured=False)
 
@@ -193,7 +193,7 @@ class _Judge:
         return judge_ranks(self._setup.given, self._mode, record, faults, step, tolerance=tolerance)
 
     def _blamed_on_cache(self, faults: Sequence[Fault], run: RunRecord) -> Sequence[Fault]:
-        """The same faults; wrong gradients that nothing else explains may be those of a run with its cache off."""
+        """Blame the cache for unexplained wrong gradients where a run with the cache off gives the same."""
         wrong = [fault for fault in faults if fault.level in ("set", "values") and fault.explanation is None]
         if not wrong or not self._reference.equals_without_cache(run):
             return faults
@@ -201,7 +201,7 @@ class _Judge:
         return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
 
     def _switched_off(self) -> list[Fault]:
-        """The stacks that are off in the model as it was given, where others are on, and that have much to save."""
+        """Report stacks that the model was given with switched off, while others are on, and that could save much."""
         memory = self._reference.record.memory
         layers = {n: b for n, b in self._setup.blocks.items() if hasattr(b.module, FLAG) and not b.inside}
         on = {layer.stack for layer in layers.values() if getattr(layer.module, FLAG)}
@@ -212,14 +212,14 @@ class _Judge:
         )
 
     def _is_nothing_checkpointed(self, run: RunRecord) -> bool:
-        """Tell whether a step that ends comes through no block in its backward, and keeps no less than without."""
+        """Tell whether a finished step enters no block in its backward, and keeps no less than the reference."""
         alone = self._reference.record
         reaches = any(facts.backward_calls for facts in alone.calls.values())
         reaches = reaches or any(entries.backward or entries.direct for entries in run.entries.values())
         return not (run.error or reaches or run.memory.kept < alone.memory.kept)
 
     def _cache_verdict(self, run: RunRecord) -> LevelVerdict:
-        """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
+        """Judge a cache passed explicitly, where the model takes one and the inputs hold none."""
         if "state" not in self._setup.levels or run.error:
             return LevelVerdict()
         given = self._reference.given_cache
@@ -240,7 +240,7 @@ class _Judge:
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()
     ) -> dict[Level, Outcome]:
-        """What became of each level."""
+        """Return the outcome of each level."""
         failed = {fault.level for fault in faults}
         outcomes: dict[Level, Outcome] = {}
         for level in LEVELS:

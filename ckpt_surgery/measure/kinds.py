@@ -1,4 +1,4 @@
-"""What can be wrong and why, as enums: decisions are made on these. The words for them are in `wording`."""
+"""The kinds of faults and causes, as enums: decisions are made on these. Their words are in `wording`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Precision(StrEnum):
 
 
 class SkipKind(StrEnum):
-    """Name the reasons why a level was not judged although it was asked for and no step failed."""
+    """The reasons why a level was not judged although it was asked for and no step failed."""
 
     ALWAYS_NON_REENTRANT = "always_non_reentrant"
     NO_SUCH_MODE = "no_such_mode"

@@ -1,10 +1,10 @@
-"""Does a training loop compute the same with checkpointing? What loops do beyond one step, each held against itself.
+"""Judge whether a training loop computes the same with checkpointing, beyond a single step.
 
-Steps of an optimizer with an evaluation between, accumulated gradients, two forwards before a backward, a retained
-graph, and adapters on a frozen model. Nothing is judged by the count of anything here, only by gradients, losses and
-memory that grows or is not saved any more.
+The loops are optimizer steps with an evaluation between, accumulated gradients, two forwards before a backward, a
+retained graph, and adapters on a frozen model. Each is compared with the same loop without checkpointing: by
+gradients, losses, and memory that grows or is no longer saved.
 
-Running the model is what takes time: where one loop can go on from another, the two share a training.
+Running the model takes the time: where one loop can continue from another, the two share a training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LoopKinds = tuple[LoopKind, ...]
 
 
 class LoopLevel:
-    """The loops without checkpointing, which all modes are held against. Each is run once.
+    """The loops without checkpointing, run once each and compared with every mode.
 
     `record` is one step without checkpointing, and `noise` measures what rounding changes in it.
     """
@@ -70,7 +70,7 @@ class LoopLevel:
         }
 
     def verdict(self, mode: Mode, step: RunRecord) -> LevelVerdict:
-        """What is wrong in this mode, in each loop that the model trains in without checkpointing.
+        """Judge this mode in each loop in which the model trains without checkpointing.
 
         `step` is one step in this mode.
         """
@@ -79,7 +79,7 @@ class LoopLevel:
         return sorted_out([self._grown(result) or self._lost(result, step) or result for result in results])
 
     def _impossible(self, kind: LoopKind, step: RunRecord) -> Skip | None:
-        """Why a kind of loop would show nothing of this model and these inputs."""
+        """Return why a kind of loop would show nothing about this model and these inputs; None where it would."""
         if kind is LoopKind.TWO_FORWARDS and are_samples_alike(self._setup.inputs):
             return Skip(("loop",), SkipKind.SAME_SAMPLES)
         if kind is LoopKind.RETAINED_GRAPH and any(each.selective for each in step.entries.values()):
@@ -89,7 +89,7 @@ class LoopLevel:
         return None
 
     def _lost(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
-        """The fault of a loop that computes the same, and saves less memory in its last step than in its first."""
+        """Return a fault where the loop computes the same, but its last step saves less memory than its first."""
         if not isinstance(result, Training) or not result.alive:
             return None
         first, last = self._record.memory.kept - step.memory.kept, self._kept_alone - result.kept[-1]
@@ -98,7 +98,7 @@ class LoopLevel:
         return Fault(FaultKind.SAVING_LOST, details={"reference": self._kept_alone, "found": result.kept[-1]})
 
     def _grown(self, result: Training | Fault | Skip) -> Fault | None:
-        """The fault of a loop that computes the same, and leaves something behind in each step."""
+        """Return a fault where the loop computes the same, but leaves more memory behind in each step."""
         if not isinstance(result, Training) or not result.alive:
             return None
         if result.growth - self._growth_alone <= LITTLE * self._record.memory.kept:
@@ -106,7 +106,7 @@ class LoopLevel:
         return Fault(FaultKind.GROWING_BYTES, details={"reference": self._growth_alone, "found": result.growth})
 
     def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int) -> Training:
-        """The steps of one kind of loop, from the training that it shares with another where that comes to it."""
+        """Return the training for one kind of loop: its part of a shared training if that got so far."""
         key = kind, mode, rounding_seed
         for kinds in self._trainings:
             if kind in kinds and key not in self._shared:
@@ -123,7 +123,7 @@ class LoopLevel:
         return training
 
     def _accumulation_and_steps(self, training: Training) -> None:
-        """The same as `_steps`, but the first adds its gradients to those of an earlier backward."""
+        """Run `_steps`, with the first adding its gradients to those of an earlier backward."""
         for name, parameter in training.setup.model.named_parameters():
             gradient = self._record.gradients.get(name)
             if gradient is not None and parameter.requires_grad:
@@ -131,7 +131,7 @@ class LoopLevel:
         self._steps(training)
 
     def _steps(self, training: Training) -> None:
-        """Steps of an optimizer from the same parameters in every training, so that rounding does not add up."""
+        """Run optimizer steps from the same parameters in every training, so that rounding does not add up."""
         model = training.setup.model
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(trained, lr=self._rate)
@@ -147,7 +147,7 @@ class LoopLevel:
 
 
 def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
-    """The part of a training for each kind of loop: its first backward is of the first kind, all others of the second.
+    """Split a training by kind of loop: its first backward is of the first kind, all others of the second.
 
     A kind that the training does not come to is left out.
     """
@@ -159,7 +159,7 @@ def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
 
 
 def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
-    """Write the gradients of a leading step, where there is one, over those of the model."""
+    """Overwrite the model's gradients with those of a leading step, if there is one."""
     for record in leading:
         for name, parameter in model.named_parameters():
             gradient = record.gradients.get(name)
@@ -168,7 +168,7 @@ def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
 
 
 def _two_forwards_and_retained_graph(training: Training) -> None:
-    """Two forwards before a backward, and a second backward through the graph of the later one."""
+    """Run two forwards before a backward, and a second backward through the graph of the later one."""
     first, second = training.forward(), training.forward()
     training.backward(first + second, retain=True)
     training.setup.model.zero_grad()
@@ -199,7 +199,7 @@ def _adapters(training: Training) -> None:
 
 
 def _places_of_adapters(setup: Setup) -> dict[tuple[nn.Module, str], None]:
-    """Find linear layers of each block: what holds one, and its name there."""
+    """Find linear layers of each block, each as its parent module and its name there."""
     blocks = (block for block in setup.blocks.values() if not block.inside)
     return {place: None for block in blocks for place in islice(_linear_layers(block.module), _ADAPTERS)}
 

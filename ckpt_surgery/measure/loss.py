@@ -15,12 +15,11 @@ from ckpt_surgery.runtime.tools.containers import tensors
 
 
 def loss_of(output: Any) -> Tensor:
-    """The output's own `loss`, or a scalar that every float tensor in it bears on differently.
+    """Return the mean of the output's own `loss`, or else a weighted sum of every float tensor in the output.
 
-    The latter weighs element i of each tensor by cos(i), divided by the square root of their number: a sum of
-    squares would hardly move where the last thing a model does is to normalise. Past state is left out, as
-    models return none while they checkpoint. Raises OptionError where the output holds no float tensor that
-    requires gradient.
+    The sum weighs element i of each tensor by cos(i), divided by the square root of their number: a sum of squares
+    would hardly move where a model normalises last. Past state is left out, since models return none while they
+    checkpoint. Raises OptionError where the output holds no float tensor that requires gradient.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad:
@@ -33,7 +32,7 @@ def loss_of(output: Any) -> Tensor:
 
 
 def scalar(value: Any) -> Tensor:
-    """The loss, if it is one. Raises OptionError where it cannot be trained on."""
+    """Return the loss if it can be trained on. Raises OptionError or OptionTypeError."""
     if not isinstance(value, Tensor):
         raise OptionTypeError(f"the loss is of type {type(value).__name__}: it has to be a tensor with one element")
     if value.numel() != 1:

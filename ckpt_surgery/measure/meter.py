@@ -26,7 +26,7 @@ _aten = torch.ops.aten
 
 @dataclass(slots=True)
 class FlopCount:
-    """The FLOPs of a step: `blocks` is the part of the forward in blocks, `spared` what recomputes skip for `save`.
+    """The FLOPs of a step: `blocks` is the forward's share in blocks, `spared` what recomputes skip for `save`.
 
     The former is known only of runs without checkpointing.
     """
@@ -57,7 +57,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def left_bytes(self, besides: Iterable[Tensor]) -> int:
-        """The bytes that are alive now, without those of some tensors, such as the loss and the gradients."""
+        """Return the bytes alive now, without those of some tensors, such as the loss and the gradients."""
         live = {storage.serial: storage.bytes for storage in self._live.values()}
         for own in self._tracked(besides):
             live.pop(own.serial, None)
@@ -65,12 +65,12 @@ class LiveBytes(TorchDispatchMode):
 
     @property
     def _block(self) -> str:
-        """The block that is running, or an empty string."""
+        """The name of the running block; empty outside blocks."""
         return ""
 
     @property
     def _part(self) -> str:
-        """The innermost part of it that is running, or an empty string."""
+        """The name of the innermost running part of the block; empty outside parts."""
         return ""
 
     def _track_new(self, func: Any, result: Any) -> None:
@@ -99,13 +99,13 @@ class LiveBytes(TorchDispatchMode):
         self._allocated(record, func, tensor)
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
-        """A storage was allocated, by the operator `func` for `tensor`: for classes that follow each."""
+        """Handle a new storage, which the operator `func` allocated for `tensor`. For subclasses."""
 
     def _freed(self, record: StorageRecord) -> None:
-        """A storage was freed: likewise."""
+        """Handle a freed storage. For subclasses."""
 
     def _tracked(self, tensors: Iterable[Tensor]) -> Iterator[StorageRecord]:
-        """The storages of some tensors, of those that were allocated while active."""
+        """Yield the storages of some tensors that were allocated while active and are alive."""
         for tensor in tensors:
             for inner in inner_tensors(tensor):
                 storage = _storage(inner)
@@ -173,7 +173,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
             self._record(values, self._returned)
 
     def start_backward(self, loss: Tensor) -> None:
-        """Mark the end of the forward: all that is live now, except `loss`, was kept for the backward.
+        """Mark the end of the forward: all that is alive now, except `loss`, was kept for the backward.
 
         The caller must hold no other tensor of the step, such as the model's output.
         """
@@ -195,12 +195,12 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         self._recomputes.append(self._operators)
 
     def recompute_bytes(self, gradients: Iterable[Tensor] = ()) -> tuple[int, ...]:
-        """The live bytes at the start of each recompute; `gradients` are left out, as in `timeline`."""
+        """Return the bytes alive at the start of each recompute; `gradients` are left out, as in `timeline`."""
         points = self._without(gradients)
         return tuple(points[at - 1][1] if at else 0 for at in self._recomputes)
 
     def timeline(self, gradients: Iterable[Tensor] = ()) -> Timeline:
-        """The live bytes after each operator; above 200 operators, the maximum of each of at most 200 intervals.
+        """Return the bytes alive after each operator; above 200 operators, the maximum of at most 200 intervals.
 
         `gradients` are left out: they are results of the backward, not activations.
         """
@@ -211,7 +211,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         return Timeline(highest, self._backward_at or 0)
 
     def _without(self, gradients: Iterable[Tensor]) -> list[tuple[int, int]]:
-        """The live bytes after each operator, without those of `gradients`."""
+        """Return the bytes alive after each operator, without those of `gradients`."""
         storages = {storage.serial: storage for storage in self._tracked(gradients)}
         created: dict[int, int] = {}  # operator to bytes
         for storage in storages.values():
@@ -224,7 +224,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
 
     @property
     def _block(self) -> str:
-        """The outermost block that is running, or an empty string."""
+        """The name of the outermost running block; empty outside blocks."""
         return self._block_stack[0] if self._block_stack else ""
 
     @property
@@ -236,7 +236,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
             sizes[storage.serial] = storage.bytes
 
     def _find_leaks(self, args: tuple[Any, ...]) -> None:
-        """Note the blocks whose tensors are read here, outside of them, without having been passed on."""
+        """Note the blocks whose tensors are read outside of them without having been passed on."""
         read = (item for arg in args for item in (arg if isinstance(arg, (tuple, list)) else (arg,)))
         for storage in self._tracked(item for item in read if isinstance(item, Tensor) and item.requires_grad):
             passed_on = storage.serial in self._given or storage.serial in self._returned
@@ -270,7 +270,7 @@ class StorageRecord:
 
 
 def perturbed_rounding(seed: int = 1) -> TorchDispatchMode:
-    """A mode that changes how matrix products, sums and convolutions are rounded.
+    """Return a mode that changes how matrix products, sums and convolutions are rounded.
 
     The terms of products and sums are added up in reverse order. That alone sometimes gives the same bits, so each
     result is also changed at random, by at most one unit in the last place; `seed` selects the changes.
@@ -325,7 +325,7 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
 
 @cache
 def _allocates(func: Any, index: int) -> bool:
-    """Whether the result with this index is a new tensor and no alias of an argument that the caller has."""
+    """Tell whether the result with this index is a new tensor and no alias of an argument."""
     if func is _aten.lift_fresh.default:
         return True  # what `torch.tensor` has just made of numbers
     returns = func._schema.returns

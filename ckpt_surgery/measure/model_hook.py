@@ -1,4 +1,4 @@
-"""A hook that belongs to one model, and what becomes of an error in it."""
+"""Hooks that belong to one model, and the handling of errors in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HookErrors:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let no error leave the body, and no selective policy of the training see its operators."""
+        """Keep errors of the body from the training, and its operators from the training's selective policy."""
         before, selective = (_KEPT_BY.errors, _KEPT_BY.selective), is_selective()
         _KEPT_BY.errors, _KEPT_BY.selective = self, selective
         try:
@@ -44,7 +44,7 @@ class HookErrors:
 
 
 def is_selective() -> bool:
-    """Tell whether what runs now is checkpointed with a selective policy of torch's."""
+    """Tell whether the code that runs is checkpointed with a selective policy of torch."""
     modes = dispatch_modes() if dispatch_stack_length() else ()
     return _KEPT_BY.selective or any(isinstance(mode, SELECTIVE_MODES) for mode in modes)
 
@@ -82,4 +82,4 @@ class ModelHook:
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Stand in copies of a model for a hook of its own."""
+    """Do nothing, in place of the hook, in copies of a model."""

@@ -1,8 +1,8 @@
-"""Runs without checkpointing, and what rounding alone changes in them: other runs are held against both.
+"""Runs without checkpointing, and the noise that rounding adds to them: other runs are compared with both.
 
-Equal bits are equal. Only where bits differ is the noise measured: by runs whose sums are taken in another order, and
-by one that is the same again. Where that differs too, kernels add up in any order, as those of a GPU that use atomics:
-then more of them are run, as few do not show how far the noise of a narrow dtype goes, and a fault has to show twice.
+Equal bits are equal. Noise is only measured where bits differ: by runs that add up in another order, and by a repeated
+run. Where that differs too, kernels add up in any order, as GPU kernels with atomics do: then more runs are made,
+since a few do not show how far the noise of a narrow dtype goes, and a fault has to show twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Runs = Callable[[int], Sequence[RunRecord]]
 
 
 class NoisyReference:
-    """The steps of a training without checkpointing. `run` runs it; the first time where `records` are not given.
+    """The steps of a training without checkpointing. `run` runs it, also the first time if there are no `records`.
 
     `likely` gives the noise of one step of the same model in the same dtype: what is within it needs no measurement of
     its own, which would be several trainings. `eps` is that of the dtype in which products are rounded, where it is
@@ -65,11 +65,11 @@ class NoisyReference:
 
     @cached_property
     def records(self) -> Sequence[RunRecord]:
-        """What the steps showed, up to the one that failed."""
+        """The records of the steps, up to the one that failed."""
         return self._run(0) if self._given is None else self._given
 
     def verdict(self, place: int, run: RunRecord) -> Verdict:
-        """A step next to that in the same place: by equal bits where all are, and by the measured noise otherwise."""
+        """Compare a step with the reference step in the same place: by equal bits, or else by the measured noise."""
         reference = self.records[place]
         strict = compare(reference, run, floors={}, tolerance=self._tolerance)
         if gradient_fault(strict) is None or run.error:
@@ -97,7 +97,7 @@ class NoisyReference:
         return compare(reference, run, floors=floors, tolerance=self._tolerance)
 
     def _may_be_chance(self, place: int, verdict: Verdict) -> bool:
-        """Whether all that differs has few entries, of which two runs hardly show how far they move.
+        """Tell whether everything that differs has few entries, whose noise two runs hardly show.
 
         A bias before a normalisation has a gradient of zero, and what is left of its terms may be anything.
         """
@@ -106,13 +106,13 @@ class NoisyReference:
         return all(gradient is not None and gradient.numel() < MANY_ENTRIES for gradient in named)
 
     def first_fault(self, runs: Sequence[RunRecord]) -> Fault | None:
-        """The first thing that the steps of another training compute otherwise; None where they do not."""
+        """Return the first fault in the steps of another training; None if they compute the same."""
         verdicts = (self.verdict(place, run) for place, run in enumerate(runs[: len(self.records)]))
         return next(filter(None, map(gradient_fault, verdicts)), None)
 
     @cached_property
     def irreproducible(self) -> Fault | None:
-        """The first thing that differs by more than rounding whenever the training is repeated.
+        """The first fault beyond rounding between repetitions of the training; None where they agree.
 
         In a narrow dtype, kernels that add up in any order make a run differ as much now and then: there it is only
         reported where no two of four runs agree.
@@ -130,7 +130,7 @@ class NoisyReference:
         return any(gradient_fault(compare(record, again, floors={})) for record, again in pairs)
 
     def _difference(self, training: Sequence[RunRecord], other: Sequence[RunRecord]) -> Fault | None:
-        """The first thing by which two trainings differ by more than rounding."""
+        """Return the first fault beyond rounding between two trainings; None where they agree."""
         for record, again in zip(training, other, strict=False):
             tolerance = max(root_of_eps(record), self._eps**0.5) if self._tolerance is None else self._tolerance
             if fault := gradient_fault(compare(record, again, floors={}, tolerance=tolerance)):
@@ -138,11 +138,11 @@ class NoisyReference:
         return None
 
     def floors(self, place: int) -> Mapping[str, Floor]:
-        """What rounding can change in a step, and kernels that add up in another order each time."""
+        """Return what rounding, and kernels that add up in any order, can change in a step."""
         return noise_floors(self.records[place], *_in_place(place, [*self._rounded, self._again]))
 
     def rounding(self, place: int = 0) -> Mapping[str, Floor]:
-        """What rounding alone can change in a step."""
+        """Return what rounding alone can change in a step."""
         return noise_floors(self.records[place], *_in_place(place, self._rounded))
 
     @cached_property
@@ -163,7 +163,7 @@ class NoisyReference:
 
 
 def gradient_fault(verdict: Verdict) -> Fault | None:
-    """The first fault of a verdict by which two runs do not compute the same; None where they do."""
+    """Return the first fault by which two runs do not compute the same; None if they do."""
     return next((fault for fault in verdict.faults if fault.level in _GRADIENT_LEVELS), None)
 
 
@@ -172,7 +172,7 @@ def _in_place(place: int, trainings: Sequence[Sequence[RunRecord]]) -> list[RunR
 
 
 def not_finite(records: Sequence[RunRecord]) -> str:
-    """Why nothing can be held against some steps: one failed, or what it made is not finite. Empty where all can."""
+    """Say why steps are no reference: one failed, or gave a value that is not finite. Empty where they are one."""
     for record in records:
         if record.error:
             return str(record.error)

@@ -78,7 +78,7 @@ class CallMarker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, so that recomputes in the backward are not taken for calls."""
+        """Stop marking, so that recomputes in the backward are not taken for calls."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -96,7 +96,7 @@ class CallMarker:
 
 
 class CallObserver(CallMarker):
-    """Also observes how the blocks are called; of a run without checkpointing."""
+    """Also observes how blocks are called, in a run without checkpointing."""
 
     def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
         super().__init__(blocks, meter)
@@ -122,7 +122,7 @@ class CallObserver(CallMarker):
         self._meter.part_stack.pop()
 
     def facts(self) -> dict[str, CallFacts]:
-        """The facts so far by block name, without blocks that were not called."""
+        """Return the facts so far by block name, without blocks that were not called."""
         return {
             name: replace(
                 facts, backward_calls=len(self._backward_calls.get(name, ())), leaks=name in self._meter.leaking_blocks
@@ -144,7 +144,7 @@ class CallObserver(CallMarker):
         self._facts[name] = facts if earlier is None else _merged(earlier, facts)
 
     def _hook_backward(self, name: str, call: int, results: list[Tensor]) -> None:
-        """Note when the backward reaches one of the results of a call."""
+        """Note when the backward reaches a result of this call."""
 
         def reached(_: Tensor) -> None:
             self._backward_calls.setdefault(name, set()).add(call)
@@ -176,7 +176,7 @@ class _BlockCall:
         return self.positional | self.keywords
 
     def new_tensors(self, output: Any) -> list[Tensor]:
-        """The tensors in `output` and in the caches among the arguments that the call did not find there."""
+        """List the tensors in `output`, and in caches among the arguments, that the call created."""
         given = {id(tensor) for tensor in (*tensors((self.positional, self.keywords)), *self.cached)}
         return [tensor for tensor in (*tensors(output), *self._cached()) if id(tensor) not in given]
 
@@ -210,7 +210,7 @@ def _by_position(block: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _carries(tensor: Tensor) -> bool:
-    """Whether gradient flows on through this tensor. A leaf, such as a parameter, accumulates its own anywhere."""
+    """Tell whether gradient flows on through this tensor. A leaf accumulates its own gradient anywhere."""
     return tensor.requires_grad and not tensor.is_leaf
 
 

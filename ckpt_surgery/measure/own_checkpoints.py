@@ -1,4 +1,4 @@
-"""Who checkpoints in a forward that runs: by the frames of its calls, and by the modules that run in a backward."""
+"""Find what checkpoints during a forward: by the frames on the stack, and by the modules that run in the backward."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 @dataclass(frozen=True, slots=True)
 class OwnCheckpoint:
-    """What checkpoints in a model although nobody asked it to: the file and line of the call, or a module it runs.
+    """What checkpoints in a model unasked: the file and line of the call, or a module that it recomputes.
 
     `place` is empty where no call of torch's function was seen, and `module` where nothing was recomputed.
     """
@@ -59,17 +59,17 @@ class OwnCheckpoints(UndoableHooks):
 
     @property
     def first(self) -> OwnCheckpoint | None:
-        """The first that was found."""
+        """The first own checkpoint, or None."""
         return OwnCheckpoint(self._place, self._module) if self._place or self._module else None
 
     @property
     def is_reentrant(self) -> bool:
-        """Whether the first call of torch's function that was found is reentrant."""
+        """Whether the first call of torch's checkpoint function is reentrant."""
         return self._is_reentrant
 
     @property
     def modes(self) -> frozenset[Mode]:
-        """Those that the first call may have been of."""
+        """The modes that the first call may have had."""
         return frozenset(MODES if not self._place else ["reentrant" if self._is_reentrant else "non_reentrant"])
 
     def __enter__(self) -> Self:
@@ -79,14 +79,14 @@ class OwnCheckpoints(UndoableHooks):
         return self
 
     def look(self) -> None:
-        """See whether this runs in a checkpoint, as long as none was found, and whether hooks pack what it saves."""
+        """Look for a checkpoint around the running operator until one is found, and for hooks that pack."""
         self.packs = self.packs or _packs()
         if not self._place and (place := checkpoint_call()):
             self._place = place
             self._is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
 
     def start_backward(self) -> None:
-        """Take modules that are entered for recomputed ones from now on."""
+        """Take modules that are entered from now on for recomputed ones."""
         self._in_backward = True
 
     def _enter(self, name: str, _module: nn.Module, _arguments: object) -> None:
@@ -100,12 +100,12 @@ def _packs() -> bool:
 
 
 def _is_ours(module: str) -> bool:
-    """Tell whether a module is of this package, or that of torch's checkpoint function."""
+    """Tell whether a module belongs to this package, or defines torch's checkpoint function."""
     return module == torch.utils.checkpoint.__name__ or module.partition(".")[0] == ckpt_surgery.__name__
 
 
 def own_functions(result: torch.Tensor) -> tuple[str, ...]:
-    """Name the classes of autograd.Function that are neither torch's nor ours and that made a result."""
+    """Name the subclasses of autograd.Function, neither torch's nor ours, in the graph of a result."""
     found: dict[str, None] = {}
     seen, nodes = set[Any](), [result.grad_fn]
     while nodes:
@@ -121,9 +121,9 @@ def own_functions(result: torch.Tensor) -> tuple[str, ...]:
 
 
 def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: False) -> str:
-    """Return the file and line that has called torch's checkpoint function, in which this runs; empty outside.
+    """Return the file and line of the call of torch's checkpoint function around this code; empty outside.
 
-    The calls of this package are none, nor are those whose arguments are excepted.
+    Calls of this package do not count, nor do those for whose local variables `but_for` is true.
     """
     inside, held = False, dict[str, Any]()
     for frame, line in walk_stack(inspect.currentframe()):
@@ -138,9 +138,9 @@ def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: Fal
 
 
 def recomputing_call() -> str:
-    """Return the file and line of the function that runs modules again in the backward, in which this runs.
+    """Return the file and line of the function that runs modules again in the current backward.
 
-    That is one of another library or of the script; empty for those of torch.
+    It belongs to another library or to the script; the result is empty for functions of torch.
     """
     place = ""
     for frame, line in walk_stack(inspect.currentframe()):
@@ -155,12 +155,12 @@ def recomputing_call() -> str:
 
 
 def is_composable(module: nn.Module) -> bool:
-    """Tell whether torch's composable checkpoint is on a module: hooks, so that no line calls it."""
+    """Tell whether a module has torch's composable checkpoint: it consists of hooks, so no line calls it."""
     return any(getattr(hook, "__module__", "") == COMPOSABLE_CHECKPOINT for hook in module._forward_pre_hooks.values())
 
 
 def running_modules() -> Iterator[nn.Module]:
-    """Iterate over the modules whose calls run, the innermost first."""
+    """Yield the modules whose calls are running, the innermost first."""
     for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code is MODULE_CALL:
             yield frame.f_locals["self"]

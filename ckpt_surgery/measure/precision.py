@@ -1,4 +1,4 @@
-"""Does checkpointing compute the same in half precision and under autocast? The same step, with the model cast."""
+"""Judge whether checkpointing computes the same in half precision and under autocast, by one step of a cast model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckpt_surgery.text import listed
 
 
 class PrecisionLevel:
-    """The steps without checkpointing in each precision, which all modes are held against. Each is run once."""
+    """The steps without checkpointing in each precision, run once each and compared with every mode."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -36,14 +36,14 @@ class PrecisionLevel:
         ]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
-        """What is wrong in this mode, in each precision that the model trains in without checkpointing."""
+        """Judge this mode in each precision in which the model trains without checkpointing."""
         if self._narrow:
             skip = Skip(("precision",), SkipKind.NOT_WIDE, {"dtypes": listed(self._narrow)})
             return LevelVerdict(skips=(skip,), measured=False)
         return sorted_out([self._outside_autocast(judge.judge(mode)) for judge in self._judges])
 
     def _outside_autocast(self, result: Training | Fault | Skip) -> Training | Fault | Skip:
-        """The fault of a step that computes the same, with blocks that are recomputed without their autocast."""
+        """Return a fault where a step computes the same, but recomputes blocks without their autocast."""
         if not isinstance(result, Training) or not self._watch.differing:
             return result
         return Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(self._watch.differing))
@@ -57,7 +57,7 @@ class PrecisionLevel:
 
 
 class _AutocastWatch:
-    """Whether blocks are recomputed under the autocast of their forward. Without it they differ by rounding alone."""
+    """Watches whether blocks are recomputed under the autocast of their forward; without it only rounding differs."""
 
     def __init__(self, setup: Setup) -> None:
         self._blocks = setup.blocks
@@ -67,7 +67,7 @@ class _AutocastWatch:
         """The names of the blocks that are not."""
 
     def step(self, training: Training) -> None:
-        """One step that is watched; the hooks go with the state of the model."""
+        """Run one step and watch it; the hooks go when the model's state is restored."""
         for name, block in self._blocks.items():
             for part in block.module.modules():
                 part.register_forward_pre_hook(partial(self._look, name), prepend=True)

@@ -1,7 +1,7 @@
-"""Level "ranks": whether what checkpointing gives is the same on every rank, and what one process would get.
+"""Judge the level "ranks": whether checkpointing gives the same on every rank, and what one process would get.
 
-Runs one more step per mode, through DistributedDataParallel, and compares. What a rank sees of its own module alone
-is for the other levels, and a model that is not wrapped in DistributedDataParallel is not judged here.
+This runs one more step per mode, through DistributedDataParallel, and compares. What a rank sees of its module alone
+is left to the other levels, and a model without that wrapper is not judged here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
 
 
 class RankObstacle(Enum):
-    """Why ranks are not compared."""
+    """The reasons why ranks are not compared."""
 
     ONE_PROCESS = SkipKind.ONE_PROCESS
     NOT_WRAPPED = SkipKind.NOT_WRAPPED
@@ -52,13 +52,13 @@ class RankObstacle(Enum):
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module that DistributedDataParallel wraps; any other module itself."""
+    """Return the module that DistributedDataParallel wraps, or any other module itself."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return inner if isinstance(inner, nn.Module) else model
 
 
 def obstacle(model: nn.Module) -> RankObstacle | None:
-    """What keeps the ranks from being compared; None where they are."""
+    """Return what keeps the ranks from being compared; None where they can be."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
         return RankObstacle.ONE_PROCESS
     if not isinstance(model, DistributedDataParallel):
@@ -69,9 +69,9 @@ def obstacle(model: nn.Module) -> RankObstacle | None:
 
 
 def first_problem(model: nn.Module, problem: str | None) -> str | None:
-    """Exchange problems between the ranks: the first one that any rank has, with its ranks, or None.
+    """Exchange problems between the ranks, and return the first one that any rank has, with its ranks, or None.
 
-    Called by every rank at the same time; where ranks are not compared, it gives back what it was given.
+    Every rank has to call this at the same time; where ranks are not compared, it returns `problem`.
     """
     if obstacle(model) is not None:
         return problem
@@ -127,7 +127,7 @@ def judge_ranks(
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One rank's part in it. Every decision rests on what all ranks know, so that none goes its own way."""
+    """One rank's part in the comparison. Every decision rests on what all ranks know, so that they stay together."""
 
     wrapper: DistributedDataParallel
     mode: Mode
@@ -163,7 +163,7 @@ class _Comparison:
         return _different(weights, FaultKind.WEIGHTS_DIFFER)
 
     def _faults_elsewhere(self) -> tuple[list[Fault], bool]:
-        """What other levels found on other ranks alone, and whether any rank's own step breaks."""
+        """Return the faults that only some ranks found, and whether any rank's own step breaks."""
         by_rank: list[tuple[Fault, ...]] = _gathered(self.own, self.talk)
         levels = [{fault.level for fault in faults} for faults in by_rank]
         disagreements = []
@@ -176,7 +176,7 @@ class _Comparison:
         return disagreements, any("run" in failed for failed in levels)
 
     def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[StepError | None]]:
-        """This rank's step, and the errors of all ranks."""
+        """Run this rank's step, and return it with the errors of all ranks."""
         backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
         # a wrapper that keeps gradients in its buckets takes those that it finds when it is made
         with _group(backend, TIMEOUT) as group, without_gradients(module):
@@ -195,7 +195,7 @@ class _Comparison:
         return run, _gathered(run.error, self.talk)
 
     def _broken(self, errors: Sequence[StepError | None]) -> list[Fault]:
-        """One fault for each error, with the ranks that have it."""
+        """Return one fault for each error, with the ranks that have it."""
         first: dict[str, StepError] = {}
         holders: dict[str, list[int]] = {}
         for rank, error in enumerate(errors):
@@ -233,7 +233,7 @@ class _Comparison:
         return _joined_faults(_gathered((sets, wrong), self.talk), len(run.gradients))
 
     def _joined(self) -> dict[str, Tensor | None]:
-        """The mean over ranks of every gradient of the reference; None where no rank has it, zero where one lacks it.
+        """Return the mean over ranks of every gradient; None where no rank has it, zero where one lacks it.
 
         All ranks add up the same tensors in the same order, whatever gradients they have.
         """
@@ -253,7 +253,7 @@ class _Comparison:
 
 
 class _Through(nn.Module):
-    """A module as it is, but for its forward, which goes through a wrapper of it."""
+    """A module with the same attributes, whose forward goes through a wrapper of it."""
 
     def __init__(self, module: nn.Module, wrapper: nn.Module) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class _Through(nn.Module):
 
 
 def _copy(wrapper: DistributedDataParallel, group: dist.ProcessGroup) -> DistributedDataParallel:
-    """A second wrapper of the same module with the same options, class and hooks, in another process group."""
+    """Wrap the same module a second time with the same options, class and hooks, in another process group."""
     parameters = inspect.signature(DistributedDataParallel.__init__).parameters
     wanted: dict[str, Any] = {
         "init_sync": False,
@@ -309,7 +309,7 @@ _OPTIONS = (
 
 @contextmanager
 def _group(backend: str, seconds: float) -> Iterator[dist.ProcessGroup]:
-    """A process group of all ranks, with a limit to every wait, for the time of the `with`."""
+    """Make a process group of all ranks, with a limit in seconds to every wait, and destroy it on exit."""
     group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
     try:
         yield group
@@ -318,14 +318,14 @@ def _group(backend: str, seconds: float) -> Iterator[dist.ProcessGroup]:
 
 
 def _gathered(value: Any, group: dist.ProcessGroup) -> list[Any]:
-    """What every rank passed, by rank."""
+    """Return what every rank passed, by rank."""
     by_rank = [None] * dist.get_world_size(group)
     dist.all_gather_object(by_rank, value, group=group)
     return by_rank
 
 
 def _different(by_rank: Sequence[Mapping[str, str | None]], kind: FaultKind) -> list[Fault]:
-    """One fault of this kind for each group of ranks that have something else than the first under the same names.
+    """Return a fault of this kind for each group of ranks that differ from the first under the same names.
 
     Where some ranks have nothing under a name, the fault is that gradients are missing.
     """
@@ -345,7 +345,7 @@ def _different(by_rank: Sequence[Mapping[str, str | None]], kind: FaultKind) -> 
 def _joined_faults(
     by_rank: Sequence[tuple[Mapping[FaultKind, tuple[str, ...]], Mapping[str, float]]], total: int
 ) -> list[Fault]:
-    """The faults of gradients that are not the mean: by rank, the names in each set and the errors of the others."""
+    """Return the faults of gradients that are not the mean: by rank, the names in each set and the other errors."""
     faults = []
     for kind in (FaultKind.MEAN_LOST, FaultKind.MEAN_GAINED):
         names = _once(name for sets, _ in by_rank for name in sets[kind])
@@ -366,12 +366,12 @@ def _joined_faults(
 
 
 def _unlike_first(values: Sequence[object]) -> tuple[int, ...]:
-    """The ranks with another value than the first."""
+    """List the ranks whose value differs from the first rank's."""
     return tuple(rank for rank, value in enumerate(values) if value != values[0])
 
 
 def _ranks(ranks: Sequence[int], world_size: int) -> dict[str, Detail]:
-    """These ranks as details of a fault."""
+    """Return these ranks as details of a fault."""
     return {"ranks": tuple(ranks), "world_size": world_size}
 
 
@@ -380,13 +380,13 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _short(error: object) -> str:
-    """The first sentence of an error, in one line, without the place in torch's source that it begins with."""
+    """Return the first sentence of an error on one line, without the leading place in torch's source."""
     text = re.sub(r"\[/\S+\] ", "", one_line(error))
     return text.partition(". ")[0].removesuffix(".")[:_LONGEST]
 
 
 def digest(tensor: Tensor) -> str:
-    """Return the sha256 of its bits, shape and dtype: equal for two tensors exactly where `same_bits` holds."""
+    """Return the sha256 of a tensor's bits, shape and dtype: two are equal exactly where `same_bits` holds."""
     sha = hashlib.sha256(f"{tensor.dtype} {tuple(shape_of(tensor))}".encode())
     for inner in inner_tensors(tensor):
         for part in torch.split(raw_bytes(inner), _CHUNK):

@@ -1,4 +1,4 @@
-"""What one instrumented step showed: the run record, on which every comparison stands. Nothing is run here."""
+"""The run record: what one instrumented step showed, on which every comparison stands. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StepError:
 
 
 def step_error(part: StepPart, error: Exception) -> StepError:
-    """Return what is kept of an exception that a step raised."""
+    """Return the record of an exception that a step raised."""
     refusal, endless = isinstance(error, SurgeryError), isinstance(error, EndlessBackward)
     return StepError(part, type(error).__name__, one_line(error), refusal, endless)
 
@@ -88,7 +88,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class RngRecord:
-    """What became of random number generators.
+    """What happened to random number generators.
 
     `mismatches` are blocks whose recompute began with torch's generators in another state than their forward, `moved`
     tells whether the backward left those generators, or Python's or NumPy's, in another state.

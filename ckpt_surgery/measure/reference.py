@@ -1,4 +1,4 @@
-"""The run without checkpointing, and whether another run differs from it by more than noise."""
+"""The run without checkpointing, and whether other runs differ from it by more than noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ckpt_surgery.text import error_line
 
 
 class Reference:
-    """The run without checkpointing that every mode is held against. Made by `run_reference`.
+    """The run without checkpointing, which every mode is compared with. Made by `run_reference`.
 
     More such runs are made only where something looks wrong, or a level asks for them, and once each. With
     `before_surgery` the record is of a run before a surgery of the model.
@@ -42,14 +42,14 @@ class Reference:
         return PrecisionLevel(self._setup)
 
     def deep_verdict(self, level: Level, mode: Mode, step: RunRecord) -> LevelVerdict:
-        """The verdict of the level loop or precision, whose runs without checkpointing are kept here.
+        """Judge the level loop or precision, whose runs without checkpointing are kept here.
 
         `step` is one step in this mode.
         """
         return self._loops.verdict(mode, step) if level == "loop" else self._precisions.verdict(mode)
 
     def verdict(self, run: RunRecord) -> Verdict:
-        """The verdict by equal bits where all are, and by the measured noise otherwise."""
+        """Compare a run with the reference: by equal bits, or else by the measured noise."""
         return self._noisy.verdict(0, run)
 
     @property
@@ -59,7 +59,7 @@ class Reference:
 
     @cached_property
     def irreproducible(self) -> Fault | None:
-        """The fault of a model whose run without checkpointing differs when it is repeated; None where it does not."""
+        """The fault of a model whose runs without checkpointing differ; None where they agree."""
         first = self._noisy.irreproducible
         if first is None:
             return None
@@ -67,17 +67,17 @@ class Reference:
 
     @cached_property
     def changed_by_surgery(self) -> bool:
-        """Tell whether runs without checkpointing agree since the surgery, and not with that before it."""
+        """Whether runs without checkpointing agree after the surgery, but not with the one before it."""
         again = self._before_surgery and self.irreproducible and Reference(self._setup, self._setup.run(None))
         return isinstance(again, Reference) and again.irreproducible is None
 
     @cached_property
     def given_cache(self) -> GivenCache | Skip | None:
-        """The run that fills an empty cache; why there is none, or None where the model can be given none."""
+        """The run that fills an empty cache, a skip that says why none does, or None where none can be passed."""
         return given_cache(self._setup, self.record)
 
     def equals_without_cache(self, run: RunRecord) -> bool:
-        """Whether the model can be told to make no cache, and computes the same as in `run` then."""
+        """Tell whether the model can be told to make no cache, and then computes the same as `run`."""
         if CACHE_SWITCH not in inspect.signature(self._setup.model.forward).parameters:
             return False
         told: dict[str, Any] = {CACHE_SWITCH: False}
@@ -90,7 +90,7 @@ class Reference:
 
 
 def run_reference(setup: Setup) -> Reference:
-    """Run once without checkpointing. Raises VerifyError where nothing can be held against that run."""
+    """Run once without checkpointing. Raises VerifyError where that run is no reference."""
     name = setup.name
     try:
         record = setup.run(None)

@@ -1,6 +1,6 @@
-"""Everything known about one model, as data, as JSON and as plain text. Nothing here measures or needs torch.
+"""Everything known about one model: as data, as JSON and as plain text. Nothing here measures or needs torch.
 
-Pages, plots and whatever is said of many models at once is in `ckpt_surgery.report`.
+Pages, plots and summaries over many models are in `ckpt_surgery.report`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RULE = "\u2500"  # what the table of a surgery draws, and not every terminal ca
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a model before it runs: its dtype, its parameters, and the file of its class.
+    """What is known about a model before it runs: its dtype, its number of parameters, and the file of its class.
 
     `source` is empty where the class is one of the installed transformers.
     """
@@ -52,13 +52,13 @@ class ModelFacts:
 class Report(ShownInNotebooks):
     """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
 
-    `supported` is False where the model says that it supports no checkpointing. Where it holds checkpointing
-    layers all the same there are `modes`: what would be if it said otherwise.
+    `supported` is False where the model claims no support for checkpointing. If it holds checkpointing layers all the
+    same, `modes` show what would happen if it did.
 
-    `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
-    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
-    `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
-    as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
+    `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class with
+    different settings, such as `output_router_logits`. `versions` are those of torch and transformers. `repair` is the
+    result after `wrap_blocks`, where that was tried; `status` and `faults` describe the model without it. `seconds`
+    are wall-clock seconds by phase: build, reference, each mode, and each of these again "after".
     """
 
     model: str
@@ -76,12 +76,12 @@ class Report(ShownInNotebooks):
 
     @property
     def ok(self) -> bool:
-        """Tell whether a mode was measured, and none has a fault or is refused."""
+        """Whether a mode was measured, and none has a fault or is refused."""
         return self.status == "ok"
 
     @property
     def status(self) -> Status:
-        """Tell what came of the model: skipped where there is one, and none of its modes was run."""
+        """The outcome for the model: "skipped" where there are modes and none of them was run."""
         if not self.supported:
             return "unsupported"
         if any(mode.wrong for mode in self.modes):
@@ -92,7 +92,7 @@ class Report(ShownInNotebooks):
 
     @property
     def label(self) -> str:
-        """The class, with its variant where there is one."""
+        """The class, with its variant if it has one."""
         return f"{self.model} ({self.variant})" if self.variant else self.model
 
     @property
@@ -102,7 +102,7 @@ class Report(ShownInNotebooks):
 
     @property
     def merged_faults(self) -> list[tuple[tuple[Mode, ...], Fault]]:
-        """Every fault once, with the modes that have it. Faults that read the same are one."""
+        """Every fault once, with the modes that have it. Faults with the same text are one."""
         merged: dict[tuple[object, ...], tuple[list[Mode], Fault]] = {}
         for mode, fault in self.faults:
             merged.setdefault((fault.kind, fault.subjects, str(fault)), ([], fault))[0].append(mode)
@@ -119,19 +119,23 @@ class Report(ShownInNotebooks):
 
     @property
     def refusals(self) -> list[tuple[Mode, str]]:
-        """List the modes in which a surgery refuses a call, with its sentence."""
+        """The modes in which a surgery refuses a call, with its sentence."""
         return [(mode.mode, mode.refused) for mode in self.modes if mode.refused]
 
     @property
     def repaired(self) -> Report:
-        """What `wrap_blocks` made of the model, as a report of its own. Without modes where that was not tried."""
+        """A report of the model after `wrap_blocks`; without modes where that was not tried."""
         repair = self.repair or Repair()
         return replace(self, modes=repair.modes, problem=repair.problem, repair=None)
 
     def columns(self, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
-        """List the modes with their titles, each beside what it is after a repair where it runs then.
+        """List the modes with their titles; after a repair, each mode is followed by its result there.
 
-        None stands for a mode that was not examined. A title that stands `alone` says what it is after.
+        Args:
+            alone: name the mode in the title of a result after a repair: "non_reentrant, after" instead of "after".
+
+        Returns:
+            Pairs of a title and a mode; None stands for a mode that was not examined.
         """
         if self.repair is None:
             return [(mode.mode, mode) for mode in self.modes]
@@ -146,10 +150,13 @@ class Report(ShownInNotebooks):
         return "\n".join(self.lines())
 
     def lines(self, *, width: int = WIDTH, repaired_by: str = "wrap_blocks") -> list[str]:
-        """Lines of plain text: the model, what came of each level and mode, each fault, notes and cost.
+        """Return lines of plain text: the model, the outcome of each level and mode, faults, notes and cost.
 
-        Where a repair was tried, its result stands beside and below; `repaired_by` says what made it. The table of
-        the surgery keeps its own width.
+        Where a repair was tried, its result stands beside and below.
+
+        Args:
+            width: the longest line in characters; the table of the surgery keeps its own width.
+            repaired_by: the name of the repair in the text.
         """
         facts = self.facts
         about = [facts.dtype, plural(facts.parameters, "parameter") if facts.parameters else ""]
@@ -167,7 +174,7 @@ class Report(ShownInNotebooks):
         return [*lines, *_cost_lines(self), *_surgery_lines(self, width)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data, in which the facts stand beside the rest; `report_of` reads it back."""
+        """Return plain JSON data with the facts at the top level; `report_of` reads it back."""
         values = dataclasses.asdict(self)
         return {
             **values.pop("facts"),
@@ -178,12 +185,16 @@ class Report(ShownInNotebooks):
         }
 
     def to_json(self) -> str:
-        """One JSON document, the one that `verify --output-format json` lists."""
+        """Return one JSON document, as in the list of `verify --output-format json`."""
         return json.dumps(finite(self.to_dict()), indent=2) + "\n"
 
 
 def report_of(data: Mapping[str, Any]) -> Report:
-    """Return the report that `Report.to_dict` made `data` from. Raises KeyError, TypeError or ValueError otherwise."""
+    """Return the report from which `Report.to_dict` made `data`.
+
+    Raises:
+        KeyError, TypeError, ValueError: `data` is no such dictionary.
+    """
     facts = {field.name: data[field.name] for field in dataclasses.fields(ModelFacts)}
     return Report(
         **{

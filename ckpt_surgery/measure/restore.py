@@ -40,7 +40,7 @@ def model_state_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_gradients(model: nn.Module) -> Iterator[None]:
-    """Set every `.grad` to None, and put back the same tensors on exit."""
+    """Set every `.grad` to None, and put the same tensors back on exit."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, _ in gradients:
         parameter.grad = None

@@ -1,4 +1,4 @@
-"""What came of one mode of one model, as plain data: faults, outcomes by level, counts and costs.
+"""The results of one mode of one model as plain data: faults, outcomes by level, counts and costs.
 
 Nothing here measures, judges or needs torch. `measure.report` puts the modes of a model together.
 """
@@ -146,12 +146,12 @@ class Fault:
 
     @property
     def expected(self) -> str:
-        """What should have been, as a short clause."""
+        """The expected behaviour, as a short clause."""
         return self._text().expected
 
     @property
     def seen(self) -> str:
-        """What was there instead, as a short clause."""
+        """The behaviour that was seen instead, as a short clause."""
         return self._text().seen
 
     @property
@@ -177,7 +177,7 @@ class Fault:
         return text + (f" {self.cause}" if self.cause else "") + (f" [{self.rule}]" if self.rule else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, the words included; `fault_of` reads it back."""
+        """Return plain JSON data, the words included; `fault_of` reads it back."""
         why = self.explanation
         return {
             "level": self.level,
@@ -198,7 +198,7 @@ class Fault:
 
 
 def fault_of(data: Mapping[str, Any]) -> Fault:
-    """The fault that `Fault.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
+    """Read back `Fault.to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
     kind, below = data["cause_kind"], data["underlying"]
     return Fault(
         FaultKind(data["kind"]),
@@ -228,7 +228,7 @@ class Skip:
 
     @property
     def reason(self) -> str:
-        """The reason as a clause. Nothing should be decided by it."""
+        """The reason as a clause. Decide nothing by it."""
         return wording.skip_text(self.kind, self.details)
 
     def __str__(self) -> str:
@@ -237,19 +237,19 @@ class Skip:
         return f"{part}{noun} {listed(self.levels)} {verb} skipped: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, the words included; `skip_of` reads it back."""
+        """Return plain JSON data, the words included; `skip_of` reads it back."""
         values = {"levels": list(self.levels), "kind": str(self.kind), "details": dict(self.details)}
         return {**values, "reason": self.reason}
 
 
 def skip_of(data: Mapping[str, Any]) -> Skip:
-    """The skip that `Skip.to_dict` made `data` from. Raises KeyError or ValueError where it did not."""
+    """Read back `Skip.to_dict`. Raises KeyError or ValueError for any other data."""
     return Skip(tuple(data["levels"]), SkipKind(data["kind"]), dict(data["details"]))
 
 
 @dataclass(frozen=True, slots=True)
 class LevelVerdict:
-    """What one level found. Not `measured` where there is nothing to compare; `skips` say why, if that is news."""
+    """The findings of one level. Not `measured` where nothing can be compared; `skips` say why, if that is news."""
 
     faults: tuple[Fault, ...] = ()
     skips: tuple[Skip, ...] = ()
@@ -260,8 +260,8 @@ class LevelVerdict:
 class Cost:
     """Bytes that autograd kept from forward to backward, and FLOPs of forward and backward.
 
-    `best` is what the same stack would cost if every block were checkpointed once and kept nothing but what
-    goes in and comes out of it, and what it was told to keep.
+    `best` is what the same stack would cost if every block were checkpointed once and kept only its inputs and
+    outputs, and what it was told to keep.
     """
 
     kept_bytes: int
@@ -274,9 +274,10 @@ class Cost:
 
     @property
     def saved_share(self) -> float | None:
-        """How much of the memory that checkpointing could save it does save; None where there is nothing to save.
+        """The share of the possible saving of memory that was saved; None where nothing can be saved.
 
-        At most 1: a model that hands its blocks less while it checkpoints keeps less than the best of the usual call.
+        At most 1: a model that passes its blocks less while it checkpoints may keep less than the best of the usual
+        call.
         """
         possible = self.reference_kept_bytes - self.best_kept_bytes
         return min(1.0, (self.reference_kept_bytes - self.kept_bytes) / possible) if possible > 0 else None
@@ -309,11 +310,11 @@ class BlockCount:
 
 @dataclass(frozen=True, slots=True)
 class ModeReport:
-    """One mode of checkpointing next to the run without. `errors` are relative errors, by parameter name.
+    """One mode of checkpointing compared with the run without. `errors` are relative errors, by parameter name.
 
-    `skips` tell which levels were not judged, and why. `refused` is the sentence with which a surgery refuses a call
-    rather than get it wrong: nothing was measured then, and it is no fault. `kept_results` are those of the option
-    `save` of a surgery that the model had.
+    `skips` say which levels were not judged, and why. `refused` is the sentence in which a surgery refuses a call
+    rather than get it wrong: nothing was measured then, and it is not a fault. `kept_results` are those of the option
+    `save`, if the model had a surgery. `seconds` is wall-clock time.
     """
 
     mode: Mode
@@ -330,7 +331,7 @@ class ModeReport:
 
     @property
     def status(self) -> Cell:
-        """Tell what came of the mode as a whole: skipped where of what was asked nothing but the run was judged."""
+        """The outcome of the mode: "skipped" where nothing that was asked for was judged but the run."""
         if self.faults:
             return "failed"
         if self.refused:
@@ -340,30 +341,30 @@ class ModeReport:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the mode was measured and nothing is wrong in it."""
+        """Whether the mode was measured and has nothing wrong."""
         return self.status == "ok"
 
     @property
     def wrong(self) -> bool:
-        """Tell whether the mode has a fault, or is refused."""
+        """Whether the mode has a fault, or is refused."""
         return self.status in ("failed", "refused")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `mode_report_of` reads it back."""
+        """Return plain JSON data; `mode_report_of` reads it back."""
         faults, skips = ([item.to_dict() for item in items] for items in (self.faults, self.skips))
         return {**dataclasses.asdict(self), "faults": faults, "skips": skips}
 
     def outcome(self, level: Level) -> Outcome:
-        """What came of one level: failed wherever it has a fault, skipped where nothing is known."""
+        """Return the outcome of one level: "failed" if it has a fault, "skipped" if nothing is known."""
         return "failed" if any(fault.level == level for fault in self.faults) else self.outcomes.get(level, "skipped")
 
     def cell(self, level: Level) -> Cell:
-        """What to show of one level: of a mode that was refused, that its step was."""
+        """Return what a table shows for one level: its outcome, or "refused" for the run of a refused mode."""
         return "refused" if self.refused and level == "run" else self.outcome(level)
 
 
 def skipped_mode(mode: Mode, kind: SkipKind) -> ModeReport:
-    """Return the report of a mode of which nothing was measured, for this reason."""
+    """Return the report of a mode in which nothing was measured, for this reason."""
     return ModeReport(mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(Skip(("run",), kind),))
 
 
@@ -386,13 +387,13 @@ class Repair:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """The sentences with which the model, or a call of it, is refused."""
+        """The sentences that refuse the model, or a call of it."""
         calls = (mode.refused for mode in self.modes if mode.refused)
         return ((self.problem,) if self.refused else ()) + tuple(calls)
 
     @property
     def status(self) -> RepairStatus:
-        """Tell what became of the model in a word or two."""
+        """The outcome of the repair."""
         if any(mode.faults for mode in self.modes):
             return "failed"
         if self.refusals:
@@ -401,14 +402,14 @@ class Repair:
 
 
 def repair_of(data: Mapping[str, Any] | None) -> Repair | None:
-    """Return what `Repair.to_dict` made `data` from, or None. Raises KeyError, TypeError or ValueError otherwise."""
+    """Read back `Repair.to_dict`, or None. Raises KeyError, TypeError or ValueError for any other data."""
     if data is None:
         return None
     return Repair(tuple(map(mode_report_of, data["modes"])), data["surgery"], data["problem"], data["refused"])
 
 
 def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
-    """What `ModeReport.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
+    """Read back `ModeReport.to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
     return ModeReport(
         **{
             **data,
@@ -426,12 +427,12 @@ def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
 
 
 def timeline_of(data: Mapping[str, Any] | None) -> Timeline | None:
-    """The timeline that `data` is of, or None."""
+    """Read back a timeline from JSON data, or None."""
     return None if data is None else Timeline(tuple((at, held) for at, held in data["points"]), data["backward"])
 
 
 def finite(value: Any) -> Any:
-    """JSON knows no NaN: it becomes null."""
+    """Replace NaN and infinity by None in JSON data, which knows neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

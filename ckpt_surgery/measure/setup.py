@@ -1,4 +1,4 @@
-"""What every run of one examination has in common: the model, its inputs and blocks, and the options."""
+"""What all runs of one examination share: the model, its inputs and blocks, and the options."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Setup:
         through: nn.Module | None = None,
         **more: Any,
     ) -> RunRecord:
-        """One step in this mode, or without checkpointing; see `run_step`. Inputs in `more` replace those given.
+        """Run one step in this mode, or without checkpointing (see `run_step`); inputs in `more` replace those given.
 
-        `through` is a module with the model's parameters that runs in its place; blocks are not counted then.
+        `through` is a module with the model's parameters to run in its place; blocks are not counted then.
         """
         with _claiming_support(self.model):
             return run_step(
@@ -70,14 +70,14 @@ class Setup:
 
     @contextmanager
     def prepared(self, mode: Mode | None) -> Iterator[None]:
-        """Inside, the model is ready for training steps in this mode, as in `run`."""
+        """Keep the model ready for training steps in this mode inside the `with`, as in `run`."""
         with _claiming_support(self.model), prepared(self.model, mode, switch=self.switch, open_gates=True):
             yield
 
 
 @contextmanager
 def _claiming_support(model: nn.Module) -> Iterator[None]:
-    """Let a model that says it does not support checkpointing switch it on all the same."""
+    """Let a model that claims no support for checkpointing switch it on all the same."""
     if getattr(model, CLAIM, True):
         yield
         return

@@ -1,6 +1,6 @@
-"""One instrumented training step: forward, loss, backward, and a record of what was seen.
+"""Run one instrumented training step: forward, loss and backward, and a record of what was seen.
 
-Measures only. What two records mean next to each other is said in `compare`.
+This only measures. `compare` judges two records.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def prepared(
     switch: Switch = switch_checkpointing,
     open_gates: bool = False,
 ) -> Iterator[None]:
-    """Inside, a model is ready for training steps as `run_step` describes them; afterwards it is as it was."""
+    """Keep a model ready for training steps inside the `with`, as `run_step` describes, and restore it on exit."""
     with model_state_kept(model):
         before = {name: id(parameter) for name, parameter in model.named_parameters()}
         switch(model, checkpointing)
@@ -161,26 +161,26 @@ def prepared(
 
 
 def run_forward(model: nn.Module, arguments: Mapping[str, Any], loss: Callable[[Any], Tensor] | None) -> Tensor:
-    """The loss of a forward on copies of the arguments. Raises like the model and the loss function."""
+    """Return the loss of a forward on copies of the arguments. Raises what the model and the loss function raise."""
     given, named = call_arguments(own_copies(model, arguments))
     with torch.enable_grad():
         return scalar((loss or loss_of)(model(*given, **named)))
 
 
 def gradient_copies(model: nn.Module) -> dict[str, Tensor | None]:
-    """The gradients as they are now, on the CPU, of every parameter that requires one."""
+    """Copy the current gradients of all parameters that require one to the CPU."""
     return {name: _taken(p.grad) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradients_of(model: nn.Module, arguments: Mapping[str, Any] = MappingProxyType({})) -> list[Tensor]:
-    """The gradients that parameters and tensors among the arguments have now."""
+    """List the current gradients of parameters and of tensors among the arguments."""
     owners = (*model.parameters(), *(tensor for _, tensor in _wanting(arguments)))
     return [owner.grad for owner in owners if owner.grad is not None]
 
 
 @dataclass(slots=True)
 class _Step:
-    """The forward, the backward and `generate` themselves, as far as they got."""
+    """The forward, the backward and `generate`, as far as they got."""
 
     arguments: dict[str, Any]
     seed: int
@@ -262,7 +262,7 @@ class _Step:
             self.generated = getattr(tokens, "sequences", tokens).to("cpu", copy=True)
 
     def _left(self, gradients: list[Tensor]) -> int:
-        """The bytes that are alive besides the gradients. Those of reference cycles are nobody's."""
+        """Return the bytes alive besides the gradients, after collecting reference cycles if there are many."""
         left = self.meter.left_bytes(gradients)
         if left > LITTLE * self.meter.kept_bytes:
             gc.collect()
@@ -270,10 +270,10 @@ class _Step:
         return left
 
     def _changes(self, model: nn.Module, before_all: Mapping[str, Contents]) -> Callable[[], None]:
-        """Note what inputs and modules hold now; what is returned notes what has changed since.
+        """Note what inputs and modules hold now; return a function that notes what has changed since.
 
-        Of what lies outside of both, and held `before_all`, only what the forward has changed too: a pool is filled
-        by one, and emptied by the other.
+        Of what lies outside of both, and held `before_all`, only what the forward changed too counts: a pool is filled
+        by one and emptied by the other.
         """
         outside = {name: now for name, now in _outside(model).items() if differ(before_all.get(name, []), now)}
         contents, numbers, generators = self._contents(model), _numbers(model), list(own_generators(model))
@@ -296,7 +296,7 @@ class _Step:
         return note
 
     def _contents(self, model: nn.Module) -> dict[str, Contents]:
-        """What the inputs hold, and the tensors that are plain attributes of modules."""
+        """Return the contents of the inputs, and of tensors that are plain attributes of modules."""
         contents = {input_name(name): contents_of(value) for name, value in self.arguments.items()}
         for path, module in model.named_modules():
             for name, value in vars(module).items():
@@ -311,7 +311,7 @@ class _Step:
 
 
 def _outside(model: nn.Module) -> dict[str, Contents]:
-    """What the global variables of the files that define modules of the model hold in tensors."""
+    """Return the contents of tensors in global variables of the files that define the model's modules."""
     files = dict.fromkeys(type(module).__module__ for module in model.modules())
     return {
         f"{file}.{name}": contents
@@ -323,7 +323,7 @@ def _outside(model: nn.Module) -> dict[str, Contents]:
 
 
 def _numbers(model: nn.Module) -> dict[str, int | float]:
-    """The numbers that are attributes of modules."""
+    """Return the numbers that are attributes of modules."""
     return {
         f"{path}.{name}" if path else name: value
         for path, module in model.named_modules()
@@ -333,7 +333,7 @@ def _numbers(model: nn.Module) -> dict[str, int | float]:
 
 
 def _extent(cache: Any) -> int:
-    """The length of a cache in positions; where it has none, the number of elements that its tensors hold."""
+    """Return the length of a cache in positions, or else the number of elements in its tensors."""
     try:
         length = int(cache.get_seq_length())
     except Exception:  # recurrent caches have the method and raise, or lack it
@@ -342,14 +342,14 @@ def _extent(cache: Any) -> int:
 
 
 def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
-    """Sizes before, between and after; what was not reached counts as it was last."""
+    """Return the sizes before, between and after; one that was not reached repeats the last."""
     before, *later = sizes
     between = later[0] if later else before
     return before, between, later[1] if len(later) > 1 else between
 
 
 def own_copies(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the arguments of a model that a step may write into.
+    """Copy the arguments of a model, so that a step may write into them.
 
     Raises:
         VerifyError: an argument cannot be copied.
@@ -367,14 +367,14 @@ def own_copies(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]
 
 
 def own_copy(value: Any) -> Any:
-    """Copy a value. Tensors in the copy are leaves, whatever made those of `value`."""
+    """Copy a value; all tensors in the copy are leaves."""
     found = (*tensors(value), *hidden_tensors(value, CACHE_DEPTH))
     leaves = {id(t): t.detach().clone().requires_grad_(t.requires_grad) for t in {id(t): t for t in found}.values()}
     return leaves[id(value)] if isinstance(value, Tensor) else copy.deepcopy(value, dict(leaves))
 
 
 def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors among the arguments that require gradient; those inside containers are numbered."""
+    """Yield the tensors among the arguments that require gradient; those in containers are numbered."""
     for name, value in arguments.items():
         for number, tensor in enumerate(tensors(value)):
             if tensor.requires_grad and tensor.is_leaf:
@@ -382,14 +382,14 @@ def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _unread(model: nn.Module) -> Iterator[str]:
-    """Name the buffers that nothing reads: how many batches a batch normalisation with a momentum has seen."""
+    """Name the buffers that nothing reads: the count of batches in a batch normalisation with a momentum."""
     for path, module in model.named_modules():
         if isinstance(module, NormBase) and module.momentum is not None:
             yield f"{path}.num_batches_tracked".lstrip(".")
 
 
 def _written(versions: Mapping[str, tuple[Tensor, int]]) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that have been written into since their versions were noted."""
+    """Yield the parameters that were written to since their versions were noted."""
     return ((name, parameter) for name, (parameter, version) in versions.items() if parameter._version != version)
 
 
@@ -401,7 +401,7 @@ def _taken(gradient: Tensor | None) -> Tensor | None:
 
 
 def _open_gates(model: nn.Module) -> None:
-    """Give every parameter that is zero or tiny small random values, always the same."""
+    """Give every parameter that is zero, or nearly so, small random values, the same in every run."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,6 +1,6 @@
-"""Switch checkpointing on or off, through whatever a model has for that.
+"""Switch checkpointing on or off, in whichever way a model has.
 
-That is the method of the installed transformers, those of diffusers and timm, or the surgery of `wrap_blocks` itself.
+That is the method of the installed transformers, of diffusers or of timm, or the surgery of `wrap_blocks`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ckpt_surgery.runtime.surgery.surgery import SURGERY, Surgery
 
 
 class NoSuchModeError(OptionTypeError):
-    """The library of a model has one mode of checkpointing, and it is not this one."""
+    """The model's library has a single mode of checkpointing, and this is another."""
 
 
 Switch = Callable[[nn.Module, Mode | None], None]
@@ -45,7 +45,7 @@ Switch = Callable[[nn.Module, Mode | None], None]
 
 
 def switch_of(model: nn.Module) -> Switch:
-    """What switches the checkpointing of a model. Raises VerifyError, with what to do, where it has nothing."""
+    """Return the function that switches a model's checkpointing. Raises VerifyError where there is none."""
     operated = has_surgery(model)
     # one that still claims no support would fail with what transformers' method does besides
     claims = getattr(model, CLAIM, True) or not operated
@@ -65,16 +65,16 @@ def switch_of(model: nn.Module) -> Switch:
 
 
 def as_it_stands(model: nn.Module, checkpointing: Mode | None) -> None:
-    """Leave checkpointing on or off: somebody else has switched it."""
+    """Leave checkpointing as it is: the caller has switched it."""
 
 
 def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
-    """Switch checkpointing on in the given mode, or off, through whichever method the release of transformers has.
+    """Switch checkpointing on in the given mode, or off, by the method of the installed transformers.
 
-    Late releases also make the embeddings' outputs require gradient when it is switched on. A run without is to
-    differ in nothing else, so they stay like that when it is switched off here.
+    Late releases also make the outputs of embeddings require gradient when it is switched on. The run without
+    checkpointing must differ in nothing else, so they still do after it is switched off here.
 
-    Raises OptionTypeError where it has none to switch it on; what that method itself raises passes through.
+    Raises OptionTypeError where there is no method to switch it on; errors of that method pass through.
     """
     if checkpointing is not None:
         enable = _method(model, SWITCH_ON)
@@ -96,7 +96,7 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
 
 
 def _options_of(model: nn.Module, mode: Mode) -> Mapping[str, Any]:
-    """Return the options with which a model checkpoints in a mode already, such as contexts of its recompute."""
+    """Return the options with which a model already checkpoints in a mode, such as contexts of its recompute."""
     functions = (vars(module).get(FUNCTION) for module in model.modules())
     options = next((f.keywords for f in functions if isinstance(f, partial) and f.func is checkpoint), {})
     return options if options.get("use_reentrant") == (mode == "reentrant") else {}
@@ -110,12 +110,12 @@ def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
 
 
 def has_surgery(model: nn.Module) -> bool:
-    """Whether blocks of a model are checkpointed by `wrap_blocks`, or were until it was switched off."""
+    """Tell whether `wrap_blocks` checkpoints blocks of a model, or did until it was switched off."""
     return any(_surgical_blocks(model))
 
 
 def policies_of(model: nn.Module) -> list[SavePolicy]:
-    """What the option `save` of `wrap_blocks` keeps of the blocks of a model."""
+    """List the policies of the option `save` of `wrap_blocks` on the blocks of a model."""
     policies = {
         id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].options.policy) is not None
     }
@@ -123,9 +123,9 @@ def policies_of(model: nn.Module) -> list[SavePolicy]:
 
 
 def blocks_of(model: nn.Module) -> dict[str, Block]:
-    """Find the blocks of a model by name; where it has a surgery, those of the surgery and not what is around them.
+    """Find the blocks of a model by name; where it has a surgery, its blocks and not the modules around them.
 
-    Those that the options of the surgery leave out, such as `every_n` and `stacks`, are none.
+    Blocks that the options of the surgery leave out, by `every_n` or `stacks` for example, are not among them.
     """
     operated = {name for name, module in model.named_modules() if _is_surgical(module)}
     around = {outer for name in operated for outer in enclosing(name)}
@@ -140,7 +140,7 @@ def blocks_of(model: nn.Module) -> dict[str, Block]:
 
 
 def _left_out(model: nn.Module) -> Iterator[str]:
-    """Name the blocks that the surgeries in a model know and do not checkpoint, as long as they are switched on."""
+    """Name the blocks that the surgeries in a model, while switched on, leave without checkpointing."""
     for path, module in model.named_modules():
         surgery = vars(module).get(SURGERY)
         if isinstance(surgery, Surgery) and surgery.checkpointing is not None:
@@ -180,7 +180,7 @@ def _method(model: nn.Module, role: tuple[str, ...]) -> Callable[..., Any] | Non
 
 
 def _call_enable(enable: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Hand over the options under the name that the method has for them, else as its first argument."""
+    """Pass the options under the name that the method has for them, or else as its first argument."""
     parameters = inspect.signature(enable).parameters
     name = known_name(SWITCH_OPTIONS, parameters)
     enable(options) if name is None else enable(**{name: options})

@@ -1,6 +1,6 @@
-"""A few training steps on one model, in any mode and precision: what their gradients and losses are.
+"""Run a few training steps on one model in any mode and precision, and record their gradients and losses.
 
-One step with everything that can be seen in it is in `step`.
+A fully instrumented step is in `step`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies,
 
 @dataclass(slots=True)
 class Training:
-    """A few steps while they run: what each backward left in the gradients. There are no figures of cost."""
+    """A few running steps: the gradients that each backward left. No cost is measured."""
 
     setup: Setup
     precision: Precision | None = None
@@ -41,16 +41,16 @@ class Training:
 
     @property
     def refused(self) -> str | None:
-        """The sentence with which a surgery refused a call; None where none did."""
+        """The sentence in which a surgery refused a call; None where none did."""
         return next((step.refused for step in self.steps if step.refused is not None), None)
 
     @property
     def growth(self) -> int:
-        """The bytes that the last step added to those alive."""
+        """The bytes by which the last step increased those alive."""
         return self.alive[-1] - self.alive[-2] if len(self.alive) > 1 else 0
 
     def forward(self, *, inputs_require_gradient: bool = False) -> Tensor:
-        """The loss of the next forward; each has randomness of its own, every second one its samples in reverse."""
+        """Return the loss of the next forward: each has new random numbers, every second one reversed samples."""
         self.part = StepPart.FORWARD
         seed_all(self.setup.seed + self.forwards)
         given = reversed_samples(self.setup.inputs) if self.forwards % 2 else self.setup.inputs
@@ -61,7 +61,7 @@ class Training:
         return run_forward(self.setup.model, inputs, self.setup.loss)
 
     def backward(self, loss: Tensor, *, retain: bool = False) -> None:
-        """Run the backward, and note the gradients."""
+        """Run the backward, and record the gradients."""
         self.part = StepPart.BACKWARD
         if self.meter is not None:
             self.kept.append(self._alive(self.meter))
@@ -71,11 +71,11 @@ class Training:
         self.steps.append(RunRecord(float(loss.detach()), gradients))
 
     def metered(self) -> AbstractContextManager[object]:
-        """Inside, what stays alive is counted, where there is a meter: most of a loop needs none, and it is slow."""
+        """Count what stays alive inside the `with`, if there is a meter: it is slow, and most of a loop needs none."""
         return self.meter or nullcontext()
 
     def measure(self) -> None:
-        """Note what is alive between two steps, where there is a meter."""
+        """Record what is alive between two steps, if there is a meter."""
         if self.meter is not None:
             self.alive.append(self._alive(self.meter))
 
@@ -84,7 +84,7 @@ class Training:
         return meter.left_bytes([*gradients_of(self.setup.model), *noted])
 
     def evaluate(self) -> None:
-        """A forward in evaluation mode, as between the steps of a loop; a model without is trained all the same."""
+        """Run a forward in evaluation mode, as between steps of a loop, and ignore its errors."""
         model = self.setup.model
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -95,19 +95,19 @@ class Training:
             module.training = training
 
     def fail(self, error: Exception) -> None:
-        """Note what ended the loop."""
+        """Record the error that ended the loop."""
         self.steps.append(RunRecord(float("nan"), error=step_error(self.part, error)))
 
 
 def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The inputs with their samples in reverse order, where all tensors have as many rows; as they are otherwise."""
+    """Return the inputs with their samples in reverse order, if all tensors have equally many rows."""
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
     rows = {tensor.shape[0] for tensor in tensors.values()}
     return {**inputs, **{name: tensor.flip(0) for name, tensor in tensors.items()}} if len(rows) == 1 else inputs
 
 
 def are_samples_alike(inputs: Mapping[str, Any]) -> bool:
-    """Tell whether the inputs are the same with their samples in reverse order, as those of one sample are."""
+    """Tell whether reversing the samples leaves the inputs as they are, as with a single sample."""
     try:
         turned = reversed_samples(inputs)
         return all(torch.equal(turned[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
@@ -129,7 +129,7 @@ def run_training(
     metered: bool = False,
     rounding_seed: int = 0,
 ) -> Training:
-    """Run `steps` on the model of `setup`, which is as it was afterwards. An error that ends them is in the result."""
+    """Run `steps` on the model of `setup`, and restore it. An error that ends them is in the result."""
     training = Training(setup, precision, LiveBytes() if metered and not rounding_seed else None)
     rounding = perturbed_rounding(rounding_seed) if rounding_seed else nullcontext()
     try:
@@ -141,5 +141,5 @@ def run_training(
 
 
 def one_step(training: Training) -> None:
-    """One forward and one backward."""
+    """Run one forward and one backward."""
     training.backward(training.forward())

@@ -1,4 +1,4 @@
-"""One kind of training with checkpointing, held against the same without it."""
+"""Compare one kind of training with checkpointing to the same without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
 
 
 class TrainingJudge:
-    """A training that `train` runs in a mode, with a seed for its rounding; the one without checkpointing runs once.
+    """One kind of training, which `train` runs in a mode and with a seed for rounding; the reference runs once.
 
     Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely`
     and `eps` are as in `NoisyReference`.
@@ -41,7 +41,7 @@ class TrainingJudge:
         self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely, eps=eps)
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:
-        """What is wrong in this mode or why that is not known; the training itself where it computes the same."""
+        """Return the fault in this mode, a skip where it cannot be judged, or the training if it computes the same."""
         if problem := not_finite(self._reference.records):
             return self._skip(self._not_run, problem)
         training = self._train(mode, 0)
@@ -63,7 +63,7 @@ class TrainingJudge:
 
 
 def sorted_out(results: Sequence[Training | Fault | Skip]) -> LevelVerdict:
-    """The verdict of a level: it is measured where one of its trainings could be run."""
+    """Return the verdict of a level, which is measured if any of its trainings could be run."""
     faults = tuple(result for result in results if isinstance(result, Fault))
     skips = tuple(result for result in results if isinstance(result, Skip))
     return LevelVerdict(faults, skips, measured=len(skips) < len(results))

@@ -1,7 +1,7 @@
-"""Whether checkpointing works on one model: every mode next to a run without, level by level.
+"""`verify`: prove that checkpointing works on one model, mode by mode and level by level.
 
-`arguments` checks what is given, `reference` runs without checkpointing, `judge` judges a mode; this puts them
-together.
+`arguments` checks the arguments, `reference` runs without checkpointing, and `judge` judges a mode; this combines
+them.
 """
 
 from __future__ import annotations
@@ -49,41 +49,50 @@ def verify(
 ) -> Report:
     """Prove that gradient checkpointing works on `model`, or say what it does wrong.
 
-    One training step without checkpointing is the reference; one per mode is held against it: the same model,
-    seed and inputs. Afterwards the model is as it was: values, buffers, gradients, generators, training mode,
-    hooks and flags. `model` is any module in training mode on any device but meta; `inputs` are the keyword arguments
-    of its forward, a tuple of positional ones, or a tensor. What switches its checkpointing on and off is the method
-    of transformers, diffusers or timm, or its surgery; or `switch`, a function of the model and the mode, None for
-    off. `loss` turns the output into a scalar (default: the output's own loss, else a weighted sum of every
-    float tensor in it). `levels` are those of `results.LEVELS` to judge. Gradients have to be equal bit for bit, or
-    within the noise that is measured by runs that round otherwise; `tolerance` is a relative error that is allowed
-    besides.
+    One training step without checkpointing is the reference; one step per mode is compared with it, on the same model,
+    seed and inputs. Afterwards the model is as it was: values, buffers, gradients, generators, training mode, hooks
+    and flags. During the steps, parameters that are zero or nearly so get small random values, so that a closed gate
+    hides nothing.
 
-    A model that `wrap_blocks` was called on is measured as it runs, with the options of its surgery, and once: the
-    other mode is skipped, and a report in which nothing was measured is not `ok`.
+    A model with a surgery of `wrap_blocks` is measured once, with the options of its surgery: the other mode is
+    skipped. A model that claims no support for checkpointing, and yet holds checkpointing layers, is examined as if it
+    claimed support; its report is marked and never `ok`. Without such layers there is no verdict.
 
-    A model that says it does not support checkpointing and yet holds checkpointing layers is examined too, as
-    if it did: its report is marked and never `ok`. One without such layers gets no verdict.
+    This costs one step per mode, one for the reference, and one copy of parameters and buffers; up to five more steps
+    where something looks wrong or a cache can be passed; and a dozen of each for the levels loop and precision. Time
+    has no limit: a backward that never ends (WavLM, reentrant) never returns; `ckpt_surgery verify` has limits.
 
-    Parameters that are zero, or nearly, get small random values for the time of the step, so that a closed gate
-    hides nothing. Costs one step per mode and one for the reference, and one copy of parameters and buffers; up to
-    five more steps where something looks wrong or a cache can be given; and a dozen of each for the levels loop and
-    precision. There is no limit on the time: a
-    backward that never ends (WavLM, reentrant) never returns; `ckpt_surgery verify` has limits. `model` may be a
-    `DistributedDataParallel`: in an initialised process group the level "ranks" compares the ranks, and every
-    rank has to call this; see `ranks`.
+    Args:
+        model: a module in training mode, on any device but meta. In an initialised process group, the level "ranks"
+            compares the ranks of a `DistributedDataParallel`; every rank has to call this.
+        inputs: the keyword arguments of its forward, a tuple of positional ones, or a single tensor.
+        loss: a function from the output to a scalar tensor. By default the output's own loss, or a weighted sum of
+            every float tensor in it.
+        modes: "reentrant", "non_reentrant", or both.
+        levels: "all", or some of `results.LEVELS`.
+        seed: the seed of the generators before each forward.
+        tolerance: a relative error of gradients and losses to accept. By default they have to be equal bit for bit, or
+            within the noise measured by runs that round differently.
+        switch: a function of the model and the mode, None for off, that switches checkpointing. By default the method
+            of transformers, diffusers or timm, or the model's surgery.
 
-    Raises VerifyError, with one sentence, where no verdict is possible: a model in evaluation mode, on meta, or
-    without a method to switch checkpointing on, inputs that do not fit, a loss that needs no gradient, or NaN.
+    Returns:
+        The report: its outcome for each mode and level, faults with their causes, and cost. A report in which nothing
+        was measured is not `ok`.
+
+    Raises:
+        VerifyError: no verdict is possible: a model in evaluation mode, on meta, or without a method to switch
+            checkpointing on; inputs that do not fit; a loss that needs no gradient, or is NaN; or an option that is
+            not one of those above.
     """
     examination = Examination(model, inputs, loss=loss, levels=levels, seed=seed, tolerance=tolerance, switch=switch)
     return examination.run(modes)
 
 
 class Examination:
-    """One model with one set of inputs: the reference first, then any mode next to it.
+    """One model with one set of inputs: first the reference, then any mode compared with it.
 
-    For callers who want each result as soon as it is there, and a limit on the time of each; `verify` does it all.
+    For callers that want each result as soon as it is there, with a time limit for each; `verify` does it all.
     """
 
     def __init__(
@@ -114,7 +123,7 @@ class Examination:
         self._seconds: dict[str, float] = {}
 
     def run(self, modes: Mode | Iterable[Mode] = MODES) -> Report:
-        """Run the reference, and examine every mode of `modes`."""
+        """Run the reference, and examine every mode in `modes`."""
         wanted = checked_modes(modes)
         report = self._agreed_reference()
         examined = () if report.problem else tuple(self.examine(mode) for mode in wanted)
@@ -146,10 +155,9 @@ class Examination:
         )
 
     def examine(self, mode: Mode) -> ModeReport:
-        """Run with checkpointing in this mode, next to the reference, which is run first where it was not.
+        """Run with checkpointing in this mode and compare; the reference runs first if it has not yet.
 
-        A mode in which the surgery of the model does not run is skipped. Raises VerifyError where there is no
-        reference.
+        A mode in which the model's surgery does not run is skipped. Raises VerifyError where there is no reference.
         """
         if mode != SURGERY_MODE and has_surgery(self._setup.model):
             return skipped_mode(mode, SkipKind.ALWAYS_NON_REENTRANT)
@@ -160,11 +168,11 @@ class Examination:
         return judge(self._setup, self._reference, mode)
 
     def repaired(self) -> tuple[Examination, str]:
-        """Do `wrap_blocks` on the model: what to examine it with from then on, and the table of the surgery.
+        """Call `wrap_blocks` on the model; return an examination of the result, and the table of the surgery.
 
-        It is held against the run of the model as it was, where there was one and the blocks are the same; else
-        against one of its own. Raises SurgeryError where the surgery cannot be done, VerifyError where there is no
-        run to hold it against.
+        The result is compared with the run of the model as it was, if there was one and the blocks are the same;
+        otherwise with a new run. Raises SurgeryError where the surgery cannot be done, VerifyError where there is no
+        run to compare with.
         """
         before = self._setup
         surgery = wrap_blocks(before.model)
@@ -188,7 +196,7 @@ class Examination:
         return after, str(surgery)
 
     def _agreed_reference(self) -> Report:
-        """The reference, once every rank has one. Raises VerifyError on each where one has none."""
+        """Return the reference once every rank has one. Raises VerifyError on every rank if any has none."""
         report, problem = None, None
         try:
             report = self.reference()

@@ -1,6 +1,6 @@
-"""What is installed here: the packages that a verdict depends on, and those that a bug report names.
+"""The installed versions: of packages that a verdict depends on, and of those that a bug report names.
 
-Nothing is imported to find out, but torch for the accelerator.
+Only torch is imported to find out, for the accelerator.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ REPORTED = (
 
 
 def installed_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of distributions by name; one that is not installed is left out."""
+    """Return the installed versions of distributions by name; those that are not installed are left out."""
     return {name: version for name in names if (version := installed_version(name)) is not None}
 
 
 def bug_report_versions() -> dict[str, str]:
-    """Return what a bug report names, by its name: versions, the platform and the accelerator."""
+    """Return what a bug report names: versions, the platform and the accelerator."""
     versions = installed_versions(REPORTED)
     return {
         "ckpt_surgery": __version__,
@@ -68,7 +68,7 @@ def _without_version(name: str) -> str:
 
 
 def accelerator() -> str:
-    """Return what torch was built for and the device that it sees; where torch fails, why."""
+    """Return what torch was built for and the device that it sees, or why torch fails."""
     if not is_installed("torch"):
         return "none: torch is not installed"
     try:

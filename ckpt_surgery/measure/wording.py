@@ -1,4 +1,4 @@
-"""The words for faults and causes, and the rule behind a cause. Nothing is decided here, and nothing reads the words.
+"""The words for faults and causes, and the rule behind a cause. Nothing here decides, and nothing reads the words.
 
 A fault's clauses are templates over its details and the `underlying` fault, with three formats of their own: `size`
 for bytes, `clause` for a sentence without its full stop, and `words` for a kind of loop or precision. A cause's
@@ -280,7 +280,7 @@ RULES: Mapping[CauseKind, str] = {
 
 
 def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
-    """The clauses of a fault. Raises KeyError where a template needs a detail that is missing."""
+    """Return the clauses of a fault. Raises KeyError where a template needs a detail that is missing."""
     names = dict(details)
     if "ranks" in names:
         names["ranks"] = ranks_in_words(names["ranks"], names["world_size"])
@@ -288,17 +288,17 @@ def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
 
 
 def skip_text(kind: SkipKind, details: Mapping[str, Any]) -> str:
-    """Why a level was skipped, as a clause. Raises KeyError where a template needs a detail that is missing."""
+    """Say in a clause why a level was skipped. Raises KeyError where a template needs a detail that is missing."""
     return _Formatter().vformat(SKIPS[kind], (), details)
 
 
 def cause_text(kind: CauseKind, names: Mapping[str, str]) -> str:
-    """The sentence for a cause; empty where its rule says it all. Raises KeyError where a name is missing."""
+    """Return the sentence for a cause; empty where its rule says it all. Raises KeyError where a name is missing."""
     return CAUSES[kind].format_map(names)
 
 
 def general_cause_text(kind: CauseKind, names: Mapping[str, str]) -> str:
-    """The same sentence without the classes of this model's blocks."""
+    """Return the same sentence without the classes of this model's blocks."""
     return cause_text(kind, {**names, **dict.fromkeys(names.keys() & {"block", "outer"}, "a block")})
 
 

@@ -1,1 +1,1 @@
-"""The blocks of a model: found, chosen, and with what their library keeps on them."""
+"""The blocks of a model: find and choose them, and read the state of their library's checkpointing."""

@@ -1,6 +1,6 @@
-"""The blocks of a live model: its checkpointing layers, and the plain modules that should be checkpointing layers.
+"""The blocks of a live model: its checkpointing layers, and plain modules that should be checkpointing layers.
 
-Looks at modules only; nothing is run or changed.
+This looks at modules only; it runs and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Block:
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Tell whether a module is a `GradientCheckpointingLayer` of whatever release of transformers."""
+    """Tell whether a module is a `GradientCheckpointingLayer` of any release of transformers."""
     return descends(type(module), LAYER_CLASS)
 
 
 def find_blocks(model: nn.Module, *, unsupported: bool = False) -> tuple[Block, ...]:
-    """List the blocks of `model`, in its own order, nested layers included; a module with several names comes once.
+    """List the blocks of `model` in its order, nested layers included; a module with several names comes once.
 
     A plain block is an element of a stack that neither holds a checkpointing layer nor lies in one. Either it mixes
     positions (attention, recurrence, a state space model), or its stack is of one class and holds at least half of
@@ -71,9 +71,9 @@ def enclosing(name: str) -> Iterator[str]:
 
 
 def compiled_place(model: nn.Module, blocks: Collection[str]) -> str | None:
-    """Say where a model is compiled: " in" and the name of what holds `blocks`, is or lies in one; "" for the whole.
+    """Say where a model is compiled: " in" and the name of the module around or inside `blocks`, or "" for the whole.
 
-    None where that leaves the blocks alone; a model without blocks is asked as a whole.
+    None where compilation leaves the blocks alone; without blocks, any compiled part counts.
     """
     for name, module in model.named_modules():
         if is_compiled(module):
@@ -84,17 +84,17 @@ def compiled_place(model: nn.Module, blocks: Collection[str]) -> str | None:
 
 
 def around(name: str, names: Container[str]) -> str:
-    """Return the one of `names` that is the nearest module around the module `name`; "" where none is."""
+    """Return the nearest of `names` around the module `name`; "" where there is none."""
     return next((outer for outer in enclosing(name) if outer in names), "")
 
 
 def nearest(name: str, names: Container[str]) -> str:
-    """Return the module `name` itself where it is among `names`, and else the one `around` it."""
+    """Return the module `name` itself if it is among `names`, or else the one `around` it."""
     return name if name in names else around(name, names)
 
 
 def owner_of(name: str, modules: Mapping[str, nn.Module]) -> str:
-    """Name the module whose forward runs the module `name`: the nearest around it that is no container."""
+    """Name the module whose forward runs the module `name`: the nearest one around it that is not a container."""
     return next((outer for outer in enclosing(name) if not isinstance(modules[outer], CONTAINERS)), "")
 
 
@@ -119,7 +119,7 @@ def _plain_blocks(
 
 
 def _looks_like_block(stack: str, element: nn.Module, *, alike: bool) -> bool:
-    """Tell whether an element of a stack is a block; those that are all `alike` need not mix positions."""
+    """Tell whether an element of a stack is a block; where all are `alike`, they need not mix positions."""
     kind, facts = class_of(element), facts_of(element)
     if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
         return False
@@ -129,12 +129,12 @@ def _looks_like_block(stack: str, element: nn.Module, *, alike: bool) -> bool:
 
 
 def stacks_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
-    """Yield every container that may be a stack, with what it holds by name.
+    """Yield every container that may be a stack, with the modules that it holds by name.
 
-    Containers inside are opened; a `Sequential` comes itself, too, for it can be a block.
+    Containers inside are opened; a `Sequential` is also yielded itself, since it can be a block.
 
-    A dictionary often holds one stack beside other things, as `transformer` of OLMo does, or several: what lies in it
-    is a stack of its own. `modules` are those of a model, by name.
+    A dictionary often holds one stack beside other things, as `transformer` of OLMo does, or several: a container in
+    it is a separate stack. `modules` are those of a model, by name.
     """
     for name, module in modules.items():
         holder = modules.get(name.rpartition(".")[0]) if name else None
@@ -152,7 +152,7 @@ def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]
 
 
 def _children(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules directly in the module `name` with their full names; what torch wraps, not the wrappers."""
+    """Yield the modules directly in the module `name` with their full names, looking through torch's wrappers."""
     for key, child in module.named_children():
         inner = f"{name}.{key}" if name else key
         while isinstance(child, ActivationWrapper):
@@ -161,24 +161,24 @@ def _children(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_torchs(kind: type[nn.Module]) -> bool:
-    """Tell whether a class is torch's own and no block: linear layers, norms, containers."""
+    """Tell whether a class is torch's own and not a block: linear layers, norms, containers."""
     return kind.__module__.startswith("torch.") and kind not in TORCH_BLOCKS
 
 
 def tower_of(name: str, modules: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the nearest pretrained model around a module; the whole model where there is none."""
+    """Return the nearest pretrained model around a module, or the whole model where there is none."""
     outside = (modules[outer] for outer in enclosing(name))
     return next((module for module in outside if hasattr(module, CLAIM)), modules[""])
 
 
 def size_of(module: nn.Module) -> int:
-    """Count the parameters of a module, embeddings left out: tiny models have large vocabularies for their size."""
+    """Count the parameters of a module without embeddings: tiny models have vocabularies large for their size."""
     embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
     return sum(p.numel() for p in module.parameters() if id(p) not in embeddings and not is_lazy(p))
 
 
 def leaves(module: nn.Module) -> int:
-    """Estimate how many tensors a module keeps for its backward: one for each leaf, and parameter of the others."""
+    """Estimate how many tensors a module keeps for its backward: one for each leaf, and for each other parameter."""
     own = sum(1 for part in module.modules() if not any(part.children()) and not isinstance(part, nn.Identity))
     parents = (part for part in module.modules() if any(part.children()))
     return own + sum(1 for part in parents for _ in part.parameters(recurse=False))

@@ -1,6 +1,6 @@
-"""The state of checkpointing that transformers itself keeps on a model: flags, a switch, a function, hooks.
+"""The checkpointing state that transformers keeps on a model: flags, a switch, a function, hooks.
 
-While a surgery is in place the flags are off, but for those that it sets on stacks to say what is checkpointed.
+Under a surgery the flags are off, except those that it sets on stacks to say what is checkpointed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _EMBEDDING_HOOK = f"{INPUT_GRADIENTS}.<locals>"
 
 
 def checkpoints_itself(module: nn.Module) -> bool:
-    """Tell whether a module checkpoints by itself when its flag says so: a layer, or one with an inline branch."""
+    """Tell whether a module checkpoints by itself when its flag is on: a layer, or one with an inline branch."""
     return is_layer(module) or has_inline_branch(module)
 
 
 def has_inline_branch(module: nn.Module) -> bool:
-    """Tell whether the forward of a module, or a method that it leads to, calls something that checkpoints."""
+    """Tell whether a module's forward, or a method that it reaches, calls something that checkpoints."""
     return any(map(_CHECKPOINTS.search, _names_reached(type(module))))  # type: ignore[arg-type]  # hashable
 
 
 def checkpoints_in_evaluation(module: nn.Module) -> bool:
-    """Tell whether the inline branch of a module runs in evaluation mode too: it does not ask for `training`."""
+    """Tell whether a module's inline branch also runs in evaluation mode, since it does not test `training`."""
     methods = _names_by_method(type(module)).values()  # type: ignore[arg-type]  # a class is hashable
     branches = [names for names in methods if any(map(_CHECKPOINTS.search, names))]
     return bool(branches) and not is_layer(module) and not any("training" in names for names in branches)
@@ -51,7 +51,7 @@ def _names_reached(kind: type[nn.Module]) -> frozenset[str]:
 
 @cache
 def _names_by_method(kind: type[nn.Module]) -> Mapping[str, frozenset[str]]:
-    """Collect the names in the forward of a class, and in the methods of the class that the forward leads to."""
+    """Collect the names used in a class's forward, and in the methods that it reaches."""
     names: dict[str, frozenset[str]] = {}
     methods = ["forward"]
     while methods:
@@ -66,18 +66,18 @@ def _names_by_method(kind: type[nn.Module]) -> Mapping[str, frozenset[str]]:
 
 
 def needs_cache(module: nn.Module) -> bool:
-    """Tell whether a model breaks or computes something else without a cache, so that it must not be switched off."""
+    """Tell whether a model breaks or computes something else without a cache, so that the cache must stay on."""
     name = type(module).__name__
     return name in facts_of(module).needs_cache or name in models_that_read_caches(module)
 
 
 def models_that_read_caches(module: nn.Module) -> list[str]:
-    """Name the models of a module's family that compute something else without a cache, in the installed release."""
+    """Name the models of a module's family that compute something else without a cache in the installed release."""
     return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
 
 
 def reads_caches_of_parts(module: nn.Module) -> bool:
-    """Tell whether a model goes on with the caches that its parts have filled: none of them must be dropped."""
+    """Tell whether a model reads the caches that its parts have filled, so that none may be dropped."""
     return class_of(module).__name__ in facts_of(module).reads_caches
 
 
@@ -87,12 +87,12 @@ def _transformers() -> Version:
 
 
 def is_recorder(forward: Any) -> bool:
-    """Tell whether this is what transformers 4 puts in place of a forward for one call, to record what it returns."""
+    """Tell whether this is what transformers 4 puts in place of a forward for one call, to record its results."""
     return RECORDER in getattr(getattr(forward, "__code__", None), "co_qualname", "")
 
 
 def flags_of(module: nn.Module) -> list[str]:
-    """Name the attributes, True or False, that say whether a module checkpoints."""
+    """Name the boolean attributes that say whether a module checkpoints."""
     names = {FLAG}
     if checkpoints_itself(module):
         reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
@@ -103,7 +103,7 @@ def flags_of(module: nn.Module) -> list[str]:
 
 
 def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> None:
-    """Let a module checkpoint by itself with this function, as its library does, or not with None."""
+    """Let a module checkpoint by itself with this function, in its library's way; None switches that off."""
     for name in flags_of(module):
         setattr(module, name, function is not None)
     if FUNCTION in _names_reached(type(module)):  # type: ignore[arg-type]  # a class is hashable
@@ -111,7 +111,7 @@ def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> No
 
 
 def takes_switch(module: nn.Module) -> bool:
-    """Tell whether this is a model of transformers, which has a method to switch checkpointing on and off."""
+    """Tell whether this is a model of transformers, with a method that switches checkpointing."""
     return hasattr(type(module), INNER_SWITCH)
 
 
@@ -130,10 +130,11 @@ def takes_embedding_hook(model: nn.Module) -> bool:
 
 
 def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | None:
-    """Read the options in a function that transformers made to checkpoint, and where it offloads to; None for others.
+    """Read the options and the offload target from a checkpoint function of transformers; None for other functions.
 
-    That is "cpu" where transformers was told to offload, and None where it does not say. A release that hands its
-    whole dictionary of options to the function has it among them, and then it may be what `wrap_blocks` takes.
+    The target is "cpu" where transformers was told to offload, and None where it does not say. A release that passes
+    its whole dictionary of options to the function has the target among them; it may then be any value of
+    `wrap_blocks`.
     """
     options = dict(function.keywords) if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function
@@ -146,7 +147,7 @@ def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | Non
 
 
 def embedding_hooks(model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the hooks by which transformers makes outputs of embeddings require gradient: module and key of each."""
+    """Yield the module and key of each hook by which transformers makes embeddings' outputs require gradient."""
     for module in model.modules():
         for key, hook in module._forward_hooks.items():
             if _EMBEDDING_HOOK in getattr(hook, "__qualname__", ""):

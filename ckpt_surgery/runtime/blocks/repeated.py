@@ -1,7 +1,7 @@
-"""Modules that a model repeats, whatever they are called: for models that are not transformers' own.
+"""Modules that a model repeats, whatever their names: for models that are not transformers' own.
 
-`verify` holds the models of transformers to what names and parameters tell of their blocks. Elsewhere it is enough
-that checkpointing a module is worth its while, since the gradients are right in any case.
+`verify` judges models of transformers by what names and parameters say about their blocks. Elsewhere it is enough that
+checkpointing a module pays, since the gradients are right in any case.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _Likeness = tuple[type[nn.Module], ...]
 
 
 def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ...]:
-    """List what the stacks of `model` hold besides the blocks that were `found`, stages and their blocks alike.
+    """List what the stacks of `model` hold besides the blocks in `found`, both stages and their blocks.
 
-    A module is taken if its class comes twice in the model and holds a twentieth of its parameters, or if the owner
-    of the stack would checkpoint by itself what that holds; and with it the others of a stack that is mostly made of
-    such. Left out are towers of transformers with blocks that were found, and what lies in or around checkpointing
-    layers; but where a forward has an inline branch, which will be off, each of its stacks counts.
+    A module is taken if its class comes twice in the model and holds a twentieth of its parameters, or if the stack's
+    owner would checkpoint the stack by itself; so are the other modules of a stack that consists mostly of such. Left
+    out are towers of transformers with blocks in `found`, and what lies in or around checkpointing layers; but where a
+    forward has an inline branch, which will be off, each of its stacks counts.
     """
     modules = dict(model.named_modules())
     towers = {tower_of(block.name, modules) for block in found}
@@ -68,7 +68,7 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
 
 
 def repeated_siblings(model: nn.Module, fewest: int = 2) -> tuple[Block, ...]:
-    """List modules of the classes of which a module holds `fewest` as attributes, `b1`, `b2`, in place of a list."""
+    """List modules of classes that a module holds at least `fewest` times as attributes (`b1`, `b2`), not in lists."""
     modules = dict(model.named_modules())
     kinds: set[type[nn.Module]] = set()
     for module in modules.values():
@@ -82,7 +82,7 @@ def repeated_siblings(model: nn.Module, fewest: int = 2) -> tuple[Block, ...]:
 
 
 def siblings_around(model: nn.Module, blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """List the repeated attributes that hold some of `blocks`, as GoogLeNet's do. Two alike are towers as a rule."""
+    """List the repeated attributes that hold some of `blocks`, as in GoogLeNet. Two alike are usually towers."""
     outside = {outer for block in blocks for outer in enclosing(block.name)}
     return tuple(block for block in repeated_siblings(model, _FEWEST_SIBLINGS) if block.name in outside)
 
@@ -114,7 +114,7 @@ def _repeated(
 
 
 def reason_for_none(model: nn.Module) -> str:
-    """Say why no module of a model counts as a block, as the end of a sentence."""
+    """Say at the end of a sentence why no module of a model counts as a block."""
     modules = dict(model.named_modules())
     members = [part for _, elements in stacks_of(modules) for name, part in elements if name in modules]
     if not members:

@@ -1,6 +1,6 @@
-"""The choice of blocks to checkpoint: the outermost ones of every stack that the options name.
+"""Choose the blocks to checkpoint: the outermost ones of every stack that the options name.
 
-Decides only; nothing is changed.
+This only decides; it changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORTHWHILE = 0.6
 
 
 class LeftAlone(StrEnum):
-    """Why a block is not checkpointed, in the words of the table."""
+    """The reasons why a block is not checkpointed, in the words of the table."""
 
     BLOCKS = "not among the blocks"
     STACKS = "not among the stacks"
@@ -46,12 +46,12 @@ class SelectedStack:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether the options name the stack."""
+        """Whether the options name the stack."""
         return self.left_alone is None
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Tell whether a pattern names a stack or a block, or a module around it."""
+    """Tell whether a pattern names a stack or block, or a module around it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
@@ -62,10 +62,10 @@ def select_stacks(
     patterns: Sequence[str] | None = None,
     first: Sequence[str] = (),
 ) -> tuple[SelectedStack, ...]:
-    """List every stack of `model`; one whose blocks are named only in part comes as two.
+    """List every stack of `model`; one of which only some blocks are named comes twice.
 
-    Wanted are blocks of these `classes`, in stacks or of names that match `patterns`; all where None is given. Raises
-    SurgeryError where there is no stack, or what is named is not there; each pattern of `first` has to match a stack.
+    Wanted are blocks of these `classes`, in stacks or with names that match `patterns`; None stands for all. Raises
+    SurgeryError where there is no stack, or none with a given name; each pattern of `first` has to match a stack.
     """
     parameters: Iterator[tuple[str, Any]] = model.named_parameters()
     lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)
@@ -109,7 +109,7 @@ def select_stacks(
 
 
 def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
-    """List the blocks of a model in its order, of those that lie in one another those to checkpoint."""
+    """List the blocks of a model in its order; of blocks inside one another, only those to checkpoint."""
     found = find_blocks(model, unsupported=True)
     repeated = repeated_blocks(model, found)
     if not found:
@@ -120,11 +120,11 @@ def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
 
 
 def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
-    """Choose the modules to checkpoint of those given, by name, where some hold others: stages, or what they hold.
+    """Choose the modules to checkpoint, by name, where some hold others: stages, or the blocks in them.
 
-    Decided by what a step keeps at its peak: the input of each block, what lies between the blocks, and all that one
-    of them holds while it is recomputed. A module keeps about one tensor for each of its leaves, so leaves are
-    counted. The modules of one class are treated alike: the largest decides. None of those chosen lies in another.
+    The choice depends on what a step keeps at its peak: the input of each block, what lies between the blocks, and all
+    that one block holds while it is recomputed. A module keeps about one tensor for each of its leaves, so leaves are
+    counted. Modules of one class are treated alike: the largest decides. None of the chosen modules lies in another.
     """
     inside: dict[str, list[str]] = {name: [] for name in ("", *modules)}
     by_class: dict[type[nn.Module], list[str]] = {}
@@ -155,7 +155,7 @@ def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
 def _with_named(
     model: nn.Module, modules: dict[str, nn.Module], blocks: Sequence[Block], classes: Collection[str]
 ) -> list[Block]:
-    """Return `blocks`, but in place of those around or inside modules of the named classes the outermost of these."""
+    """Replace those of `blocks` around or inside modules of the named classes by the outermost of these modules."""
     named = {name: module for name, module in modules.items() if type(module).__name__ in classes and name}
     missing = [kind for kind in classes if kind not in {type(module).__name__ for module in named.values()}]
     if missing:

@@ -1,1 +1,1 @@
-"""One call of a block, and its recompute in the backward."""
+"""One block call, and its recompute in the backward."""

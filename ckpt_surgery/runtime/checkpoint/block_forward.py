@@ -1,4 +1,4 @@
-"""The stand-in for the `forward` of a block. It lies on the block itself, and is copied and pickled with it."""
+"""The replacement of a block's `forward`. It is an attribute of the block, and is copied and pickled with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Cut = Callable[[Callable[..., Any], BlockSignature, Arguments, Callable[..., Any
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """The options of a surgery that concern the calls of one block.
+    """The options of a surgery that apply to the calls of one block.
 
     With `skip_frozen` a call runs without checkpointing in which nothing requires gradient. `policy` says what a call
     keeps, where that is anything; with `moves_kept` that goes where the block's inputs go. With `fills_cache` another
@@ -47,7 +47,7 @@ class CallOptions:
 
 
 class BlockForward:
-    """The `forward` of one block, as an attribute of the block itself: what was there before, checkpointed.
+    """The checkpointed `forward` of one block, as an attribute of the block itself.
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
@@ -107,7 +107,7 @@ class BlockForward:
         return self.block.training or self.options.in_evaluation
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
+        """Run the block: checkpointed while it trains with gradients and has a checkpointing function."""
         function = self.block.__dict__.get(FUNCTION)  # torch 2.8 compiles no `vars` of a module
         forward = self._plain()
         if function is None or not (self.in_mode and torch.is_grad_enabled()) or self._in_replacement or self.retired:
@@ -166,17 +166,17 @@ class BlockForward:
         return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)
 
     def adopt(self, forward: Callable[..., Any] | None) -> None:
-        """Checkpoint what another library has put in place of this: a forward, or, with None, that of the class."""
+        """Checkpoint the forward that another library has put in place of this; None is that of the class."""
         self.replacement = forward
         vars(self.block)["forward"] = self
 
     def retire(self) -> None:
-        """From now on only run the original: a forward that was put over this may still call it."""
+        """Run only the original from now on: a forward that was put around this may still call it."""
         self.retired = True
         self.replacement = None
 
     def _plain(self) -> Callable[..., Any]:
-        """Return what runs the block now, without checkpointing; inside the replacement the original."""
+        """Return what runs the block without checkpointing: inside the replacement, the original."""
         return self.__wrapped__ if self.replacement is None or self._in_replacement else self._run_replacement
 
     def _run_replacement(self, *args: Any, **kwargs: Any) -> Any:
@@ -193,17 +193,17 @@ class BlockForward:
         self._signature = BlockSignature.of(self.place, self.block, forward, fills_cache=fills)
 
     def _innermost(self) -> Any:
-        """Return the function to which the arguments of the block go."""
+        """Return the function that receives the block's arguments."""
         return self.replacement or self.original or type(self.block).forward
 
 
 def _is_captured(given: Iterable[Tensor]) -> bool:
-    """Tell whether a CUDA graph is made of a call: what it runs again, nobody compares."""
+    """Tell whether a call is being captured in a CUDA graph, whose replays are not compared."""
     return any(tensor.is_cuda for tensor in given) and torch.cuda.is_current_stream_capturing()
 
 
 def _is_forward_mode() -> bool:
-    """Tell whether the derivative of a call is made along with it, and by no backward that torch.func makes."""
+    """Tell whether a call computes its derivative along with it, without a backward made by torch.func."""
     if forward_mode_level() < 0 and innermost_transform() is None:
         return False
     kinds = _transform_kinds()
@@ -211,14 +211,14 @@ def _is_forward_mode() -> bool:
 
 
 def _transform_kinds() -> set[TransformType]:
-    """Return the kinds of the transforms of torch.func around a call."""
+    """Return the kinds of torch.func transforms around a call."""
     return {level.key() for level in transform_stack() or ()} if innermost_transform() is not None else set()
 
 
 def _refuse_transforms(place: str) -> None:
-    """Raise SurgeryError where a block that is checkpointed is called in a transform that does not go with it.
+    """Raise SurgeryError where a checkpointed block is called in a transform that does not support it.
 
-    torch.func.grad and what is made of it take no hooks on saved tensors, and the tensors of a vmap cannot be used
+    torch.func.grad and what is built on it take no hooks on saved tensors, and the tensors of a vmap cannot be used
     after it.
     """
     kinds = _transform_kinds()
@@ -231,7 +231,7 @@ def _refuse_transforms(place: str) -> None:
 
 
 class GivenCaches:
-    """The caches that are there before a module runs its blocks: its caller gave them, or a module keeps them.
+    """The caches that exist before a module runs its blocks: passed by its caller, or kept on a module.
 
     All are held weakly, and copies and pickles have none. Those that it makes in its forward are no part of it.
     `asked_for` tells whether the caller asked for one to be made: models ask their parts whatever the caller said.

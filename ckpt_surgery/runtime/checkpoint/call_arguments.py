@@ -1,6 +1,6 @@
-"""The arguments of one call of a block: their names, and past state left out of them.
+"""The arguments of one block call: their names, and the caches to leave out.
 
-Looks at values only. What runs a block, and how often, is in `recompute`.
+This looks at values only. `recompute` decides what runs a block, and how often.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def none_is_past(values: Iterable[Any]) -> bool:
-    """Tell by types, which the compiler follows and no further, that no value is past state that a block writes."""
+    """Tell by types alone, which the compiler can follow, that no value is past state that a block writes."""
     for value in values:  # noqa: SIM110 -- each call of a block asks, and a generator costs twice as much
         if type(value) not in NEVER_PAST:
             return False
@@ -40,12 +40,12 @@ def none_is_past(values: Iterable[Any]) -> bool:
 
 
 def is_cache(value: Any) -> bool:
-    """Tell whether a value is a `Cache` of whatever release of transformers."""
+    """Tell whether a value is a `Cache` of any release of transformers."""
     return descends(type(value), CACHE_CLASS)
 
 
 def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the parameters of `forward` that can be given by position; none where its signature cannot be read."""
+    """Return the parameters of `forward` that take positional arguments; none if its signature cannot be read."""
     try:
         parameters = inspect.signature(forward).parameters.values()
     except (TypeError, ValueError):
@@ -54,7 +54,7 @@ def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def name_at(names: Sequence[str], place: int) -> str:
-    """Return the name of a positional argument; those that `*args` takes are numbered."""
+    """Return the name of a positional argument; those taken by `*args` are numbered."""
     return names[place] if place < len(names) else f"argument {place + 1}"
 
 
@@ -90,24 +90,24 @@ class BlockSignature:
         )
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield every argument with its name; those that `*args` takes are numbered."""
+        """Yield every argument with its name; those taken by `*args` are numbered."""
         for place, value in enumerate(args):
             yield name_at(self.names, place), value
         yield from kwargs.items()
 
     def holder_of(self, tensor: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the name of the argument that holds a tensor; "" where none does."""
+        """Return the name of the argument that holds a tensor; "" if none does."""
         named = self.named(args, kwargs)
         return next((name for name, value in named if any(part is tensor for part in tensors(value))), "")
 
     def without_own_caches(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Container[Any] = ()
     ) -> Arguments:
-        """Leave out the empty caches that a model has made for its blocks to fill: they would hold activations.
+        """Leave out the empty caches that a model made for its blocks to fill: they would hold activations.
 
-        Those that were there before are `given`, and are filled: a later forward may read them. `model_patches` tells
-        which blocks of transformers read what others have left in a cache; these keep theirs, and so do other
-        libraries'.
+        Caches that existed before are `given`, and are filled: a later forward may read them. `model_patches` says
+        which blocks of transformers read what others have left in a cache; these keep theirs, and so do blocks of
+        other libraries.
         """
         if none_is_past((*args, *kwargs.values())) or not self.is_of_transformers or self.cache_decides:
             return args, kwargs
@@ -123,14 +123,14 @@ class BlockSignature:
         return tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
 
     def is_past(self, name: str, value: Any) -> bool:
-        """Tell whether an argument is a cache that a block would write."""
+        """Tell whether an argument is a cache that the block would write to."""
         if self.keeps_cache or type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
             return False
         return is_cache(value) or (name in self.past and _acts_as_cache(type(value)))
 
 
 def _acts_as_cache(kind: type) -> bool:
-    """Tell whether a class is a cache by its name, as those are that transformers has beside `Cache`."""
+    """Tell by its name whether a class is one of the caches that transformers has besides `Cache`."""
     return any("cache" in base.__name__.lower() for base in kind.__mro__)
 
 
@@ -153,22 +153,22 @@ def _holds_something(cache: Any, layer: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CacheAtEntry:
-    """A cache as a call found it. It shares `tensors`: who writes them in place is refused by their versions."""
+    """A cache as a call found it. It shares `tensors`: their versions reveal writes in place, which are refused."""
 
     cache: Any
     tensors: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, cache: Any) -> CacheAtEntry:
-        """Note a cache before a block writes it."""
+        """Record a cache before a block writes to it."""
         return cls(_copy_of_cache(cache), tuple(hidden_tensors(cache)))
 
     def again(self) -> Any:
-        """Return a cache for a recompute to write."""
+        """Return a copy of the cache for a recompute to write to."""
         return _copy_of_cache(self.cache)
 
 
 def _copy_of_cache(cache: Any) -> Any:
-    """Copy what holds the tensors of a cache: a block replaces them, or adds some. A recompute needs no graphs."""
+    """Copy what holds a cache's tensors, which a block replaces or extends; the copy needs no graphs."""
     held = {id(tensor): tensor for tensor in hidden_tensors(cache, CACHE_DEPTH)}
     return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

@@ -66,9 +66,9 @@ class Computation:
         self._failure: BaseException | None = None
 
     def __call__(self, *given: Tensor) -> Any:
-        """Return what the block makes of `given`, which stand in for its tensors; in a recompute nothing.
+        """Run the block on `given`, in place of its recorded tensors, and return its results; None in a recompute.
 
-        Raises SurgeryError where an argument is not what it was. What the first pass raises is left to `check_ended`.
+        Raises SurgeryError where an argument has changed. `check_ended` raises the errors of the first pass.
         """
         if self._arguments is None:
             return self._run_again(given)
@@ -81,7 +81,7 @@ class Computation:
             return None
 
     def check_ended(self) -> None:
-        """Raise what the first pass has raised."""
+        """Raise the error of the first pass, if there was one."""
         if (failure := self._failure) is not None:
             self._failure = None
             raise failure
@@ -174,7 +174,7 @@ class Computation:
 
     @contextmanager
     def _tolerating_hooks(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
-        """Let no hook of the script end a training by running once more."""
+        """Keep the script's hooks from ending a training because they run a second time."""
         with restoring, self._call.tolerating_hooks(self._hook_failed):
             yield
 
@@ -197,7 +197,7 @@ class Computation:
 
 
 def _detached(tensor: Tensor, look: Any) -> Tensor:
-    """Return a tensor like this one without its graph and hooks, that looks as it did; a parameter itself."""
+    """Return a tensor without graph and hooks, with its recorded class and attributes; a parameter itself."""
     if look is None:
         return without_graph(tensor)
     if isinstance(look, Tensor):

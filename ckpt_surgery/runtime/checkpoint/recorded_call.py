@@ -1,4 +1,4 @@
-"""One call of a block as it was at entry: recorded, checked before it is run again, and rebuilt."""
+"""One block call as it was on entry: record it, check it before it runs again, and rebuild it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RecordedCall:
         self._versions = versions(self._constants)
 
     def begin(self, *, watching: bool) -> None:
-        """Note what the block may read besides its arguments, before the first pass.
+        """Record what the block may read besides its arguments, before the first pass.
 
         Raises SurgeryError where an object among the arguments still holds what an earlier recompute added to it.
         """
@@ -78,18 +78,18 @@ class RecordedCall:
                 raise self._grown(name, value)
 
     def noting_hooks(self) -> AbstractContextManager[None]:
-        """Return what the first pass runs in: it notes the hooks of the script inside the block that change something.
+        """Return a context for the first pass that notes which script hooks inside the block change something.
 
-        They are there again in the recompute.
+        These are back in place in the recompute.
         """
         return nullcontext() if self._entry is None else self._entry.noting_hooks()
 
     def tolerating_hooks(self, failed: Callable[[Exception], None]) -> AbstractContextManager[None]:
-        """Return what a recompute runs in, so that hooks of the script tell `failed` what they raise."""
+        """Return a context for a recompute in which errors of the script's hooks go to `failed`."""
         return nullcontext() if self._entry is None else self._entry.tolerating_hooks(failed)
 
     def end(self) -> None:
-        """Note that the first pass has ended. Warns of what the block began to write while it was not watched."""
+        """End the first pass. Warns about state that the block began to write while it was not watched."""
         self._ended = True
         if self._entry is None:  # what was to be noted could not be
             return
@@ -102,14 +102,14 @@ class RecordedCall:
             )
 
     def written(self) -> list[Attribute]:
-        """Return what the first pass, which was watched and has ended, wrote on the block's modules."""
+        """Return what the first pass, which was watched and has ended, wrote to the block's modules."""
         assert self._entry is not None
         return self._state.written(self._entry)
 
     def restoring(self) -> AbstractContextManager[None] | None:
-        """Return what lets the block run on the state of its modules before the first pass; None where that holds.
+        """Return a context with the modules' state from before the first pass; None where that still holds.
 
-        Afterwards the state is as it is now. Raises SurgeryError where a weight was written since.
+        It restores the present state on exit. Raises SurgeryError where a weight was written since.
         """
         if self._entry is None:
             return None
@@ -120,7 +120,7 @@ class RecordedCall:
 
     @contextmanager
     def _noting_additions(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
-        """Note which objects a recompute inside makes larger. Raises SurgeryError while the first pass reads them."""
+        """Note the objects that a recompute inside enlarges. Raises SurgeryError if the first pass still runs."""
         before = [_size(value) for _, value in self._objects]
         try:
             with restoring:
@@ -133,7 +133,7 @@ class RecordedCall:
                         raise self._grown(name, value)
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
-        """Return the arguments as they were, with `given` in the places of `tensors`."""
+        """Return the recorded arguments, with `given` in place of `tensors`."""
         args, kwargs = self._specs
         return (
             tuple([_rebuilt(spec, given) for spec in args]),
@@ -141,7 +141,7 @@ class RecordedCall:
         )
 
     def refuse_written(self) -> None:
-        """Raise SurgeryError where a tensor without gradient among the arguments was written since."""
+        """Raise SurgeryError where an argument tensor without gradient was written since."""
         if (now := versions(self._constants)) != self._versions:
             pairs = zip(self._constants, self._versions, now, strict=True)
             written = next(tensor for tensor, old, new in pairs if old != new)

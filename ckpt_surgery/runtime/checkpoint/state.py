@@ -75,26 +75,26 @@ class _TensorCopy:
 
     @property
     def key(self) -> tuple[int, str]:
-        """An identity among others."""
+        """The identity of the attribute among others."""
         return id(self.home), self.name
 
     @property
     def is_small_buffer(self) -> bool:
-        """Whether it is copied in every call."""
+        """Whether it is small enough to be copied in every call."""
         return self.tensor.numel() <= _SMALL and not isinstance(self.tensor, nn.Parameter)
 
     def again(self) -> Tensor:
-        """A tensor with the values of then, for a recompute to write."""
+        """Return a tensor with the recorded values, for a recompute to write to."""
         values = copy_of(self.copy)
         return nn.Parameter(values, requires_grad=False) if isinstance(self.tensor, nn.Parameter) else values
 
     def is_written(self, *, by_bits: bool) -> bool:
-        """Tell whether it was written since; `by_bits` also past torch's count of writes, as through `.data`."""
+        """Tell whether it was written since; `by_bits` also finds uncounted writes, such as through `.data`."""
         return version(self.tensor) != self.version or (by_bits and not same_bits(self.copy, self.tensor))
 
 
 class _Layout:
-    """The dictionaries of a block's modules, as they were read.
+    """The dictionaries of a block's modules when they were read.
 
     `dictionaries` are those of attributes and buffers, `flagged` hold a training flag. What a forward adds to the
     others, a module or parameter made when it first runs, stays for the recompute: gradients go to that one.
@@ -121,15 +121,16 @@ class _Layout:
         self._members = list(self._now())
 
     def still_holds(self) -> bool:
-        """Tell whether the block has the very same submodules and parameters."""
+        """Tell whether the block still has the very same submodules and parameters."""
         return all(map(is_, self._now(), self._members))
 
     def _now(self) -> Iterator[Any]:
         return chain.from_iterable(map(dict.values, self._tables))
 
     def may_be_written(self, *, first: bool) -> Iterator[Attribute]:
-        """Yield the tensors that the block may write: buffers, and in the `first` watched call attributes and frozen
-        parameters too. What requires gradient is written by optimizers alone.
+        """Yield the tensors that the block may write: its buffers, and in the `first` watched call more.
+
+        Those are attributes and frozen parameters. Only optimizers write what requires gradient.
         """
         homes: list[dict[str, Any]] = [*self.dictionaries, *self.own_parameters] if first else [*self.buffers]
         for home in filter(None, homes):
@@ -159,7 +160,7 @@ class StateEntry:
     everything: list[tuple[dict[str, Any], dict[str, Any]]] | None
 
     def noting_hooks(self) -> AbstractContextManager[None]:
-        """Return what notes the hooks of the script that change something in the call inside."""
+        """Return a context that notes which script hooks change something in the call inside."""
 
         def note(key: int, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = hook(*args, **kwargs)
@@ -169,7 +170,7 @@ class StateEntry:
         return self._script_hooks_in(note) if self.hooks else _NOTHING
 
     def tolerating_hooks(self, failed: Callable[[Exception], None]) -> AbstractContextManager[None]:
-        """Return what has hooks of the script tell `failed` what they raise in the recompute inside."""
+        """Return a context for a recompute in which errors of the script's hooks go to `failed`."""
 
         def tolerate(_: int, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             try:
@@ -195,7 +196,7 @@ class StateEntry:
                     table[key] = hook
 
     def still_holds(self) -> bool:
-        """Tell whether a recompute needs nothing put back."""
+        """Tell whether a recompute needs nothing restored."""
         return (
             not self.attributes
             and not self.tensors
@@ -209,7 +210,7 @@ class StateEntry:
 
 
 class BlockState:
-    """Knows what the forward of `block` writes on its modules, and puts it back for a recompute."""
+    """Learns what the forward of `block` writes to its modules, and restores it for a recompute."""
 
     def __init__(self, block: nn.Module) -> None:
         self._block = block
@@ -230,9 +231,9 @@ class BlockState:
         self._unwatched = False  # whether a call ran so since the last watched one
 
     def entry(self, *, watching: bool) -> StateEntry:
-        """Note what a recompute needs, before a call; with `watching`, all that the block may write.
+        """Record what a recompute needs before a call; with `watching`, all that the block may write.
 
-        A call with other modules or training flags than the last watched one is watched in any case.
+        A call with other modules or training flags than the last watched one is always watched.
         """
         layout = self._layout
         if layout is None or not layout.still_holds():
@@ -262,9 +263,9 @@ class BlockState:
     def learn(self, entry: StateEntry) -> list[str]:
         """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs.
 
-        What was not known while calls ran unwatched, their recomputes did not find as it was. Nor does that of this
-        call, so that its self-check tells whether that matters. Returns what of that counts, in words: numbers,
-        tensors that are written in place, draws. A trained parameter that the block writes itself stays as it is.
+        Recomputes of unwatched calls did not restore what was not known yet. Nor does that of this call, so that its
+        self-check shows whether it matters. Returns in words what counts of it: numbers, tensors written in place,
+        draws. A trained parameter that the block writes itself is left as it is.
         """
         if entry.everything is None:
             return []
@@ -293,13 +294,13 @@ class BlockState:
         return sorted(counts)
 
     def written(self, entry: StateEntry) -> list[Attribute]:
-        """Return the attributes and tensors that the watched call of `entry` has written, once that is learned."""
+        """Return the attributes and tensors that the watched call of `entry` wrote. Call `learn` first."""
         tensors = [(copy.home, copy.name) for copy in entry.tensors if copy.is_written(by_bits=True)]
         return [attribute for attribute, _ in entry.attributes.values()] + tensors
 
     @contextmanager
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
-        """Run a call inside on the state of `entry`; what it writes there is gone afterwards."""
+        """Run a call inside the `with` on the state of `entry`, and undo what it writes there."""
         with ExitStack() as stack:
             for home, before in entry.everything or ():  # the call has not ended: a backward inside of it
                 stack.callback(_put_all, home, dict(home))
@@ -323,7 +324,7 @@ class BlockState:
             yield
 
     def written_parameter(self, entry: StateEntry) -> str | None:
-        """Name a parameter that was written since `entry`, other than by the block: its recompute is another's."""
+        """Name a parameter that something other than the block wrote since `entry`; a recompute would differ."""
         parameters = entry.layout.parameters
         if (now := versions(parameters)) == entry.versions:
             return None
@@ -339,12 +340,12 @@ def _held(home: dict[str, Any], name: str) -> Any:
 
 
 def _without_graph(value: Any) -> Any:
-    """The value, without the graph of the call that made it: it would hold on to the steps before."""
+    """Return the value without the graph of the call that made it, which would keep earlier steps alive."""
     return without_graph(value) if isinstance(value, Tensor) and value.grad_fn is not None else value
 
 
 def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """The names of the block's own under which a dictionary holds another object than before."""
+    """List the block's own names under which a dictionary holds another object than before."""
     if len(home) == len(before) and all(map(is_, home.values(), before.values())):
         return []
     made = {*home.get("_modules", ()), *home.get("_parameters", ())}  # they stay, also where there was None before
@@ -358,7 +359,7 @@ def _put_all(home: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value there, and what is there now when the stack ends."""
+    """Set a name to a value, and restore its present value when the stack ends."""
     stack.callback(put, home, name, home.get(name, Absent))
     put(home, name, value)
 
@@ -366,7 +367,7 @@ def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> No
 def _put_hooks_back(
     stack: ExitStack, hooks: list[tuple[dict[int, Any], dict[int, Any]]], changing: Collection[int]
 ) -> None:
-    """Put hooks back that are gone, of libraries and `changing` ones, each at its place, until the stack ends."""
+    """Put back missing hooks of libraries, and `changing` ones, each in its place, until the stack ends."""
     each = [(key, hook) for table, before in hooks for key, hook in before.items() if key not in table]
     gone = {key for key, hook in each if library_of(hook) in HOOKING or key in changing}
     for table, before in hooks if gone else ():
@@ -382,6 +383,6 @@ def _take_off(table: dict[int, Any], hooks: set[int]) -> None:
 
 
 def _is_managed(module: nn.Module) -> bool:
-    """Tell whether somebody else moves the parameters of a module in and out: FSDP, DeepSpeed."""
+    """Tell whether a library moves a module's parameters in and out: FSDP, DeepSpeed."""
     parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
     return is_sharded(module) or any(hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in parameters)

@@ -1,4 +1,4 @@
-"""The weights of a block that DeepSpeed's ZeRO-3 parts among ranks: whole while the block runs, and empty after it."""
+"""The weights of a block that DeepSpeed's ZeRO-3 partitions among ranks: whole while the block runs, then empty."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _USER = "ckpt_surgery"
 
 @contextmanager
 def whole_weights(block: nn.Module) -> Iterator[None]:
-    """Let the parameters of a block that ZeRO-3 parts among ranks be whole inside. Every rank has to come here.
+    """Gather the parameters of a block that ZeRO-3 partitions, inside the `with`. Every rank has to call this.
 
-    DeepSpeed parts those of a module again as soon as that has run, unless another one uses them: they are marked as
-    used, so that a backward finds them whole too. Those that are whole already are in use, and stay so.
+    DeepSpeed partitions a module's parameters again as soon as it has run, unless another module uses them: they are
+    marked as used, so that a backward finds them whole too. Those that are whole already are in use, and stay so.
     """
     parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
     if not parted:
@@ -44,9 +44,9 @@ def whole_weights(block: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def keeping_whole_weights() -> Iterator[None]:
-    """Let what a recompute inside saves of frozen weights be what these hold now.
+    """Save the current values of frozen weights in a recompute inside the `with`.
 
-    Of what requires no gradient, torch's non-reentrant checkpointing keeps the very tensor. DeepSpeed's ZeRO-3 empties
+    torch's non-reentrant checkpointing keeps the very tensor of what requires no gradient. DeepSpeed's ZeRO-3 empties
     a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.
     """
     hooks = saved_tensors_hooks_now(True)

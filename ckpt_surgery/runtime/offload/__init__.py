@@ -1,1 +1,1 @@
-"""Inputs and results of blocks kept in host memory or in files between forward and backward."""
+"""Keep block inputs and results in host memory or in files between forward and backward."""

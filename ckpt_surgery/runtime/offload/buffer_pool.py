@@ -1,6 +1,6 @@
-"""Memory outside the device, by exact sizes and used again over the steps: the base of every store, and host memory.
+"""Buffers outside the device, with exact sizes and reused over steps: the base of every store, and host memory.
 
-Host memory is pinned up to a bound, pageable beyond it, and none is taken where the host has little left.
+Host memory is pinned up to a limit and pageable beyond it; none is taken where the host has little left.
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ class BufferPool:
 
     @property
     def bytes(self) -> int:
-        """Count the bytes of all buffers, lent and idle."""
+        """The bytes of all buffers, lent and idle."""
         return sum(buffer.bytes for buffer in self._buffers)
 
     @property
     def lent(self) -> int:
-        """Count the buffers that are lent."""
+        """The number of lent buffers."""
         return len(self._buffers) - len(self._idle) - len(self._returned)
 
     def take(self, size: int, device: torch.device) -> Buffer | None:
-        """Lend a buffer of at least `size` bytes for copies from `device`; None where the store has no room."""
+        """Lend a buffer of at least `size` bytes for copies from `device`; None if the store has no room."""
         self._keeps = True
         self._collect()
         fitting = [buffer for buffer in self._idle if size <= buffer.bytes <= _LARGEST_FIT * size]
@@ -118,18 +118,18 @@ class BufferPool:
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
-        """End a loan."""
+        """Return a lent buffer."""
         if self._keeps:
             self._returned.append(buffer)
 
     def release(self) -> None:
-        """Free what is idle, and what is lent as soon as it comes back, until the next buffer is taken."""
+        """Free idle buffers, and lent ones as they come back, until the next buffer is taken."""
         self._keeps = False
         self._returned.clear()
         self._idle.clear()
 
     def _make(self, size: int, device: torch.device) -> Buffer | None:
-        """Make a new buffer of `size` bytes; None where there is no room."""
+        """Make a new buffer of `size` bytes; None if there is no room."""
         raise NotImplementedError
 
     def _say(self, shortage: Shortage, words: str) -> None:
@@ -138,7 +138,7 @@ class BufferPool:
             warnings.warn(words, SurgeryWarning, stacklevel=2)
 
     def _free_idle(self, enough: Callable[[], bool], which: Callable[[Buffer], bool] = lambda buffer: True) -> bool:
-        """Free idle buffers, those unused for longest first, until that is enough; tell whether it ever was."""
+        """Free idle buffers, the longest unused first, until there is enough room; tell whether there was."""
         candidates = sorted(filter(which, self._idle), key=lambda buffer: buffer.used_in_step, reverse=True)
         while not enough():
             if not candidates:
@@ -147,7 +147,7 @@ class BufferPool:
         return True
 
     def _collect(self) -> None:
-        """Take in what came back, and free what is not used any more."""
+        """Take in returned buffers, and free those no longer used."""
         whole = bool(self._returned)
         while self._returned:
             self._idle.append(self._returned.popleft())
@@ -185,7 +185,7 @@ class PinnedPool(BufferPool):
 
     @property
     def limit(self) -> int:
-        """Return the most bytes that may be pinned."""
+        """The most bytes that may be pinned."""
         if self._limit is None:
             memory = self._memory()
             free = _PINNED_UNKNOWN if memory is None else int(memory.free * _PINNED_SHARE)
@@ -194,7 +194,7 @@ class PinnedPool(BufferPool):
 
     @property
     def pinned_bytes(self) -> int:
-        """Count the bytes that are pinned now, lent and idle."""
+        """The bytes pinned now, lent and idle."""
         return sum(buffer.bytes for buffer in self._buffers if buffer.pinned)
 
     def _make(self, size: int, device: torch.device) -> Buffer | None:
@@ -226,16 +226,16 @@ class PinnedPool(BufferPool):
         return buffer.pinned and buffer.used_in_step < self._step - 1
 
     def _host_has(self, size: int) -> bool:
-        """Tell whether the host has so many bytes for each process of this training, and some for others."""
+        """Tell whether the host has `size` bytes for each process of this training, with some to spare."""
         memory = self._memory()
         return memory is None or memory.free - size * processes_on_host() >= memory.total * _LEFT_ALONE
 
 
 def pinned_buffer(size: int, device: torch.device) -> Buffer:
-    """Make a pinned buffer of exactly `size` bytes. Raises RuntimeError or OSError where the host has no more.
+    """Make a pinned buffer of exactly `size` bytes. Raises RuntimeError or OSError if the host has no more.
 
-    torch's own allocator of pinned memory rounds up to a power of two and gives nothing back. On CUDA and ROCm, pages
-    of our own are pinned instead, and unpinned when the buffer goes.
+    torch's own allocator of pinned memory rounds up to a power of two and gives nothing back. On CUDA and ROCm, this
+    pins its own pages instead, and unpins them when the buffer goes.
     """
     if device.type != "cuda":
         return Buffer(torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True), pinned=True)
@@ -244,7 +244,7 @@ def pinned_buffer(size: int, device: torch.device) -> Buffer:
 
 
 def registered_buffer(size: int, device: torch.device, runtime: Any) -> Buffer:
-    """Make a buffer in pages of its own, pinned by CUDA's runtime. Raises RuntimeError or OSError."""
+    """Make a buffer in new pages, pinned by CUDA's runtime. Raises RuntimeError or OSError."""
     pages = mmap.mmap(-1, size, **({"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}))
     if hasattr(mmap, "MADV_DONTFORK"):
         pages.madvise(mmap.MADV_DONTFORK)  # a forked process would copy them, or have the device write elsewhere
@@ -258,6 +258,6 @@ def registered_buffer(size: int, device: torch.device, runtime: Any) -> Buffer:
 
 
 def forget_error(device: torch.device) -> None:
-    """Launch a kernel: CUDA keeps the last error, and the next kernel raises it, which is this one."""
+    """Launch a kernel to clear CUDA's last error, which the next kernel would raise otherwise."""
     with suppress(RuntimeError):
         torch.ones(1, device=device)

@@ -1,4 +1,4 @@
-"""One thread that copies in the order in which it is asked, so that the step goes on meanwhile."""
+"""A single thread that copies in the order of requests, while the step goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpt_surgery.errors import SurgeryError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyJob:
-    """A copy that a thread of the process `process` does; `what` names it in messages."""
+    """A copy on a thread of the process `process`; `what` names it in messages."""
 
     what: str
     process: int
@@ -24,7 +24,7 @@ class CopyJob:
     thread: CopyThread
 
     def wait(self) -> None:
-        """Wait until it is done; a forked process has nothing to wait for. Raises SurgeryError where it failed."""
+        """Wait until the copy is done; a forked process has nothing to wait for. Raises SurgeryError if it failed."""
         if self.process != os.getpid():
             return
         self.thread.waited += not self.future.done()
@@ -40,7 +40,7 @@ class CopyJob:
 
 @dataclass(eq=False)
 class CopyThread:
-    """Starts its thread with the first copy, and lets it end when it is stopped or not referred to any more.
+    """Starts its thread with the first copy, and ends it when it is stopped or no longer referenced.
 
     A forked process gets a thread of its own. The interpreter's exit waits for the copies that there are. Of so many
     `copies` since it was made, `waited` were not done when a step needed them; at most `peak` waited or ran at once.
@@ -55,7 +55,7 @@ class CopyThread:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, what: str, copy: Callable[[], None]) -> CopyJob:
-        """Let it do `copy` behind all that it was asked for before."""
+        """Queue `copy` behind all earlier ones."""
         with self._lock:
             future = self._submit(copy)
             self._unfinished = weakref.WeakSet([each for each in self._unfinished if not each.done()] + [future])
@@ -64,7 +64,7 @@ class CopyThread:
         return CopyJob(what, os.getpid(), future, self)
 
     def stop(self) -> None:
-        """Let the thread end behind what it was asked for. A later copy starts another."""
+        """Let the thread end after the queued copies. A later copy starts another thread."""
         with self._lock:
             executor, self._executor = self._executor, None
         if executor is not None and self._process == os.getpid():

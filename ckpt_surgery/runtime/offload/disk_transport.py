@@ -30,7 +30,7 @@ _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
 class DiskTransport(HostTransport):
-    """To memory-mapped files in `folder`, by default the system's folder for large temporary files.
+    """Copies to memory-mapped files in `folder`, by default the system's folder for large temporary files.
 
     The kernel writes them to the disk, and reads them again, as memory gets short. A thread copies, in the order in
     which it is asked, both ways: memory that is used again is written only behind the copies that read it. `finish`
@@ -46,7 +46,7 @@ class DiskTransport(HostTransport):
         return type(self), (self._given,)
 
     def put(self, source: Tensor) -> HostCopy | None:
-        """Have the thread copy to a file. None where the disk has no room."""
+        """Start to copy to a file on the thread. None if the disk has no room."""
         if isinstance(source, FakeTensor):
             return super().put(source)
         buffer = self.pool.take(source.nbytes, source.device)
@@ -63,7 +63,7 @@ class DiskTransport(HostTransport):
             host_copy.job.wait()
 
     def start(self, host_copy: HostCopy) -> DeviceCopy:
-        """Have the thread copy back. Raises SurgeryError in a forked process."""
+        """Start to copy back on the thread. Raises SurgeryError in a forked process."""
         if not isinstance(host_copy, FileCopy):
             return super().start(host_copy)
         host_copy.check_process()
@@ -72,7 +72,7 @@ class DiskTransport(HostTransport):
         return ReadCopy(tensor, job=self.thread.run("read a block input from its file", copy), file=host_copy)
 
     def get(self, device_copy: DeviceCopy) -> Tensor:
-        """Return the tensor, once it is read."""
+        """Return the tensor once it is read."""
         if isinstance(device_copy, ReadCopy):
             device_copy.file.job.wait()
             device_copy.job.wait()
@@ -80,14 +80,14 @@ class DiskTransport(HostTransport):
         return super().get(device_copy)
 
     def release(self) -> None:
-        """Give back the files that are idle, and the others when they come back; and the thread."""
+        """Free idle files, and the others when they come back, and end the thread."""
         super().release()
         self.thread.stop()
 
     def _copying(self, target: Tensor, source: Tensor, device: torch.device, side: str) -> Callable[[], None]:
-        """Return a function that copies on any thread: on that side stream, if any, behind what is queued now.
+        """Return a function that copies on any thread, on that side stream if there is one, after what is queued now.
 
-        It holds both tensors, and when it returns the copy is done.
+        It holds both tensors, and the copy is done when it returns.
         """
         streams = self._side_streams(device)
         before = None if streams is None else streams.compute().record_event()
@@ -160,7 +160,7 @@ class MappedFiles(BufferPool):
 
 
 def mapped_file(folder: str, size: int) -> mmap.mmap:
-    """Map a new file without a name, of `size` bytes on the disk. Raises OSError where the disk has no room."""
+    """Map a new file without a name, of `size` bytes on the disk. Raises OSError if the disk has no room."""
     with tempfile.TemporaryFile(dir=folder, prefix=_PREFIX) as file:
         _reserve(file, size)
         if sys.version_info >= (3, 13) and os.name == "posix":
@@ -169,7 +169,7 @@ def mapped_file(folder: str, size: int) -> mmap.mmap:
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a folder. Raises SurgeryError where it is none, or no file can be written to it."""
+    """Return the absolute path of a folder. Raises SurgeryError if it is not a folder, or not writable."""
     path = os.path.abspath(os.fspath(folder))
     if not os.path.isdir(path):
         raise SurgeryError(
@@ -182,13 +182,13 @@ def writable_folder(folder: str | os.PathLike[str]) -> str:
 
 
 def large_temporary_folder() -> str:
-    """Return the folder for large temporary files: TMPDIR, or /var/tmp, because /tmp is often in memory."""
+    """Return the folder for large temporary files: TMPDIR, or else /var/tmp, since /tmp is often in memory."""
     given = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return "/var/tmp" if not given and os.access("/var/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
-    """Give a file its room on the disk now: a mapped page without any would kill the process when it is written."""
+    """Allocate a file's space on the disk now: writing to a mapped page without space would kill the process."""
     try:
         os.posix_fallocate(file.fileno(), 0, size)
         return
@@ -203,7 +203,7 @@ def _reserve(file: IO[bytes], size: int) -> None:
 
 
 def _is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
-    """Tell whether a folder is in a file system without a disk. False where that is not known."""
+    """Tell whether a folder's file system has no disk. False if that is not known."""
     try:
         lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:

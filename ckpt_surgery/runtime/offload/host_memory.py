@@ -1,4 +1,4 @@
-"""The memory that the host has left for this process, by the kernel and the limits of control groups."""
+"""The host memory left for this process, by the kernel and by the limits of control groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostMemory:
 
 
 def host_memory(root: Path = _ROOT) -> HostMemory | None:
-    """Return the memory of this host, or of the control group that this process is in where that has less left.
+    """Return the memory of this host, or of this process's control group if that has less left.
 
     None where neither is known, as on Windows. `root` is where /proc and /sys are.
     """
@@ -30,7 +30,7 @@ def host_memory(root: Path = _ROOT) -> HostMemory | None:
 
 
 def processes_on_host() -> int:
-    """Return the number of processes of this training on the host: what torchrun says, or one."""
+    """Return the number of processes of this training on the host: as torchrun says, or one."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(int(said), 1) if said.isdecimal() else 1
 
@@ -47,7 +47,7 @@ def _kernel(root: Path) -> HostMemory | None:
 
 
 def _control_groups(root: Path) -> Iterator[HostMemory | None]:
-    """Yield what the limit of each control group around this process leaves: both versions, outer groups too."""
+    """Yield what is left under the limit of each control group around this process, in both versions."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -69,7 +69,7 @@ def _left(limit: str, usage: str, cache: int) -> HostMemory | None:
 
 
 def _numbers(path: Path, scale: int = 1) -> dict[str, int]:
-    """Read the first number after each name, of a file with a name and numbers on each line."""
+    """Read a file with a name and numbers on each line: the first number of each name."""
     lines = (line.replace(":", " ").split() for line in _text(path).splitlines())
     return {words[0]: scale * int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 

@@ -1,4 +1,4 @@
-"""Copies between the device and host memory, beside the compute where the device has streams."""
+"""Copies between device and host memory, concurrent with compute where the device has streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_surgery.torch_names import FakeTensor
 
 
 class HostTransport:
-    """To host memory. Where the device has streams, copies run beside the compute, out of buffers of a pool.
+    """Copies to host memory. Where the device has streams, copies overlap with compute, in buffers of a pool.
 
     Two streams of its own for each device: one for the way out, one for the way back. Memory is never marked with
     `record_stream`: the allocator would then reuse it only once the device, which lags far behind the host, has
@@ -32,7 +32,7 @@ class HostTransport:
         return HostTransport, (self.pool,)
 
     def put(self, source: Tensor) -> HostCopy | None:
-        """Copy to the host, on a side stream if the device has streams. None where there is no room."""
+        """Copy to the host, on a side stream if the device has streams. None if there is no room."""
         streams = self._side_streams(source.device)
         if isinstance(source, FakeTensor) or streams is None:
             return HostCopy(torch.empty_like(source, device="cpu").copy_(source), source.device)
@@ -51,12 +51,12 @@ class HostTransport:
         return host_copy
 
     def finish(self, host_copy: HostCopy) -> None:
-        """Let the stream that the source belongs to wait for the copy; the host does not wait."""
+        """Make the source's stream wait for the copy; the host does not wait."""
         if host_copy.compute is not None:
             host_copy.compute.wait_event(host_copy.done)
 
     def start(self, host_copy: HostCopy) -> DeviceCopy:
-        """Copy back, on another side stream where there is one. Raises SurgeryError in a forked process."""
+        """Copy back, on another side stream if there is one. Raises SurgeryError in a forked process."""
         host_copy.check_process()
         streams = self._side_streams(host_copy.device)
         tensor = torch.empty_like(host_copy.host, device=host_copy.device)
@@ -83,7 +83,7 @@ class HostTransport:
         return device_copy.tensor
 
     def release(self) -> None:
-        """Give back the buffers that are idle, and the others when they come back."""
+        """Free idle buffers, and the others when they come back."""
         self.pool.release()
 
     def _side_streams(self, device: torch.device) -> SideStreams | None:
@@ -128,7 +128,7 @@ class HostCopy:
     done: Any = None
 
     def check_process(self) -> None:
-        """Raise SurgeryError where the buffer is another process's: that may have written something else into it."""
+        """Raise SurgeryError if the buffer belongs to another process, which may have overwritten it."""
         if self.buffer is not None and self.buffer.process != os.getpid():
             raise SurgeryError(
                 "a forked process ran the backward of a forward in its parent with offload: run both in one process"

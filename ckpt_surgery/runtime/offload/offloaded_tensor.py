@@ -1,4 +1,4 @@
-"""Tensors that autograd saves for blocks, those that move and those that stay; and the order of the blocks' calls."""
+"""Tensors that autograd saves for blocks, moving or staying, and the order of block calls."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class OffloadedTensor:
         self.ready: Tensor | None = None
 
     def is_of(self, tensor: Tensor) -> bool:
-        """Tell whether it was made for this very object as it is now: ids and addresses are reused."""
+        """Tell whether it was made for this very object in its present version: ids and addresses are reused."""
         return self.original() is tensor and tensor._version == self.version
 
     def modified(self) -> bool:
-        """Tell whether the tensor was written to since; aliases share the counter. False once all of them are gone."""
+        """Tell whether the tensor was written to since; aliases share its counter. False once all of them are gone."""
         counted = [(self.source, self.version), (self.original(), self.version), *self.aliases]
         return any(alias is not None and alias._version != before for alias, before in counted)
 
 
 class StayingTensor:
-    """Stands for a tensor that stays. With hooks, torch leaves it to them to check its version."""
+    """Stands for a tensor that stays. Under hooks, torch leaves it to them to check its version."""
 
     __slots__ = ("_alias", "_version")
 
@@ -54,14 +54,14 @@ class StayingTensor:
         self._version = tensor._version
 
     def tensor(self) -> Tensor:
-        """Return the tensor, outside of the graph. Raises ModifiedTensorError where it was written to since."""
+        """Return the tensor without its graph. Raises ModifiedTensorError if it was written to since."""
         if self._alias._version != self._version:
             raise ModifiedTensorError(modified_message(self._alias.shape))
         return self._alias
 
 
 def modified_message(shape: Sequence[int]) -> str:
-    """Return the words of ModifiedTensorError for a saved tensor of this shape."""
+    """Return the message of ModifiedTensorError for a saved tensor of this shape."""
     return (
         f"An input of a checkpointed block, of shape {tuple(shape)}, was modified in place after it was saved for "
         "the backward. Modify a clone of it, or use an operation that is not in place."
@@ -69,12 +69,12 @@ def modified_message(shape: Sequence[int]) -> str:
 
 
 def can_move(tensor: Tensor) -> bool:
-    """Tell whether an input of a block may leave: strided, of a floating dtype, and no view of a parameter."""
+    """Tell whether a block input may move: strided, of a floating dtype, and not a view of a parameter."""
     return is_dense(tensor) and tensor.is_floating_point() and not isinstance(tensor._base, nn.Parameter)
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Tell whether a tensor has strided memory of its own that can be copied."""
+    """Tell whether a tensor has strided memory that can be copied."""
     plain = type(tensor) in (Tensor, FakeTensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
     return plain and tensor.numel() > 0
 
@@ -87,19 +87,19 @@ def is_same_view(tensor: Tensor, other: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The layout of a tensor over the memory that is moved for it."""
+    """The layout of a tensor over its moved memory."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...] | None
     """None where the tensor has gaps, which are not moved: only dimensions of one element are expanded then."""
 
     def restore(self, moved: Tensor) -> Tensor:
-        """Return the tensor of that shape over what was moved."""
+        """Return the tensor of that layout over the moved memory."""
         return moved.expand(self.size) if self.stride is None else moved.as_strided(self.size, self.stride)
 
 
 def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
-    """Return the elements that a tensor covers, each once, as a view of the same memory; and the way back."""
+    """Return the elements that a tensor covers, each once, as a view of the same memory, and the way back."""
     size, stride = tuple(tensor.shape), tensor.stride()
     once = tensor
     for dimension, step in enumerate(stride):
@@ -112,24 +112,24 @@ def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
 
 
 class CallOrder:
-    """The calls of blocks in a forward, until a backward begins, and the `order` in which that reaches them."""
+    """The block calls of a forward until a backward begins, and the `order` in which it reaches them."""
 
     def __init__(self) -> None:
         self._calls: list[weakref.ref[CallInputs]] = []
         self.order: dict[int, None] = {}
 
     def begin(self, inputs: CallInputs) -> int:
-        """Return the number of a call that begins."""
+        """Return the number of a new call."""
         self._calls.append(weakref.ref(inputs))
         return len(self._calls) - 1
 
     def reach(self, number: int) -> bool:
-        """Note that the backward has reached a call, for the first time or again; tell whether it has reached all."""
+        """Note that the backward has reached a call, perhaps again; tell whether it has reached all of them."""
         self.order.setdefault(number)
         return len(self.order) == len(self._calls)
 
     def after(self, number: int, order: Sequence[int]) -> Sequence[OffloadedTensor]:
-        """Return the inputs of the call that the backward needs after this one, if an earlier step had that order."""
+        """Return the inputs of the call that the backward needs next, by the order of an earlier step if it fits."""
         following = number - 1
         if len(order) == len(self._calls):
             following = (*order, -1)[order.index(number) + 1]
@@ -139,7 +139,7 @@ class CallOrder:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class CallInputs:
-    """The moving inputs of one call of a block, with so many `results` of the call among them.
+    """The moving inputs of one block call, `results` of which are results of the call.
 
     The call has a `number` in its step once there are any, or results that are another's inputs.
     """
@@ -150,7 +150,7 @@ class CallInputs:
     results: int = 0
 
     def begin(self) -> None:
-        """Give the call its number, if it has none."""
+        """Give the call a number, if it has none yet."""
         if self.number < 0:
             self.number = self.step.begin(self)
 

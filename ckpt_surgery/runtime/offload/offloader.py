@@ -1,7 +1,7 @@
-"""Block inputs kept in host memory between forward and backward, through autograd's hooks for saved tensors.
+"""Keep block inputs in host memory between forward and backward, through autograd's hooks for saved tensors.
 
-The caller says which tensors are a block's inputs, and which results of it are kept with them; checkpointing itself is
-torch's.
+The caller says which tensors are a block's inputs, and which of its results are kept with them; torch does the
+checkpointing.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class Transport(Protocol):
     def put(self, source: Tensor) -> Any:
         """Start to copy a strided tensor to the store. The caller keeps `source` until `finish`.
 
-        Returns the copy, and None where the store has no room: the tensor stays on the device then.
+        Returns the copy, or None if the store has no room: then the tensor stays on the device.
         """
 
     def finish(self, host_copy: Any) -> None:
-        """Make sure that the memory of the copy's source may be given to others."""
+        """Make sure that the memory of the copy's source may be reused."""
 
     def start(self, host_copy: Any) -> Any:
-        """Start to copy back and return the copy on the device; this can be done many times."""
+        """Start to copy back, and return the copy on the device. This can be done many times."""
 
     def get(self, device_copy: Any) -> Tensor:
-        """Return what was copied back: shape, dtype, device and order of strides of the source, in new memory."""
+        """Return the tensor in new memory, with the shape, dtype, device and order of strides of the source."""
 
     def release(self) -> None:
-        """Give back what is held for later copies. The copies that there are stay."""
+        """Free memory held for later copies. Existing copies stay."""
 
 
 @dataclass(slots=True)
 class OffloadStats:
-    """Counts of what an offloader has done since it was made.
+    """Counts of what an offloader has done so far.
 
     Of the block inputs that were saved, and of the results that were kept with them, `tensors` left the device,
     `bytes` in total; `deduplicated` were already saved for another block; and `kept` stayed: those of the last call in
@@ -128,7 +128,7 @@ class Offloader:
         return Offloader, (self.transport, self._minimum_bytes, self.in_flight)
 
     def release(self) -> None:
-        """Give back the memory that the transport holds for later steps; what is saved stays until its graph ends."""
+        """Free the memory that the transport holds for later steps; saved tensors stay until their graph ends."""
         with self._lock:
             self.transport.release()
 
@@ -176,7 +176,7 @@ class Offloader:
     def keep(
         self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor | None
     ) -> MovedTensor | None:
-        """Do as `keep_result` says; `inputs` are those of the call whose result it is."""
+        """Move a result as `keep_result` says; `inputs` are those of its call."""
         with self.refusals, self._lock, torch.no_grad():
             if returned is None:
                 offloaded = OffloadedTensor(result, aliases)
@@ -227,7 +227,7 @@ class Offloader:
             self.stats.peak_in_flight = max(self.stats.peak_in_flight, len(self._copying))
 
     def _wait_for(self, most: int, needed: Sequence[OffloadedTensor] = ()) -> None:
-        """Wait for the oldest in flight until at most so many are left, apart from those `needed` here soon."""
+        """Wait for the oldest copies until at most `most` are in flight, skipping those `needed` here soon."""
         copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
         waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
         # Before one of them fails: the next step must not fail for it again.
@@ -239,7 +239,7 @@ class Offloader:
                 offloaded.source, offloaded.aliases = None, ()
 
     def fetch(self, moved: MovedTensor) -> Tensor:
-        """Return a tensor on its device, and start to bring what the backward is expected to need next."""
+        """Return a tensor on its device, and start to fetch what the backward will probably need next."""
         with self._lock, torch.no_grad():
             offloaded, inputs = moved.offloaded, moved.inputs
             if inputs.step.reach(inputs.number):
@@ -272,7 +272,7 @@ class Offloader:
         return tensor
 
     def _prefetch(self, wanted: Sequence[OffloadedTensor]) -> None:
-        """Start to copy back what is wanted; what was fetched ahead and is not wanted now gives way."""
+        """Start to copy back what is wanted; copies fetched ahead that are not wanted any more make room."""
         returning = [each for reference in self._returning if (each := reference()) is not None]
         returning = [offloaded for offloaded in returning if offloaded.device_copy is not None]
         for offloaded in wanted:
@@ -292,7 +292,7 @@ class Offloader:
 
 @dataclass(frozen=True, slots=True)
 class MovedTensor:
-    """A tensor that an offloader keeps, for autograd or for `save`: `following` is the index of the next input."""
+    """A tensor held by an offloader, for autograd or for `save`; `following` is the index of the next input."""
 
     offloader: Offloader
     offloaded: OffloadedTensor
@@ -300,20 +300,20 @@ class MovedTensor:
     following: int
 
     def tensor(self) -> Tensor:
-        """Return the tensor, on its device. Raises ModifiedTensorError where it was written before it had left."""
+        """Return the tensor on its device. Raises ModifiedTensorError if it was written before it left."""
         return self.offloader.fetch(self)
 
     def is_written(self) -> bool:
-        """Tell whether it was written before it had left."""
+        """Tell whether it was written before it left."""
         return self.offloaded.modified()
 
 
 def keep_result(result: Tensor, aliases: Sequence[Tensor] = (), returned: Tensor | None = None) -> MovedTensor | None:
-    """Move a result of a block, outside of its graph, along with its inputs, and return what keeps it.
+    """Move a result of a block, without its graph, along with the block's inputs; return what holds it.
 
-    None where it stays: it is small or not strided, no `Offloader.saving` runs this, or the tensor by which the block
-    has `returned` its memory is another view of it. One that is returned leaves as an input of the block that gets it,
-    once for both. `aliases` are tensors of the same memory with counts of writes of their own.
+    None where it stays: it is small or not strided, no `Offloader.saving` is active, or the tensor by which the block
+    has `returned` its memory is another view of it. A returned result moves as an input of the block that gets it,
+    once for both. `aliases` are tensors of the same memory with version counters of their own.
     """
     call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
     if call is None or not is_dense(result):

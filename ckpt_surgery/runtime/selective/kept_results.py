@@ -77,7 +77,7 @@ class KeptResults:
         self._counted: KeptOfCall | None = None
 
     def forward(self) -> AbstractContextManager[Any]:
-        """Return a context in which the forward is run, and results are kept."""
+        """Return a context for the forward, in which results are kept."""
         self.policy.begin(self._block)
         if not self.policy.by_calls:
             return _Keeping(self)
@@ -85,7 +85,7 @@ class KeptResults:
         return Watching(_KeepingCalls(self, self._sequence), self._shortcuts)
 
     def recompute(self) -> AbstractContextManager[Any]:
-        """Return a context in which the block runs again, with what was kept. Raises as `SavePolicy` does."""
+        """Return a context for the recompute, which gets the kept results. Raises as `SavePolicy` does."""
         if self._ended:
             self.policy.recomputed()
         else:  # a backward inside the forward
@@ -104,7 +104,7 @@ class KeptResults:
             self.recomputing -= 1
 
     def end(self, outputs: Iterable[Tensor]) -> None:
-        """Count what is kept, and let it leave, after the forward. Raises SurgeryError where that has written it.
+        """Count what is kept after the forward, and offload it. Raises SurgeryError if the forward wrote to it.
 
         `outputs` are the tensors that the block returns.
         """
@@ -137,7 +137,7 @@ class KeptResults:
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> OperatorResult:
-        """Note that an operator has run; what it made is not kept yet."""
+        """Note that an operator has run; its result is not kept yet."""
         noted = OperatorResult(operator, _form(args))
         if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
@@ -151,7 +151,7 @@ class KeptResults:
     def keep(
         self, noted: OperatorResult, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
     ) -> None:
-        """Keep what an operator made with so many operations, because of these choices."""
+        """Keep the result of an operator that took `flops` operations, because of these choices."""
         if noted.kept:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
@@ -161,7 +161,7 @@ class KeptResults:
         self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in noted.tensors()), noted)
 
     def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Note any operator of the forward. Raises SurgeryError where it wrote what is kept."""
+        """Note any operator of the forward. Raises SurgeryError if it wrote to a kept result."""
         self.policy.ran(operator)
         if not self._storages:
             return
@@ -173,7 +173,7 @@ class KeptResults:
             noted.watch(result)
 
     def kept_by(self, plan: Replay, choices: Sequence[Choice], output: Any) -> OperatorResult:
-        """Keep what a call has returned, because of these choices."""
+        """Keep the output of a call, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
         result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
         self._results.setdefault(None, []).append(result)  # the modes count theirs by operator
@@ -182,7 +182,7 @@ class KeptResults:
     def given_again(
         self, call: _KeptCall, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return what a call returned, and hand on what it saves for the backward. Raises SurgeryError if written."""
+        """Return the kept output of a call, and save again what it saved. Raises SurgeryError if it was written to."""
         self._check_written(call.result)
         self.show_read(args[: call.plan.read])
         if self._plainly:
@@ -191,18 +191,18 @@ class KeptResults:
 
     @property
     def in_forward(self) -> bool:
-        """Tell whether the forward has not ended yet: a backward inside of it has asked for a recompute."""
+        """Whether the forward has not ended yet: a backward inside it has asked for a recompute."""
         return not self._ended
 
     def differs(self, operator: Any) -> SurgeryError:
-        """Return the error of a recompute that calls an operator otherwise than its forward."""
+        """Return the error for a recompute that calls an operator differently than its forward."""
         return SurgeryError(
             f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
             "it depends on something that has changed since; leave the block out, or save without it"
         )
 
     def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> OperatorResult:
-        """Return what the forward noted of an operator that runs again. Raises SurgeryError where the call differs."""
+        """Return the forward's record of an operator that runs again. Raises SurgeryError if the call differs."""
         results = self._results.get(operator, [])
         if index >= len(results) or results[index].form != _form(args):
             raise self.differs(operator)
@@ -216,7 +216,7 @@ class KeptResults:
             self.show_read(args[: arguments_read(result.operator)])
 
     def show_read(self, values: Iterable[Any]) -> None:
-        """Show what an operator reads whose result is kept."""
+        """Show the tensors that an operator with a kept result reads."""
         if self.show is not None:
             self.show(leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
@@ -242,7 +242,7 @@ class _CallByMode:
 
 @dataclass(frozen=True, slots=True)
 class _KeptCall:
-    """A call whose result is kept, and had again by a plan."""
+    """A call whose result is kept, and replayed by a plan."""
 
     operator: Any
     form: Any
@@ -264,7 +264,7 @@ class _KeepingCalls:
         self._mode: _Keeping | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call of an operator, which `run` runs."""
+        """Return the result of an operator's call, which `run` executes."""
         form = form_of(operator, args, kwargs)
         plan = self._plans.get(form) if form is not None else None
         if plan is None:
@@ -316,7 +316,7 @@ class _KeepingCalls:
 
 
 class _GivingCalls:
-    """Gives the watched operators of a recompute what was kept, and runs the others."""
+    """Gives the watched operators of a recompute their kept results, and runs the others."""
 
     __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
 
@@ -329,7 +329,7 @@ class _GivingCalls:
         self._mode: _Giving | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call of an operator, which `run` runs. Raises SurgeryError where it differs."""
+        """Return the result of an operator's call, kept or from `run`. Raises SurgeryError if the call differs."""
         form = form_of(operator, args, kwargs)
         if form is not None and self._plans.get(form) is OTHER:
             return run(*args, **kwargs)
@@ -354,7 +354,7 @@ class _GivingCalls:
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """A mode that compiled parts of a block leave alone, as they do torch's selective checkpointing."""
+    """A mode that compiled parts of a block ignore, as they do torch's selective checkpointing."""
 
     supports_higher_order_operators = True
 
@@ -364,7 +364,7 @@ class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Tell that the compiler may work under this mode."""
+        """Tell torch that the compiler may work under this mode."""
         return True
 
 
@@ -408,7 +408,7 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
 
 
 class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
-    """Gives the operators of a recompute what was kept, and runs the others."""
+    """Gives the operators of a recompute their kept results, and runs the others."""
 
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
@@ -425,6 +425,6 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
 
 
 def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the shapes and numbers among arguments; numbers in words, for NaN does not equal itself."""
+    """Return the shapes and numbers among arguments; numbers as text, since NaN does not equal itself."""
     leaves = [leaf if isinstance(leaf, (Tensor, bool, int, float, complex)) else None for leaf in tree_leaves(args)]
     return tuple([leaf.shape if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves])

@@ -1,4 +1,4 @@
-"""The summary of what a policy kept in a step, as data and in words. No torch is needed for that."""
+"""The summary of what a policy kept in a step, as data and in words. It does not need torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpt_surgery.text import flops, plural, size, some
 
 @dataclass(frozen=True, slots=True)
 class KeptSummary:
-    """The results that one name of `save` kept in the last step: so many of these operators.
+    """The results that one name of `save` kept in the last step: how many, and of which operators.
 
     They add so many `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
     recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run

@@ -1,4 +1,4 @@
-"""The result of one operator in the forward of a block, kept until the recompute."""
+"""The result of one operator in a block's forward, kept until the recompute."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OperatorResult:
     restore: list[Callable[[], object]] = field(default_factory=list)
 
     def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
-        """Keep what the operator made of `args`, or a copy of that."""
+        """Keep the operator's result for `args`, or a copy of it."""
         self.kept = True
         self.in_place = is_mutable(self.operator)
         self.copied = copied or self.in_place
@@ -45,7 +45,7 @@ class OperatorResult:
         self.versions = versions(self.tensors())
 
     def watch(self, alias: Tensor) -> None:
-        """Also refuse what is kept where somebody writes this tensor, which has its memory."""
+        """Also refuse the result if this tensor, which shares its memory, is written to."""
         self.aliases.append(alias_of(alias))
         self.versions.append(version(alias))
 
@@ -70,17 +70,17 @@ class OperatorResult:
         self.versions = versions((*self.tensors(), *self.aliases))
 
     def tensors(self) -> list[Tensor]:
-        """List the tensors that are kept on the device."""
+        """List the kept tensors that are on the device."""
         return [leaf for leaf in _leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
 
     def is_written(self) -> bool:
-        """Tell whether somebody has written what is kept."""
+        """Tell whether the kept result was written to."""
         if any(leaf.is_written() for leaf in _leaves(self.value) if isinstance(leaf, MovedTensor)):
             return True
         return versions((*self.tensors(), *self.aliases)) != self.versions
 
     def given(self, args: tuple[Any, ...]) -> Any:
-        """Return what the operator returned, for a run in which it need not run."""
+        """Return the operator's result again, in place of running it."""
         for restore in self.restore:
             restore()
         if self.in_place:
@@ -89,7 +89,7 @@ class OperatorResult:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """List what is in the value of a result; torch's own function takes longer than most kernels."""
+    """List the leaves of a result's value; torch's own function takes longer than most kernels."""
     return value if type(value) is list else tree_leaves(value)
 
 
@@ -98,7 +98,7 @@ def _returned(value: Any) -> Any:
 
 
 def alias_of(value: Any) -> Any:
-    """Return a tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
+    """Return a tensor of the same memory and version counter without a graph; anything else as it is."""
     value = _returned(value)
     if not isinstance(value, Tensor):
         return value
@@ -112,9 +112,9 @@ def _copy(value: Any) -> Any:
 
 
 def memory_of(tensor: Tensor) -> tuple[int, int]:
-    """Return what tells the memory of a tensor from others while it lives, and its bytes; of a DTensor, on this rank.
+    """Return a key for a tensor's memory while it lives, and its bytes; for a DTensor, on this rank.
 
-    What has no memory of one piece counts by its elements.
+    Memory that is not in one piece is counted by its elements.
     """
     local = tensor if type(tensor) is Tensor else next(inner_tensors(tensor))
     if local.layout != torch.strided:

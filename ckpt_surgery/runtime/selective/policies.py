@@ -1,6 +1,6 @@
-"""The names in `save`, and the operators that they stand for: those whose results are kept instead of made again.
+"""The names in `save`, and the operators that they stand for: their results are kept instead of computed again.
 
-Nothing is kept here: `kept_results` does that, and torch's own selective checkpointing while torch compiles.
+Nothing is kept here: `kept_results` does that, and torch's own selective checkpointing in compiled code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RANDOM = "random"
 
 
 def _named(*others: str, **operators: str) -> frozenset[str]:
-    """Return the full names of operators that are given by their namespaces."""
+    """Return the full names of operators that are listed by namespace."""
     names = {f"{space}::{name}" for space, names in operators.items() for name in names.split()}
     return frozenset({*others, *names})
 
@@ -90,7 +90,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRole:
-    """The role of an operator in a policy: which choices keep it wherever it runs, and which beside other operators.
+    """The role of an operator in a policy: choices that keep it anywhere, and those that depend on other operators.
 
     `weighted_sum` keeps it where its argument at `factor` may come from the last softmax. `score_of` keeps it where a
     router chooses by what it made; `picks` says whether it is what a router chooses with.
@@ -106,17 +106,17 @@ class OperatorRole:
 
     @property
     def is_fixed(self) -> bool:
-        """Tell whether the same choices keep it whatever runs before and after it."""
+        """Whether the same choices keep it whatever runs before and after it."""
         return bool(self.choices) and not (self.is_softmax or self.weighted_sum or self.score_of or self.picks)
 
 
 def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
-    """Return the choices in an option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
+    """Parse the option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
     return tuple(map(_choice, save))
 
 
 def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
-    """List the operators of which some are kept, and those that run them; None where only all of them tell which."""
+    """List the operators that may be kept, and those that run them; None if that depends on all operators."""
     names: set[str] = set()
     for choice in choices:
         if choice.name not in VOCABULARY or choice.name == RANDOM:
@@ -141,7 +141,7 @@ def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
 
 
 def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
-    """Return the role of an operator, also one of higher order, in these choices; None where it has none."""
+    """Return the role of an operator in these choices, also of one of higher order; None if it has none."""
     name, schema = operator_name(operator), getattr(operator, "_schema", None)
     arguments = () if schema is None else schema.arguments
     may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
@@ -175,18 +175,18 @@ def operator_name(operator: Any) -> str:
 
 
 def in_words(name: str) -> str:
-    """Return the name of an operator as it is written in Python, and in `save`: "aten.mm"."""
+    """Return the name of an operator as it is written in Python and in `save`: "aten.mm"."""
     return name.replace("::", ".")
 
 
 def is_mutable(operator: Any) -> bool:
-    """Tell whether an operator writes one of its arguments; those of higher order do not."""
+    """Tell whether an operator writes to one of its arguments; those of higher order do not."""
     schema = getattr(operator, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
 
 
 def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the arguments that a call of an operator writes."""
+    """Yield the arguments that a call of an operator writes to."""
     for index, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield args[index] if index < len(args) else kwargs.get(argument.name)
@@ -196,12 +196,12 @@ _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miope
 
 
 def arguments_read(operator: Any) -> int | None:
-    """Count the arguments that an operator only reads, which writes others although no schema says so; else None."""
+    """Return how many arguments an operator only reads, if it writes to others unmarked in its schema; else None."""
     return _READ.get(operator_name(operator))
 
 
 def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether a call of an operator that may draw random numbers does: attention without dropout does not."""
+    """Tell whether a call of an operator that can draw random numbers does so: attention without dropout does not."""
     for index, argument in enumerate(operator._schema.arguments):
         if argument.name == _DROPOUT:
             return bool(args[index] if index < len(args) else kwargs.get(_DROPOUT, argument.default_value))
@@ -209,7 +209,7 @@ def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bo
 
 
 class Selector:
-    """Chooses the results of one run of a block that are kept. To be asked for each operator with a role, in order."""
+    """Chooses which results of one run of a block are kept. Ask it for each operator with a role, in order."""
 
     def __init__(self) -> None:
         self._counts: Counter[Choice] = Counter()
@@ -218,13 +218,13 @@ class Selector:
     def chosen(
         self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Choice, ...]:
-        """Return the choices that keep the result of this operator; they don't know yet what follows it."""
+        """Return the choices that keep the result of this operator, not knowing yet what follows it."""
         return self.counted(self.matching(operator, role, args, kwargs))
 
     def matching(
         self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> list[Choice]:
-        """Return the choices of this operator, whichever of its calls they keep."""
+        """Return the choices that match this operator, whichever of its calls they keep."""
         chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
         if role.is_softmax:
             self._softmax = args[0].shape
@@ -234,7 +234,7 @@ class Selector:
         return chosen
 
     def counted(self, matching: Iterable[Choice]) -> tuple[Choice, ...]:
-        """Return those of the choices that keep this call, which is one more of theirs."""
+        """Count one more call of each matching choice, and return the choices that keep it."""
         chosen = []
         for choice in matching:
             count = self._counts[choice]
@@ -244,7 +244,7 @@ class Selector:
         return tuple(chosen)
 
     def _may_be_weights(self, factor: Tensor) -> bool:
-        """Tell whether a factor may be what the last softmax made, perhaps without the column of a sink."""
+        """Tell whether a factor may be the result of the last softmax, perhaps without the column of a sink."""
         if not self._softmax:
             return False
         columns = self._softmax[-1]
@@ -254,9 +254,10 @@ class Selector:
 def compiled_contexts(
     save: tuple[str, ...],
 ) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Return the contexts of torch's selective checkpointing for an option `save`: for blocks that torch compiles.
+    """Return the contexts of torch's selective checkpointing for an option `save`, in blocks that torch compiles.
 
-    What draws random numbers is run again from the generators' states: torch would not let them go on behind it.
+    Operators that draw random numbers run again from the saved generator states: torch would not advance the
+    generators past them.
     """
     choices, selector = choices_of(save), Selector()
 
@@ -280,7 +281,7 @@ def _choice(text: str) -> Choice:
 
 
 def _operator(name: str) -> str:
-    """Return the full name of an operator, with an overload where `name` has one. Raises SurgeryError."""
+    """Return the full name of an operator, with its overload if `name` has one. Raises SurgeryError."""
     space, operator, *overload = name.replace("::", ".").split(".")[:3] if "." in name or "::" in name else (name, "")
     if not space or not operator:
         raise SurgeryError(
@@ -299,7 +300,7 @@ def _operator(name: str) -> str:
 
 
 def _refuse_useless(name: str, overloads: list[Any]) -> None:
-    """Raise SurgeryError for an operator whose results cannot be kept, or need not be."""
+    """Raise SurgeryError for an operator whose results cannot be kept, or are not worth it."""
     if any(each.is_view for each in overloads):
         raise SurgeryError(f"save names {name}, which makes views: run again, they cost nothing")
     whole = [each for each in overloads if not each._schema.is_mutable]

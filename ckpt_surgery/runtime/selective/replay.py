@@ -1,6 +1,6 @@
-"""How the call of an operator is had again without its kernel, its node and a dispatch mode.
+"""Replay the call of an operator without its kernel, its graph node or a dispatch mode.
 
-Torch throws the graph of a recompute away: of a call it needs only the tensors that the call saves for its backward,
+torch throws the graph of a recompute away: of a call it needs only the tensors that the call saves for its backward,
 in their order. The first call of a form shows which of its arguments, views of them and results these are.
 """
 
@@ -29,7 +29,7 @@ _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
 class Source(Enum):
-    """Where a saved tensor comes from."""
+    """The origin of a saved tensor."""
 
     ARGUMENT = "argument"
     VIEW = "view"
@@ -38,7 +38,7 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How calls of one form are had again.
+    """The way to replay calls of one form.
 
     `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and
     offset, or the result, by number. `differentiable` says which results require gradient, `single` that there is
@@ -54,7 +54,7 @@ class Replay:
     read: int | None
 
     def again(self, made: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call whose results are `made`, and save what it saved."""
+        """Return the results `made` as the call did, and save what it saved."""
         if self.saved and (hooks := saved_tensors_hooks_now(True)) is not None:
             pack = hooks[0]
             for source, place, form in self.saved:
@@ -74,7 +74,7 @@ class Replay:
 
 
 def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return what calls have in common that save alike; None where that cannot be told."""
+    """Return a key that is equal for calls that save alike; None where that cannot be told."""
     if innermost_transform() is not None:  # its tensors look plain, and have no memory of their own
         return None
     grad = torch.is_grad_enabled()
@@ -96,7 +96,7 @@ def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 @contextmanager
 def noting_saved() -> Iterator[list[Tensor]]:
-    """Note the tensors that operators save inside."""
+    """Collect the tensors that operators save inside the `with`."""
     saved: list[Tensor] = []
     hooks = saved_tensors_hooks_now(True)
     if hooks is None:
@@ -121,7 +121,7 @@ def replay_of(
     choices: tuple[Choice, ...],
     flops: int,
 ) -> Replay | str:
-    """Return how calls like this one are had again, in which `operator` did so many operations."""
+    """Return the replay for calls like this one, which took `flops` operations; `BY_MODE` where there is none."""
     results = [output] if isinstance(output, Tensor) else list(output)
     if not all(type(each) is Tensor and not each.is_complex() for each in results):
         return BY_MODE

@@ -1,4 +1,4 @@
-"""The policy of an option `save`: what it chooses, and what it has kept in a step. `kept_results` keeps it."""
+"""The policy of an option `save`: what it chooses, and what it kept in a step. `kept_results` does the keeping."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _QUESTIONS = "prim"
 
 @dataclass(slots=True)
 class KeptCount:
-    """A number of results of one operator that were kept, their bytes, and the work of making them again."""
+    """A number of kept results of one operator, their bytes, and the work to compute them again."""
 
     results: int = 0
     bytes: int = 0
@@ -42,7 +42,7 @@ class KeptCount:
 
 @dataclass(slots=True, eq=False)
 class CountedResult:
-    """A result that some choices keep, made with so many operations; with the bytes of each piece of its memory."""
+    """A result that some choices keep: the operations that made it, and the bytes of each piece of its memory."""
 
     choices: Sequence[Choice]
     operator: str
@@ -59,14 +59,14 @@ class KeptOfCall:
 
     @property
     def bytes(self) -> int:
-        """Count the bytes of all."""
+        """The bytes of all results."""
         memory: dict[Any, int] = {}
         for result in self.results:
             memory |= result.memory
         return sum(memory.values())
 
     def counts(self) -> dict[tuple[str, str], KeptCount]:
-        """Count the results by text of `save` and name of an operator."""
+        """Count the results by text of `save` and operator name."""
         counts: dict[tuple[str, str], KeptCount] = {}
         counted: set[tuple[str, Any]] = set()
         for result in self.results:
@@ -80,7 +80,7 @@ class KeptOfCall:
 
 @dataclass
 class SavePolicy:
-    """The results that some blocks keep, and kept in the present step: from the first forward after a recompute.
+    """The results that some blocks keep, and kept in this step: from the first forward after a recompute on.
 
     `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are
     what the policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was
@@ -121,12 +121,12 @@ class SavePolicy:
 
     @property
     def by_calls(self) -> bool:
-        """Tell whether a few operators say what is kept: every block has run, and each name has matched."""
+        """Whether a few operators say what is kept: every block has run, and each name has matched."""
         return self._by_calls and not self._waiting and len(self._matched) == len(self.save)
 
     @property
     def kept(self) -> dict[tuple[str, str], KeptCount]:
-        """Count what is kept, by text of `save` and name of an operator."""
+        """The counts of what is kept, by text of `save` and operator name."""
         totals: dict[tuple[str, str], KeptCount] = {}
         for call in self._calls:
             for key, count in call.counts().items():
@@ -135,7 +135,7 @@ class SavePolicy:
 
     @property
     def bytes(self) -> Counter[str]:
-        """Count the bytes of what is kept, by name of a block."""
+        """The bytes of what is kept, by block name."""
         totals: Counter[str] = Counter()
         for call in self._calls:
             totals[call.block] += call.bytes
@@ -143,12 +143,12 @@ class SavePolicy:
 
     @property
     def flops(self) -> int:
-        """Count the floating-point operations that recomputes do less."""
+        """The floating-point operations that recomputes are spared."""
         return sum(result.flops for call in self._calls for result in call.results)
 
     @property
     def unmatched(self) -> tuple[str, ...]:
-        """Return the texts of `save` that have matched nothing so far."""
+        """The texts of `save` that have matched nothing so far."""
         return tuple(text for text in self.save if text not in self._matched)
 
     def summaries(self) -> Iterator[KeptSummary]:
@@ -167,46 +167,46 @@ class SavePolicy:
             )
 
     def expect(self, blocks: Iterable[str]) -> None:
-        """Say which blocks run under this policy: once they all have, a name that matches nothing is an error."""
+        """Set the blocks that run under this policy: once all have run, a name without a match is an error."""
         self._waiting = set(blocks)
 
     def role(self, operator: Any) -> OperatorRole | None:
-        """Return the role of an operator in this policy; None where it has none."""
+        """Return the role of an operator in this policy; None if it has none."""
         try:
             return self._roles[operator]
         except KeyError:
             return self._roles.setdefault(operator, role_of(operator, self._choices))
 
     def left_out(self, block: str) -> None:
-        """Note that a block runs without checkpointing: whether a name matches is known without it."""
+        """Note that a block runs without checkpointing, so that no match is awaited from it."""
         self._waiting.discard(block)
 
     def begin(self, block: str) -> None:
-        """Note that a block runs for the first time, in this step or another."""
+        """Note that a forward of a block begins, perhaps of a new step."""
         if self._recomputed:
             self._recomputed = False
             self._calls.clear()
         self._waiting.discard(block)
 
     def ran(self, operator: Any) -> None:
-        """Note an operator for the error that lists them, while that may still be raised."""
+        """Count an operator for the error that lists them, as long as it may still be raised."""
         wanted = self._waiting or len(self._matched) < len(self.save)
         if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
             self._run[operator_name(operator)] += 1
 
     def note(self, call: KeptOfCall) -> None:
-        """Note what a call of a block keeps."""
+        """Note what a block call keeps."""
         if len(self._matched) < len(self.save):
             self._matched |= {choice.text for result in call.results for choice in result.choices}
         self._calls.append(call)
 
     def dropped(self, call: KeptOfCall) -> None:
-        """Note that what a call kept is gone: no backward has used it where none has begun."""
+        """Note that what a call kept is gone; if no backward has begun, none has used it."""
         if not self._recomputed and call in self._calls:
             self._calls.remove(call)
 
     def recomputed(self) -> None:
-        """Note a recompute. Raises SurgeryError where every block has run, and a name has matched nothing."""
+        """Note a recompute. Raises SurgeryError where every block has run and a name has matched nothing."""
         self._recomputed = True
         if self._waiting or not self.unmatched:
             return

@@ -1,7 +1,7 @@
-"""The calls of a few operators in a block, seen by torch's dispatcher above autograd.
+"""Calls of a few operators in a block, intercepted by torch's dispatcher above autograd.
 
-Each operator has a kernel at a dispatch key that torch itself has for its tests. A guard includes the key while a
-block runs, in its thread: other operators fall through it, and outside of a block nothing is seen.
+Each operator has a kernel at a dispatch key that torch has for its tests. A guard includes the key while a block runs,
+on its thread: other operators fall through it, and outside of a block nothing is seen.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Shortcuts = Sequence[tuple[dict[str, Any], Callable[..., Any]]]
 
 
 class Watcher(Protocol):
-    """What is told of each call of its `operators`, and returns what that returns."""
+    """Receives each call of its `operators`, and returns the result."""
 
     @property
     def operators(self) -> Collection[int]:
-        """Return the ids of its operators: to hash one takes longer."""
+        """The ids of its operators: hashing the operators takes longer."""
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call of an operator, which `run` runs."""
+        """Return the result of an operator's call, which `run` executes."""
 
 
 class Watching:
-    """Inside, in this thread, `watcher` is asked for the results of watched operators.
+    """Passes calls of watched operators on this thread to `watcher` inside the `with`.
 
     `shortcuts` are forwards of modules that ask it by themselves, with where they go: the dispatcher takes longer.
     """
@@ -76,7 +76,7 @@ class Watching:
 
 
 def shortcuts_of(block: nn.Module) -> Shortcuts:
-    """Return the shortcuts of the linears in a block that run nothing else."""
+    """Return the shortcuts for linear layers in a block that have nothing else to run."""
     compiled = {part for module in block.modules() if is_compiled(module) for part in module.modules()}
     return [
         (vars(module), partial(_linear, module))
@@ -98,7 +98,7 @@ def _unwatched_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
 
 
 def watch(operators: Iterable[Any]) -> None:
-    """Have calls of these operators seen, wherever a watcher is there."""
+    """Register kernels for these operators, which call the active watcher if there is one."""
     for operator in operators:
         _watch(operator)
 

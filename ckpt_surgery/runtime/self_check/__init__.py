@@ -1,1 +1,1 @@
-"""Whether a recompute made what its forward made, and when that is looked at."""
+"""Check that recomputes give the same results as their forwards, and schedule these checks."""

@@ -1,10 +1,10 @@
-"""The self-check of one call: what its recompute makes is held against what its forward made.
+"""The self-check of one call: compare what its recompute makes with what its forward made.
 
-Compared are the tensors that decide the gradients: those that operators save, in their order. Nothing is held but a
-few sums of each.
+The tensors that decide the gradients are compared: those that operators save, in their order. Only a few sums of each
+are held.
 
-Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run
-some more times: what differs between recomputes is noise, and what is far above it is not.
+Kernels that add up in another order each time make other bits from the same values. So where bits differ, the block
+runs a few more times: what differs between recomputes is noise, and what is far above it is not.
 """
 
 from __future__ import annotations
@@ -97,22 +97,22 @@ class SelfCheck:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Note what operators in the forward inside save, and which experts it chooses."""
+        """Note what operators save in the forward inside, and which experts it chooses."""
         with self._choices(self._first), self._saved_tensors(lambda tensor: self._note(self._first, tensor)):
             yield
         self._first.recent.clear()
         self._attributes = _plain_attributes(self._block)
 
     def given(self, tensors: Iterable[Tensor]) -> None:
-        """Note what an operator is given whose result is kept: in the recompute the result tells nothing of it."""
+        """Note the inputs of an operator whose result is kept: in the recompute its result says nothing about them."""
         if (note := self._note_now) is not None:
             for tensor in tensors:
                 note(tensor.detach() if is_plain(tensor) else tensor)
 
     def recompute(self, run: Callable[[], None]) -> None:
-        """Run a recompute, and hold it against the forward. `run` may be called several times.
+        """Run a recompute and compare it with the forward; `run` may be called several times.
 
-        Raises SurgeryError where the recompute gave a different result than the forward.
+        Raises SurgeryError if the recompute gave a different result than the forward.
         """
         trace = _Trace(expected=self._first.prints)
         look = partial(self._look_closely, run, torch_states(_devices(self._first.prints)))
@@ -127,7 +127,7 @@ class SelfCheck:
     def _run_and_judge(
         self, run: Callable[[], None], note: Callable[[Tensor], None], judge: Callable[..., None]
     ) -> None:
-        """Run a recompute and show `note` what it saves; then `judge` it, as `complete` where it came to its end."""
+        """Run a recompute and show `note` what it saves; then `judge` it, as `complete` if it ran to its end."""
         try:
             with self._saved_tensors(note):
                 run()
@@ -162,7 +162,7 @@ class SelfCheck:
         return made
 
     def _number_of(self, tensor: Tensor, trace: _Trace) -> int:
-        """Tell which parameter of the block this is, by a number; 0 for others, as those that the run has gathered."""
+        """Return the number of this parameter in the block; 0 for others, such as those that the run has gathered."""
         parameter = id(tensor if tensor._base is None else tensor._base)
         if parameter not in trace.parameters:  # a part that is sharded by itself gathers its own when it is entered
             trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
@@ -173,7 +173,7 @@ class SelfCheck:
 
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
-        """Show `note` each tensor that an operator saves inside, and with `passed_on` also torch's checkpointing."""
+        """Show `note` each tensor that operators save inside; `passed_on` also passes it to torch's checkpointing."""
         hooks: Any = saved_tensors_hooks_now(True)
         if hooks is None:
             yield
@@ -202,7 +202,7 @@ class SelfCheck:
             self._note_now = outer
 
     def _look_closely(self, run: Callable[[], None], generators: TorchStates) -> CloseTrace:
-        """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
+        """Run the block again from the same state of torch's generators, and pass nothing on."""
         trace = CloseTrace(expected=self._first.prints)
         inside: list[str] = []
 
@@ -224,7 +224,7 @@ class SelfCheck:
         return trace
 
     def _judge(self, again: _Trace, look: Callable[[], CloseTrace], *, complete: bool = False) -> None:
-        """Raise SurgeryError where a recompute, `complete` or as far as it came, differs by more than noise."""
+        """Raise SurgeryError if a recompute, `complete` or as far as it came, differs by more than noise."""
         first = self._first.prints
         if self._refusals.told:
             return
@@ -252,7 +252,7 @@ class SelfCheck:
         )
 
     def _explain(self, again: _Trace, look: Callable[[], CloseTrace]) -> None:
-        """Find out why bits differed in the step before, and no longer do."""
+        """Find out why bits differed in the step before, but not in this one."""
         if any(not equal(again.prints, look().prints) for _ in range(MORE_RUNS[0])):
             self._schedule.noisy = True
             return
@@ -266,24 +266,24 @@ class SelfCheck:
 
 
 def on_accelerator(block: nn.Module) -> bool:
-    """Tell whether a block runs elsewhere than on a CPU."""
+    """Tell whether a block is on another device than a CPU."""
     parameter = next(block.parameters(), None)
     return parameter is not None and parameter.device.type != "cpu"
 
 
 def has_noise(block: nn.Module) -> bool:
-    """Tell whether kernels may add up in another order each time: one thread of a processor never does."""
+    """Tell whether kernels may add up in another order each time; a single CPU thread never does."""
     return on_accelerator(block) or torch.get_num_threads() > 1
 
 
 def may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
-    """Tell whether a tensor has the form of those that kernels save without having set them.
+    """Tell whether a tensor looks like one that kernels save uninitialised.
 
-    cuDNN and oneDNN save room for notes of their own, bytes in one dimension. On an accelerator attention saves the
-    state of random numbers, one or two integers, also where it drops nothing: of uint64 (flash attention), or of
-    int64, on the CPU even (memory-efficient attention, the package flash_attn).
+    cuDNN and oneDNN reserve one-dimensional byte tensors for themselves. On an accelerator, attention saves the state
+    of random numbers, one or two integers, even if it drops nothing: as uint64 (flash attention), or as int64, even on
+    the CPU (memory-efficient attention, the package flash_attn).
 
-    What is computed with them is compared.
+    What is computed from them is compared.
     """
     if tensor.dtype in _RANDOM_STATES:
         return tensor.dim() <= 1 and tensor.numel() in (1, 2) and on_accelerator(block)
@@ -291,7 +291,7 @@ def may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
 
 
 def _elements(tensor: Tensor) -> Any:
-    """Return what is equal for tensors of the same elements while both are alive; None where that cannot be told."""
+    """Return a key that is equal for tensors with the same elements while both are alive; None if there is none."""
     if type(tensor) is not Tensor or tensor.layout != torch.strided:
         return None
     bits = tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), version(tensor)
@@ -311,7 +311,7 @@ def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
 
 
 def equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
-    """Tell whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
+    """Tell whether two runs gave the same bits, as far as both came. Waits once for each device."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
     if any(
         (a.shape, a.strides, a.dtype, a.bits.device) != (b.shape, b.strides, b.dtype, b.bits.device) for a, b in pairs
@@ -334,7 +334,7 @@ def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
 def _is_noise(
     first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[CloseTrace]
 ) -> bool:
-    """Tell whether what differs between forward and recompute is of the size of what differs between recomputes."""
+    """Tell whether forward and recompute differ by no more than recomputes differ from one another."""
     if any(len(trace.prints) < len(again) for trace in more):
         return False
     sizes = more[0].magnitudes
@@ -347,14 +347,14 @@ def _is_noise(
 
 
 def _most_noise(dtype: torch.dtype) -> float:
-    """Return the largest noise in a dtype as a share of a magnitude; 0 for integers."""
+    """Return the largest noise in a dtype as a share of a tensor's magnitude; 0 for integers."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0
     return min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(dtype).eps)
 
 
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
-    """Return how far two tensors are apart, as a share of their magnitude; infinite where that cannot be said."""
+    """Return the distance of two tensors as a share of their magnitude; infinite where that cannot be said."""
     if a is None or b is None or a.values is None or b.values is None or a.shape != b.shape:
         return 0.0 if not _differ(a, b) else float("inf")
     apart = abs(float(a.values) - float(b.values))
@@ -362,7 +362,7 @@ def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
 
 
 def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: CloseTrace) -> str:
-    """Say which tensor is the first that differs."""
+    """Describe the first tensor that differs."""
     pairs = enumerate(zip(first, again, strict=False))
     index, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
     name = third.names[index] if index < len(third.names) else ""
@@ -378,12 +378,12 @@ def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint
 
 
 def form(tensor: Fingerprint) -> str:
-    """Return shape and dtype in words."""
+    """Return the shape and dtype in words."""
     return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _plain_attributes(block: nn.Module) -> Mapping[str, Any]:
-    """Return the attributes in a block that are numbers or names, or lists of names; modes are put back."""
+    """Return attributes in a block that are numbers, names or lists of names; `training` is restored anyway."""
     attributes: dict[str, Any] = {}
     for path, module in block.named_modules():
         for name, value in vars(module).items():
@@ -394,7 +394,7 @@ def _plain_attributes(block: nn.Module) -> Mapping[str, Any]:
 
 
 def cause(routed: tuple[int, int] | None, changed: Sequence[str], *, repeatable: bool) -> str:
-    """Say why a recompute differs: what was routed otherwise, which attributes have changed, or neither."""
+    """Say why a recompute differs: by its routing, by changed attributes, or for neither reason."""
     if routed is not None:
         return (
             f"the recompute routed {routed[0]} of {routed[1]} tokens to other experts: keep the precision and the "

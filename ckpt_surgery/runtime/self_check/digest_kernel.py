@@ -44,7 +44,7 @@ def _add_words(memories, sums, chunk: tl.constexpr, step: tl.constexpr):  # type
 
 
 def sums_in_one_launch(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return a sum for each of these tensors, of int64, over so many bytes from its start. All are on one GPU."""
+    """Return one int64 sum for each of these tensors on one GPU, over the given number of bytes from its start."""
     device = tensors[0].device
     aligned = [
         tensor if tensor.data_ptr() % 4 == 0 else tensor.as_strided((size // tensor.element_size(),), (1,)).clone()

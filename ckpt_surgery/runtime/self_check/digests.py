@@ -58,7 +58,7 @@ _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
 
 
 class _Kind(Enum):
-    """What a saved tensor is: a parameter, one to sum over, one in the memory of that, or one that is not compared."""
+    """The kinds of saved tensors: a parameter, one to sum over, one in the same memory, or one not to compare."""
 
     PARAMETER = "parameter"
     OWN = "own"
@@ -68,7 +68,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DigestPlan:
-    """Which of the tensors that a run saves count: settled once, and looked at again in each run.
+    """Which of the tensors that a run saves count: decided once, and checked again in each run.
 
     The form of a parameter is its id, with the strides of a view that lies otherwise; that of another tensor its
     shape, strides and dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of.
@@ -85,7 +85,7 @@ class DigestPlan:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What one run saved, of so many parts. It `is_ready` where all sums are numbers."""
+    """The sums of what one run saved, in `count` parts. It `is_ready` where all sums are numbers."""
 
     plan: DigestPlan
     count: int
@@ -95,10 +95,10 @@ class Digest:
     def compare(
         self, again: Digest, parameters: Callable[[], Iterable[nn.Parameter]]
     ) -> tuple[int | None, Sequence[tuple[Tensor, Tensor]]]:
-        """Hold another run against this, as far as both came.
+        """Compare another run with this one, as far as both came.
 
-        Returns the number of the first tensor that is known to differ, if any, and else the sums that are still to be
-        compared. `parameters` are those of the block: one that a run has gathered is as good as another.
+        Returns the number of the first tensor known to differ, if any, and otherwise the sums still to be compared.
+        `parameters` are those of the block: one that a run has gathered is as good as another.
         """
         if self.is_ready and self.plan is again.plan and self.sums[: len(again.sums)] == again.sums:
             return None, ()
@@ -129,10 +129,10 @@ def digest(
     plan: DigestPlan | None = None,
     like: DigestPlan | None = None,
 ) -> Digest:
-    """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`.
+    """Sum over what a run of a block saved, without parameters and tensors that `may_be_unset`.
 
-    `plan` is that of another run, which is taken where it holds; else the digest has one of its own. Sums are made as
-    tensors lie in memory: those of a run `like` another are laid out as there.
+    `plan` comes from another run, and is used if it still holds; otherwise the digest makes a new one. Sums follow the
+    order in memory: tensors of a run `like` another are laid out as in that one.
     """
     if plan is not None and (distinct := _by_plan(plan, saved)) is not None:
         if plan.readers is not None:
@@ -163,7 +163,7 @@ def _is_simple(tensor: Tensor) -> bool:
 
 
 def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return the tensors to sum over; None where the plan does not hold."""
+    """Return the tensors to sum over; None if the plan does not hold."""
     if plan.entries is None or len(saved) > len(plan.entries):
         return None
     distinct: list[Tensor] = []
@@ -193,7 +193,7 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
 def _planned(
     parts: Sequence[Tensor], owners: Sequence[int], may_be_unset: Callable[[Tensor], bool], *, keep: bool
 ) -> tuple[DigestPlan, list[Tensor]]:
-    """Return which tensors count, and those to sum over; with `keep`, other runs may go by that."""
+    """Decide which tensors count, and return those to sum over; with `keep`, other runs may use the plan."""
     forms: list[Any] = []
     places: list[int] = []
     entries: list[tuple[_Kind, Any, Any, Any]] = []
@@ -222,7 +222,7 @@ def _planned(
 
 
 def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
-    """Return what reads the memory at an address that each of these tensors takes; None where there is more to do."""
+    """Return functions that read the tensors' memory at an address; None where that is not enough."""
     dense = [_dense(tensor) for tensor in tensors]
     if any(whole is not tensor or not _is_readable(tensor) for (whole, _), tensor in zip(dense, tensors, strict=True)):
         return None
@@ -230,12 +230,12 @@ def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
 
 
 def _has_nothing_to_read(tensor: Tensor) -> bool:
-    """Tell whether a tensor has no elements in memory: on "meta", or freed, as what FSDP gathers for a while."""
+    """Tell whether a tensor has no elements in memory: on "meta", or freed, as FSDP frees what it gathered."""
     return not has_values(tensor) or not tensor.numel() or not tensor.untyped_storage().nbytes()
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield what holds the values of a tensor of another class or layout, strided; itself if it has no values."""
+    """Yield strided tensors with the values of a tensor of any class or layout; itself if it has no values."""
     if is_parameter(tensor) or not has_values(tensor):
         yield tensor
         return
@@ -245,7 +245,7 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
-    """Return the sum over each tensor, and whether all are numbers."""
+    """Return the sum over each tensor, and whether all sums are numbers."""
     sums: list[Sum] = []
     elsewhere: dict[torch.device, list[tuple[int, Tensor, int]]] = {}
     for tensor in tensors:
@@ -271,14 +271,14 @@ def sum_over(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Tell whether the memory of a tensor can be read without waiting for a device."""
+    """Tell whether a tensor's memory can be read without waiting for a device."""
     return tensor.is_cpu
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a tensor with the elements of another in so many bytes from its start, those that overlap once.
+    """Return a tensor with the same elements in one piece of memory, overlapping ones once, and its size in bytes.
 
-    It is a copy where there are gaps between them.
+    It is a copy where there are gaps between the elements.
     """
     count = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -292,7 +292,7 @@ def _dense(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return a sum for each of these tensors, of int64, over so many bytes from its start. All are on one device."""
+    """Return one int64 sum for each of these tensors on one device, over the given number of bytes from its start."""
     if tensors[0].is_cuda and _has_triton():
         from ckpt_surgery.runtime.self_check.digest_kernel import sums_in_one_launch
 
@@ -309,7 +309,7 @@ def _has_triton() -> bool:
 
 
 def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
-    """Return weighted sums of words of the memory of a tensor, row by row, of int64 and shape (rows,)."""
+    """Return weighted sums over a tensor's memory, word by word, one for each row: int64 of shape (rows,)."""
     flat = tensor.as_strided((size // tensor.element_size(),), (1,))
     width = next(width for width in (4, 2, 1) if size % width == 0)
     if flat.storage_offset() * flat.element_size() % width:
@@ -325,7 +325,7 @@ def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
 
 @lru_cache(1024)
 def _row_of(words: int) -> int:
-    """Return how many words make a row, so that there are few, and all are of one length where they can be."""
+    """Return the number of words in a row, so that there are few rows, of equal length if possible."""
     if words <= _LONGEST_ROW:
         return words
     rows = range(_LONGEST_ROW, words // _MOST_ROWS, -1)
@@ -344,7 +344,7 @@ def _indices(ends: Sequence[int], device: torch.device) -> Tensor:
 
 @cache
 def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the weights, drawn once: odd ones of int64, or of a float dtype."""
+    """Return the fixed random weights: odd ones for int64, or normal ones for a float dtype."""
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.int64:
         drawn = torch.randint(-(2**62), 2**62, (PERIOD,), generator=generator) * 2 + 1
@@ -354,5 +354,5 @@ def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Return what switches autocast off for a kind of device where it is on."""
+    """Return a context that switches autocast off for a device type where it is on."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING

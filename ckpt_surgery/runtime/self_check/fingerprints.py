@@ -1,7 +1,7 @@
-"""A few sums over a tensor, by which what a recompute makes is held against what its forward made.
+"""A few sums over a tensor, by which recomputes are compared with their forwards.
 
-The sum over the bits is exact: it tells whether anything differs, and which element stands where. The sum over the
-values tells how much. Both are made on the tensor's device, without waiting for it, and are all that is kept.
+The sum over the bits is exact: it shows whether anything differs, and where each element stands. The sum over the
+values shows by how much. Both are computed on the tensor's device, without waiting for it, and are all that is kept.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Fingerprint:
 
 
 def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
-    """Sum over a tensor of any dtype and layout; None for one that has no values, as on "meta".
+    """Sum over a tensor of any dtype and layout; None if it has no values, as on "meta".
 
-    Elements are summed as they lie in memory, or as those of `expected` lay. Returns `expected` itself where the bits
-    are the same and can be read without waiting for a device.
+    Elements are summed in their order in memory, or in that of `expected`. Returns `expected` itself if the bits are
+    equal and can be read without waiting for a device.
     """
     if not has_values(tensor):
         return None
@@ -68,7 +68,7 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
 
 
 def placeholder(tensor: Tensor, number: int = 0, strides: Sequence[int] = ()) -> Fingerprint | None:
-    """Return a fingerprint that is the same for all tensors of a shape, dtype, number and strides, of any values."""
+    """Return a fingerprint by shape, dtype, number and strides alone, whatever the values."""
     bits = _constant(number, tensor.device)
     return Fingerprint(shape_of(tensor), tensor.dtype, bits, None, strides) if has_values(tensor) else None
 
@@ -80,7 +80,7 @@ def _constant(number: int, device: torch.device) -> Tensor:
 
 
 def magnitude(tensor: Tensor) -> float:
-    """Return the root of the sum of squares, by which a difference of `values` is measured."""
+    """Return the root of the sum of squares, by which differences of `values` are measured."""
     if not has_values(tensor) or tensor.numel() == 0:
         return 0.0
     with unseen(), torch.no_grad():
@@ -94,7 +94,7 @@ def _all_values(parts: Iterable[Tensor]) -> Tensor | None:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """Return all elements in one dimension, in the order of memory where that saves a copy."""
+    """Return all elements in one dimension, in memory order if that saves a copy."""
     if not tensor.is_contiguous():
         strides = tensor.stride()
         order = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
@@ -103,7 +103,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _real(flat: Tensor) -> Tensor:
-    """Return real values of a dtype that has arithmetic."""
+    """Return real values in a dtype that supports arithmetic."""
     if flat.is_floating_point() and flat.element_size() == 1:
         return flat.float()
     return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat

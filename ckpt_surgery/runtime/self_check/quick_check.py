@@ -1,8 +1,8 @@
 """The self-check of one call by exact sums alone, which costs next to nothing.
 
-Where they can be read at once and differ, the block is run some more times: if it makes the same each time, that is
-told, for it is no noise. Sums that a device has still to make are compared once, when the backward has ended. Where a
-difference may be noise, the block is suspected: its next call is looked at closely.
+Where they can be read at once and differ, the block runs a few more times: if these agree, it is no noise and is
+reported. Sums that a device has yet to compute are compared once, when the backward has ended. Where a difference may
+be noise, the block is suspected: its next call is looked at closely.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QuickCheck(SelfCheck):
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Sum over what operators in the forward inside save."""
+        """Sum over what operators save in the forward inside."""
         held: list[Tensor] = []
         with self._saved_tensors(held.append):
             yield
@@ -56,9 +56,9 @@ class QuickCheck(SelfCheck):
             self._made = self._digest(held)
 
     def recompute(self, run: Callable[[], None]) -> None:
-        """Run a recompute, and hold it against the forward. `run` may be called several times.
+        """Run a recompute and compare it with the forward; `run` may be called several times.
 
-        Raises SurgeryError where the recompute is known to have made something else than the forward.
+        Raises SurgeryError if the recompute is known to have given a different result than the forward.
         """
         if (made := self._made) is None:  # a backward inside of the forward, of which nothing is noted
             with self._saved_tensors(lambda tensor: None):
@@ -81,7 +81,7 @@ class QuickCheck(SelfCheck):
     def _hold(
         self, made: Digest, again: Digest, look: Callable[[], CloseTrace] | None, *, complete: bool = False
     ) -> None:
-        """Hold a recompute, `complete` or as far as it came, against the forward."""
+        """Compare a recompute, `complete` or as far as it came, with the forward."""
         if self._refusals.told:
             return
         number, waiting = made.compare(again, self._block.parameters)
@@ -99,7 +99,7 @@ class QuickCheck(SelfCheck):
                 _compare_waiting()
 
     def _tell(self, number: int, made: Digest, look: Callable[[], CloseTrace]) -> None:
-        """Raise SurgeryError for the part of this number of what was made; suspect the block where it may be noise."""
+        """Raise SurgeryError for the part with this number, or suspect the block where it may be noise."""
         looks = [look() for _ in range(MORE_RUNS[0])]
         repeatable = all(equal(looks[0].prints, each.prints) for each in looks[1:])
         if not repeatable and has_noise(self._block):
@@ -119,7 +119,7 @@ class QuickCheck(SelfCheck):
 
 
 def _compare_waiting() -> None:
-    """Compare the sums of all blocks, and wait for their devices: once, if all are equal."""
+    """Compare the waiting sums of all blocks; this waits once for each device if all are equal."""
     entries: list[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = []
     while _waiting:
         entries.append(_waiting.popleft())

@@ -1,4 +1,4 @@
-"""The experts that a block chose for its tokens, so that a recompute that chooses others is told as such."""
+"""The experts that a block chose for its tokens, so that a recompute with other choices is reported as such."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ROUTERS = ("router", "gate", "experts")
 
 
 def has_router(block: nn.Module) -> bool:
-    """Tell whether a block sends its tokens to experts, by the names of its modules."""
+    """Tell by the names of its modules whether a block may route its tokens to experts."""
     return any(name.rpartition(".")[2] in _ROUTERS for name, _ in block.named_modules())
 
 
 def has_experts(block: nn.Module) -> bool:
-    """Tell whether a block surely does so: a `gate` alone may be that of an MLP."""
+    """Tell whether a block surely routes to experts: a `gate` alone may belong to an MLP."""
     return any(name.rpartition(".")[2] in ("router", "experts") for name, _ in block.named_modules())
 
 
@@ -44,9 +44,9 @@ class RoutingRecord(TorchFunctionMode):
 
 
 def rerouted(first: list[Tensor], again: list[Tensor]) -> tuple[int, int] | None:
-    """Count the tokens that went to other experts the second time, and all of them; None where no choice differs.
+    """Count the tokens that went to other experts the second time, and all tokens; None if no choice differs.
 
-    A choice is of shape (..., tokens, experts chosen), or (tokens,) for one expert each.
+    A choice has the shape (..., tokens, experts chosen), or (tokens,) for one expert each.
     """
     for ours, theirs in zip(first, again, strict=False):
         if ours.shape != theirs.shape:

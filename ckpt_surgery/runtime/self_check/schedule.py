@@ -1,4 +1,4 @@
-"""The schedule by which the recomputes of a block are held against their forwards."""
+"""The schedule by which a block's recomputes are compared with their forwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_SHAPES = 256
 
 
 class CheckDepth(Enum):
-    """How a recompute is held against its forward: by exact sums alone, or also by how far the two are apart."""
+    """The depths of a check: exact sums alone, or also by how far two runs are apart."""
 
     QUICK = "quick"
     CLOSE = "close"
@@ -44,7 +44,7 @@ class CheckSchedule:
         return {**vars(self), "plan": None}
 
     def restart(self, when: SelfCheckOption, turn: int = 0, turns: int = 1) -> None:
-        """Begin again with the first step, as after a change of mode; the block is one of so many, in this order."""
+        """Start again at the first step, as after a change of mode; the block has this turn among `turns`."""
         self.when = when
         self._turn = turn
         self._turns = turns
@@ -53,7 +53,7 @@ class CheckSchedule:
         self._shapes: set[tuple[torch.Size, ...]] = set()
 
     def due(self, given: Sequence[Tensor]) -> CheckDepth | None:
-        """Tell whether and how a call with these gradient tensors is to be checked. To be asked once a call."""
+        """Return how to check a call with these gradient tensors, if at all. Ask once a call."""
         if self._recomputed:
             self._step += 1
             self._recomputed = False
@@ -63,7 +63,7 @@ class CheckSchedule:
         return CheckDepth.CLOSE if self._step < FIRST_STEPS or self.suspected or self.noisy else CheckDepth.QUICK
 
     def recomputed(self, *, compared: bool = False) -> None:
-        """Note that a call is run again, and whether it is `compared` with its forward."""
+        """Note that a call runs again, and whether it is `compared` with its forward."""
         self._recomputed = True
         self.compared += compared
 
@@ -73,7 +73,7 @@ class CheckSchedule:
         return self.when == "always" or (self.when != "never" and self._step % self.when == 0)
 
     def _is_new(self, given: Sequence[Tensor]) -> bool:
-        """Tell whether tensors of these shapes come for the first time; nothing is new once there were many."""
+        """Tell whether tensors of these shapes come for the first time; after many shapes nothing is new."""
         shapes = tuple([tensor.shape for tensor in given])
         if shapes in self._shapes or len(self._shapes) >= _MOST_SHAPES:
             return False

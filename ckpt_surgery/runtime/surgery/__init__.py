@@ -1,1 +1,1 @@
-"""`wrap_blocks`: apply a surgery to a model, say in a table what it is, and take it back."""
+"""`wrap_blocks`: apply a surgery to a model, describe it in a table, and undo it."""

@@ -44,11 +44,11 @@ class Checkpointing:
 
     @classmethod
     def of(cls, options: SurgeryOptions, refusals: Refusals) -> Checkpointing:
-        """Return the function for these options, with an offloader of its own where they ask for offload."""
+        """Return the function for these options, with a new offloader if they ask for offload."""
         return cls(options, _offloader(options), refusals=refusals)
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
-        """Return the same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
+        """Return a copy with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed, offloader = replace(self.options, **options), self.offloader
         if changed.offload != self.options.offload:
             self.release()
@@ -56,7 +56,7 @@ class Checkpointing:
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
 
     def release(self) -> None:
-        """Give back the memory that offload holds for later steps."""
+        """Free the memory that offload holds for later steps."""
         if self.offloader is not None:
             self.offloader.release()
 
@@ -95,7 +95,7 @@ def _offloader(options: SurgeryOptions) -> Offloader | None:
 
 
 def _beside_save(options: SurgeryOptions) -> Any:
-    """Return the contexts of `context_fn`. Raises SurgeryError where they choose what is kept, as `save` does."""
+    """Return the contexts of `context_fn`. Raises SurgeryError if they choose what is kept, as `save` does."""
     contexts = options.context_fn() if options.context_fn is not None else ()
     if any(isinstance(context, TorchDispatchMode) for context in contexts):
         raise SurgeryError("save and context_fn both say what is kept: give one of the two")

@@ -1,4 +1,4 @@
-"""The options of `wrap_blocks`: the only place where their values are checked."""
+"""The options of `wrap_blocks`: the only place that checks their values."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class SaveOption:
     offload: bool = False
 
     def pattern_for(self, block: str) -> str | None:
-        """Return the pattern that decides what a block keeps, by the block's name: the first that matches."""
+        """Return the first pattern that matches a block's name: it decides what the block keeps."""
         return next((pattern for pattern, _ in self.names if matches(block, pattern)), None)
 
     def names_for(self, block: str) -> tuple[str, ...]:
-        """Return the names of operators that a block keeps, by the block's name."""
+        """Return the names of operators whose results a block keeps, by the block's name."""
         return dict(self.names).get(self.pattern_for(block) or "", ())
 
     def check(self, blocks: Collection[str]) -> None:
-        """Raise SurgeryError where a pattern decides for none of the blocks that are checkpointed."""
+        """Raise SurgeryError where a pattern decides for none of the checkpointed blocks."""
         used = set(map(self.pattern_for, blocks))
         if blocks and (unused := [pattern for pattern, _ in self.names if pattern not in used]):
             raise SurgeryError(
@@ -79,7 +79,7 @@ class SurgeryOptions:
         save_offload: bool = False,
         **others: Any,
     ) -> SurgeryOptions:
-        """Return the options as `wrap_blocks` was given them. Raises SurgeryError."""
+        """Build the options from the arguments of `wrap_blocks`. Raises SurgeryError."""
         limits: object = {"*": first} if isinstance(first, int) else first
         if limits is not None and (not isinstance(limits, Mapping) or not limits):
             raise SurgeryError(f"first is {first!r}: give a number, or a number for each stack by its name")
@@ -126,23 +126,23 @@ class SurgeryOptions:
 
     @property
     def checks(self) -> SelfCheckOption:
-        """Return when recomputes are checked: never where it was said that they may draw other numbers."""
+        """When recomputes are checked: never if they may draw other random numbers."""
         return "never" if self.preserve_rng_state == "unsafe" else self.self_check
 
     def first_of(self, stack: str, blocks: int) -> int:
-        """Count how many of a stack's `blocks`, from its start, may be checkpointed."""
+        """Return how many of a stack's `blocks` may be checkpointed, counted from its start."""
         limits = self.first or ()
         own = next((number for pattern, number in limits if fnmatchcase(stack, pattern)), None)
         return next((number for pattern, number in limits if matches(stack, pattern)), blocks) if own is None else own
 
     def checkpoints(self, stack: str, index: int, blocks: int, every_n: int | None = None) -> bool:
-        """Tell whether a block of a stack of so many is checkpointed, with `every_n` in place of ours."""
+        """Tell whether the block at `index` of a stack of `blocks` is checkpointed; `every_n` overrides ours."""
         return index < self.first_of(stack, blocks) and index % (every_n or self.every_n) == 0
 
     def check_blocks(self, blocks: Mapping[str, nn.Module]) -> None:
-        """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients.
+        """Raise SurgeryError where a block cannot be checkpointed, or these options would change its gradients.
 
-        `blocks` are all that these options are for, by name.
+        `blocks` are all blocks that these options apply to, by name.
         """
         for name, block in blocks.items():
             if isinstance(block, torch.jit.ScriptModule):
@@ -172,7 +172,7 @@ def offload_target(offload: Any) -> str | None:
 
 
 def pinned_bytes(given: Any) -> int | None:
-    """Return the option `offload_pinned` in bytes. Raises SurgeryError where it is no size."""
+    """Return the option `offload_pinned` in bytes. Raises SurgeryError if it is not a size."""
     if given is None or (type(given) is int and given >= 0):
         return given
     said = size_in_bytes(given) if isinstance(given, str) else None
@@ -186,7 +186,7 @@ def pinned_bytes(given: Any) -> int | None:
 def saved_names(
     save: str | Iterable[str] | Mapping[str, str | Iterable[str]] | None,
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the option `save` as pairs of a pattern of blocks and names of operators. Raises SurgeryError."""
+    """Return the option `save` as pairs of a block pattern and operator names. Raises SurgeryError."""
     if save is None:
         return ()
     given = save if isinstance(save, Mapping) else {"*": save}
@@ -199,7 +199,7 @@ def saved_names(
 
 
 def _several(given: Any, option: str, wanted: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """Return one value or several, each of one of these kinds. Raises SurgeryError."""
+    """Return one value or several, each of one of these kinds, as a tuple. Raises SurgeryError."""
     values = (given,) if isinstance(given, kinds) or not isinstance(given, Iterable) else tuple(given)
     if not values:
         raise SurgeryError(f"{option} names nothing: leave it out for everything")

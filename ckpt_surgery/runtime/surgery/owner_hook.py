@@ -1,4 +1,4 @@
-"""The hook that a surgery leaves on the modules that own stacks of blocks."""
+"""The hook that a surgery puts on the modules that own stacks of blocks."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ class OwnerHook:
 
 
 def _calls(current: Any, forward: BlockForward) -> bool:
-    """Tell whether what was put around a forward is known to call it, and so can stay outside of the checkpoint.
+    """Tell whether a function put around a forward is known to call it, and so can stay outside of the checkpoint.
 
-    These are the hooks of accelerate, and what transformers 4 puts there for one call to record hidden states.
+    These are the hooks of accelerate, and the recorder that transformers 4 puts there for one call to record hidden
+    states.
     """
     if getattr(current, "__wrapped__", None) is not forward:
         return False

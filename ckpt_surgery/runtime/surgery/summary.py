@@ -1,4 +1,4 @@
-"""A surgery in short: what was done to each stack of its model, as data, and the table that is printed of it."""
+"""The summary of a surgery: what it did to each stack of its model, as data and as a table."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SurgerySummary:
     def __str__(self) -> str:
         """Return the table: a line for each class of blocks in each stack.
 
-        Stacks whose names differ in numbers alone share a line where they are alike.
+        Stacks whose names differ only in numbers share a line if they are alike.
         """
         alike: dict[tuple[str, str, str, str], list[StackSummary]] = {}
         for stack in self.stacks:
@@ -114,7 +114,7 @@ def summaries(
     *,
     on: bool,
 ) -> Iterator[StackSummary]:
-    """Yield a summary for each class of blocks in each stack of `model`; `on` unless nothing is checkpointed."""
+    """Yield a summary for each class of blocks in each stack of `model`; `on` is false if checkpointing is off."""
     modules = dict(model.named_modules())
     for stack in stacks:
         for kind in dict.fromkeys(type(block.module) for block in stack.blocks):

@@ -1,4 +1,4 @@
-"""A surgery on one model: apply it, switch it on and off, take it back.
+"""A surgery on one model: apply it, switch it on and off, undo it.
 
 1. Only attributes of modules and hooks are set; no module, parameter or class is replaced.
 2. Whatever is set was noted before, with what was there; undoing puts that back.
@@ -55,8 +55,8 @@ _OURS = (FLAG, INNER_SWITCH, TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
 class Surgery(Undoable, ShownInNotebooks):
     """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
 
-    `stacks` are the stacks of the model, those that the options leave alone among them. Printing it gives a table of
-    them. `refusals` say whether what it refuses in a step is raised.
+    `stacks` are all stacks of the model, also those that the options leave alone. Printing the surgery gives a table
+    of them. `refusals` say whether what it refuses in a step is raised.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -79,30 +79,30 @@ class Surgery(Undoable, ShownInNotebooks):
 
     @property
     def options(self) -> SurgeryOptions:
-        """Return the options of `wrap_blocks`, with what was changed when checkpointing was switched on later."""
+        """The options of `wrap_blocks`, with later changes made by switching checkpointing on."""
         return self._checkpointing.options
 
     @property
     def checkpointing(self) -> Callable[..., Any] | None:
-        """Return the function that checkpoints the blocks; None while checkpointing is switched off."""
+        """The function that checkpoints the blocks; None while checkpointing is switched off."""
         functions = (vars(forward.block).get(FUNCTION) for forward in self._forwards.values())
         function = next(filter(None, functions), None)
         return None if function is None else inspect.unwrap(function)  # while it is counted, another is around it
 
     @property
     def stats(self) -> OffloadStats | None:
-        """Return the counts of what activation offload has moved so far; None without offload."""
+        """The counts of what activation offload has moved so far; None without offload."""
         return None if self.offloader is None else self.offloader.stats
 
     @property
     def offloader(self) -> Offloader | None:
-        """Return the offloader of the blocks' inputs; None without offload."""
+        """The offloader of the blocks' inputs; None without offload."""
         offloader = getattr(self.checkpointing, "offloader", None)
         return offloader if isinstance(offloader, Offloader) else None
 
     @property
     def policies(self) -> tuple[SavePolicy, ...]:
-        """Return what `save` keeps, and kept in the last step: for all blocks, or for each pattern in it."""
+        """What `save` keeps, and kept in the last step: for all blocks, or for each pattern in it."""
         return tuple(self._policies.values())
 
     def checkpoints(self, block: Block) -> bool:
@@ -122,10 +122,10 @@ class Surgery(Undoable, ShownInNotebooks):
         )
 
     def apply(self, options: SurgeryOptions) -> None:
-        """Apply the options, in place of those that were applied before, and switch checkpointing on.
+        """Apply the options in place of the present ones, and switch checkpointing on.
 
         Raises:
-            SurgeryError: they do not go with the model, which is as it was.
+            SurgeryError: the options do not suit the model, which is left as it was.
         """
         first = [pattern for pattern, _ in options.first or ()]
         stacks = select_stacks(self.model, classes=options.blocks, patterns=options.stacks, first=first)
@@ -160,16 +160,19 @@ class Surgery(Undoable, ShownInNotebooks):
             raise
 
     def cut(self, cuts: Callable[[nn.Module], Cut] | None) -> None:
-        """Ask what `cuts` gives for a block to run its calls in place of checkpointing; with None, checkpoint all."""
+        """Let `cuts` choose, for each block, what runs its calls in place of checkpointing; None checkpoints all."""
         self._cuts = cuts
         for forward in self._forwards.values():
             forward.cut = None if cuts is None else cuts(forward.block)
 
     def change(self, **options: Any) -> None:
-        """Apply other options of these names; blocks that are switched off, and what torch was given, stay so.
+        """Change options of `wrap_blocks`, and keep the others; blocks switched off, and options for torch, stay so.
+
+        Args:
+            options: names and values of `SurgeryOptions`.
 
         Raises:
-            SurgeryError: they do not go with the model, which is as it was.
+            SurgeryError: the options do not suit the model, which is left as it was.
         """
         blocks = [block for stack in self.stacks if stack.wanted for block in stack.blocks]
         off = [block.module for block in blocks if not self.checkpoints(block)]
@@ -185,12 +188,12 @@ class Surgery(Undoable, ShownInNotebooks):
 
         Args:
             model: the part: a module of this model.
-            function: `torch.utils.checkpoint.checkpoint`, or a partial of it with options; those that it does not
-                give stay as they are. Another function is called itself.
-            every_n: as in `wrap_blocks`; 1 leaves it as it was there.
+            function: `torch.utils.checkpoint.checkpoint`, or a partial of it with options; options that it does not
+                give stay as they are. Any other function is called itself.
+            every_n: as in `wrap_blocks`; 1 keeps the present value.
 
         Raises:
-            SurgeryError: the options of the function do not go with the model.
+            SurgeryError: the options of the function do not suit the model.
         """
         given = library.options_of(function)
         checkpointing = function if given is None else self._merge(*given)
@@ -205,13 +208,13 @@ class Surgery(Undoable, ShownInNotebooks):
             self._checkpointing.release()
 
     def undo(self) -> None:
-        """Hand the model back as it was before `wrap_blocks`.
+        """Restore the model to its state before `wrap_blocks`.
 
         What transformers has left since goes too: hooks on embeddings, flags. A forward that another library has put
         on a block since stays.
 
         Raises:
-            SurgeryError: that was done already, or a block is no longer where it was; nothing is changed.
+            SurgeryError: the surgery was undone already, or a block is no longer in its place; nothing is changed.
         """
         name = type(self.model).__name__
         if self._undone:
@@ -231,7 +234,7 @@ class Surgery(Undoable, ShownInNotebooks):
     def _note_attributes(self, blocks: set[nn.Module]) -> None:
         """Note all that the surgery or transformers may set; handles on embeddings only the first time.
 
-        The forward is that of `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
+        The forward is noted for `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
         """
         before = {key: value for key, value in self._noted.items() if key[1] in EMBEDDING_HANDLES}
         everywhere = (*_OURS, *EMBEDDING_HANDLES)
@@ -243,7 +246,7 @@ class Surgery(Undoable, ShownInNotebooks):
         } | before
 
     def _restore(self, *, handles: bool = False) -> None:
-        """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
+        """Restore the attributes, with `handles` those on embeddings too, and remove the hooks on owners of stacks."""
         for hook in self._owner_hooks:
             hook.remove()
         later: dict[nn.Module, Callable[..., Any]] = {}  # forwards that another library has put on blocks since
@@ -286,7 +289,7 @@ class Surgery(Undoable, ShownInNotebooks):
             self._forwards[block.name].cut = None if self._cuts is None else self._cuts(block.module)
 
     def _self_checkpointing(self) -> dict[str, nn.Module]:
-        """Return the modules, by name, that checkpoint by themselves what holds no block and lies in none."""
+        """Return the modules, by name, that checkpoint by themselves and neither hold a block nor lie in one."""
         blocks = {block.name for stack in self.stacks for block in stack.blocks}
         outside = {outer for name in blocks for outer in (*enclosing(name), "")}
         return {
@@ -298,7 +301,7 @@ class Surgery(Undoable, ShownInNotebooks):
         }
 
     def _take_switches(self, blocks: set[nn.Module]) -> None:
-        """Let the methods that switch checkpointing on and off in transformers, diffusers and timm switch this."""
+        """Make the switching methods of transformers, diffusers and timm switch this surgery."""
         for module in self.model.modules():
             if hasattr(type(module), TIMM_SWITCH):
                 vars(module)[TIMM_SWITCH] = CheckpointingSwitch(self, module)
@@ -309,7 +312,7 @@ class Surgery(Undoable, ShownInNotebooks):
                     vars(module).update(dict.fromkeys(denied, True))
 
     def _hook_owners(self) -> None:
-        """Put hooks on the modules whose forwards run the blocks, and on the model: another module may run them."""
+        """Put hooks on the modules whose forwards run blocks, and on the model, since other modules may run them."""
         modules = dict(self.model.named_modules())
         owned: dict[str, list[BlockForward]] = {}
         for block, forward in self._forwards.items():
@@ -323,7 +326,7 @@ class Surgery(Undoable, ShownInNotebooks):
             self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 
     def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
-        """Return the present checkpointing with the options that a checkpoint function was given."""
+        """Return the present checkpointing with the options of a checkpoint function."""
         names = ("use_reentrant", "preserve_rng_state", "context_fn")
         own: dict[str, Any] = {name: given[name] for name in names if name in given}
         more = {name: value for name, value in given.items() if name not in own}
@@ -361,7 +364,7 @@ class Surgery(Undoable, ShownInNotebooks):
                 library.set_own_switch(module, function)
 
     def _set_flags(self) -> None:
-        """Let flags on stacks say where blocks are checkpointed: with its own, a model drops the cache it is given."""
+        """Set flags on the stacks that have checkpointed blocks: with its own flag on, a model drops a given cache."""
         on = [name for name, forward in self._forwards.items() if vars(forward.block).get(FUNCTION) is not None]
         active = {outer for block in on for outer in (*enclosing(block), "")}
         stacks = {stack.name for stack in self.stacks if stack.wanted}
@@ -374,12 +377,12 @@ class Surgery(Undoable, ShownInNotebooks):
 
 
 def _is_repeated(block: Block, modules: Mapping[str, nn.Module]) -> bool:
-    """Tell whether a block stands at several positions of its stack: it reads what it has put into a cache before."""
+    """Tell whether a block is in several positions of its stack, and so reads what it put into a cache earlier."""
     return Counter(modules[block.stack]._modules.values())[block.module] > 1
 
 
 class CheckpointingSwitch:
-    """Stands in for the method by which transformers, timm or open_clip switches checkpointing on and off."""
+    """Replaces the method by which transformers, timm or open_clip switches checkpointing on and off."""
 
     def __init__(self, surgery: Surgery, model: nn.Module) -> None:
         self._surgery = surgery
@@ -392,7 +395,7 @@ class CheckpointingSwitch:
         every_n_layers: int = 1,
         impl: str = "",  # open_clip's word for how, and there is one way here
     ) -> None:
-        """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
+        """Checkpoint the blocks of this model with the options in the function, or stop doing so."""
         if enable:
             self._surgery.enable(self.model, gradient_checkpointing_func, every_n_layers)
         else:
@@ -400,6 +403,6 @@ class CheckpointingSwitch:
 
 
 def surgeries_in(model: nn.Module) -> list[Surgery]:
-    """List the surgeries on a model and on what it wraps, each once."""
+    """List the surgeries on a model and on the modules in it, each once."""
     held = (vars(module).get(SURGERY) for module in model.modules())
     return list({id(surgery): surgery for surgery in held if isinstance(surgery, Surgery)}.values())

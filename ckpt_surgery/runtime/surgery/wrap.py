@@ -45,11 +45,12 @@ def wrap_blocks(
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
-    A block is checkpointed while it is in training mode and gradients are on; in evaluation mode, too, where its
-    library does so, and where its whole stack was in that mode already, in a model that is none of transformers, as a
-    frozen base of adapters is. That is always non-reentrant, so that every tensor with gradient that it is given or
-    returns keeps it, of whatever shape and wherever it sits. Of stages and the blocks in them, those that keep less
-    are checkpointed. Where a library checkpoints by itself what no block replaces, it goes on doing so.
+    A block is checkpointed while it is in training mode and gradients are on. It is also checkpointed in evaluation
+    mode where its library does that, or where, in a model that is not one of transformers, its whole stack was in
+    evaluation mode already, as a frozen base of adapters is. Checkpointing is always non-reentrant, so that every
+    tensor with gradient that a block is given or returns keeps it, of whatever shape and wherever it sits. Of stages
+    and the blocks in them, those that keep less are checkpointed. Where a library checkpoints by itself something that
+    no block covers, it keeps doing so.
 
     Args:
         model: a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
@@ -57,12 +58,12 @@ def wrap_blocks(
             tree, `state_dict` keys, classes and hooks stay as they are.
         use_reentrant: accepted and ignored: blocks run non-reentrant, with the same gradients. The table says so.
         every_n: checkpoint every n-th block of each stack, beginning with the first.
-        first: checkpoint only the first so many blocks of each stack, or of each stack that a pattern names
+        first: checkpoint only this many blocks at the start of each stack, or of each stack that a pattern names
             (`{"model.layers": 20}`). The others keep what they make; the backward begins with them, and frees it
             before anything is recomputed.
-        offload: where the blocks' inputs wait for the backward: "cpu" is host memory; "disk" is files in the system's
-            folder for large temporary files, and a path is files in that folder. No file is left behind. Where the
-            host or the disk has no room, they stay on the device, with a SurgeryWarning.
+        offload: where the blocks' inputs are kept until the backward: "cpu" is host memory; "disk" is files in the
+            system's folder for large temporary files, and a path is files in that folder. No file is left behind.
+            Where the host or the disk has no room, they stay on the device, with a SurgeryWarning.
         offload_pinned: with "cpu", the most host memory to pin in this process: bytes, or a size such as "8GB"
             (10**9) or "8GiB" (2**30). Beyond it, pageable memory is used, with a SurgeryWarning. By default, half of
             what is free at the first use, divided by the processes that torchrun has started on the host.
@@ -72,13 +73,13 @@ def wrap_blocks(
             blocks (`"model.layers.[0-7]"`). Other blocks are left alone.
         skip_frozen: run a block without checkpointing in a call in which neither its parameters nor its inputs
             require gradient.
-        blocks: classes of blocks, or their names. Other blocks are left alone.
+        blocks: classes of blocks, or their names. Blocks of other classes are left alone.
         context_fn: as in `torch.utils.checkpoint.checkpoint`: it returns the two contexts of a selective policy.
-        self_check: when a recompute is held against its forward, by sums over the tensors that decide the gradients.
+        self_check: when a recompute is compared with its forward, by sums over the tensors that decide the gradients.
             "first" is every block in the first three steps after each surgery or change of mode, and in the first call
             with each shape of inputs, and after that one block a step, in turn; "always" is every step, "never" none,
             and n every n-th step.
-        save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
+        save: operators whose results are kept, so that a recompute need not run them: "attention", "matmul", "router",
             "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
             ":2" behind a name keeps every second of them in a block, beginning with the first. A mapping says it for
             single stacks or blocks, or modules around them, by patterns of their names
@@ -89,11 +90,11 @@ def wrap_blocks(
 
     A recompute starts from what its forward started from, and leaves that as the forward left it: the generators of
     torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets
-    on its modules, hooks of libraries inside the block, and such of scripts as have returned something, training
+    on its modules, hooks of libraries inside the block, those of scripts that have returned something, training
     flags, autocast and attention kernels. Caches that the model makes for itself are left out; a cache that the caller
-    gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside of it,
+    gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside it,
     writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. Where that changes
-    gradients the self-check raises SurgeryError, as a recompute does that finds its weights or arguments modified.
+    gradients, the self-check raises SurgeryError, as does a recompute that finds its weights or arguments modified.
     While torch compiles, blocks are checkpointed without offload and without self-check.
 
     Returns:
@@ -103,8 +104,8 @@ def wrap_blocks(
 
     Raises:
         SurgeryError: the model cannot be wrapped, or an option is not one of those above; the model is left alone.
-            A call that cannot be checkpointed with the right gradients raises it in the forward or in the backward;
-            so does a name in `save` that matches nothing, in the first backward after all blocks have run.
+            A call that cannot be checkpointed with the right gradients also raises it, in the forward or in the
+            backward; so does a name in `save` that matches nothing, in the first backward after all blocks have run.
     """
     target = _checked(model)
     options = SurgeryOptions.of(
@@ -128,7 +129,7 @@ def wrap_blocks(
 
 
 def can_wrap(model: nn.Module) -> bool:
-    """Tell whether `wrap_blocks` finds something in a model to checkpoint."""
+    """Tell whether `wrap_blocks` finds something to checkpoint in a model."""
     try:
         return bool(select_stacks(_checked(model)))
     except SurgeryError:
@@ -136,7 +137,7 @@ def can_wrap(model: nn.Module) -> bool:
 
 
 def _checked(model: Any) -> nn.Module:
-    """Return the model inside DistributedDataParallel, if it can be operated on. Raises SurgeryError."""
+    """Return the model inside DistributedDataParallel if it can be wrapped. Raises SurgeryError."""
     if not isinstance(model, nn.Module):
         raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     name = type(model).__name__
@@ -154,7 +155,7 @@ def _checked(model: Any) -> nn.Module:
 
 
 def _existing_surgery(model: nn.Module) -> Surgery | None:
-    """Return the surgery that a model, or what it wraps, has. Raises SurgeryError where it has a part of one."""
+    """Return the surgery of a model, or of what it wraps. Raises SurgeryError where it has part of one."""
     name = type(model).__name__
     surgeries = surgeries_in(model)
     if len(surgeries) > 1:

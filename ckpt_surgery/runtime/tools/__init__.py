@@ -1,1 +1,1 @@
-"""Tools for the other rooms and other parts of the package: tensors, containers, generators, classes, undo."""
+"""Tools shared by the other rooms of the package: tensors, containers, generators, classes, refusals."""

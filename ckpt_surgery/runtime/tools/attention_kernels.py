@@ -1,4 +1,4 @@
-"""The kernels of scaled dot-product attention that are allowed: a choice of the process that a block may depend on."""
+"""The allowed kernels of scaled dot-product attention: a setting of the process that a block may depend on."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _READS = tuple(map(kernel_reader, _NAMES))
 
 
 def attention_kernels() -> tuple[bool, ...]:
-    """Tell for each kernel of scaled dot-product attention whether it is allowed."""
+    """Return for each kernel of scaled dot-product attention whether it is allowed."""
     return tuple(map(call, _READS))
 
 
 def allow_kernels(kernels: tuple[bool, ...]) -> None:
-    """Allow these kernels, as they were when `attention_kernels` was read."""
+    """Allow the same kernels as when `attention_kernels` was read."""
     for name, allowed in zip(_NAMES, kernels, strict=True):
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(allowed)

@@ -15,27 +15,27 @@ from ckpt_surgery.torch_names import FSDP1_FLATTENED
 
 
 def descends(kind: type, name: str) -> bool:
-    """Tell whether a class, or one that it inherits from, is called `name`."""
+    """Tell whether a class, or one of its bases, is called `name`."""
     return any(base.__name__ == name for base in kind.__mro__)
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Tell whether FSDP2 shards the parameters of a module in a group of its own, and gathers them for its forward."""
+    """Tell whether FSDP2 shards a module's parameters as a separate group, and gathers them for its forward."""
     return descends(type(module), "FSDPModule")
 
 
 def is_flattened(parameter: Tensor) -> bool:
-    """Tell whether FSDP1 holds a parameter, whole or as a part or view of a flat one, and moves its values about."""
+    """Tell whether FSDP1 manages a parameter, whole or as part or view of a flat one."""
     return any(getattr(held, FSDP1_FLATTENED, False) for held in (parameter, parameter._base))
 
 
 def is_managed(parameter: Tensor) -> bool:
-    """Tell whether a library moves the values of a parameter in and out: FSDP, DeepSpeed."""
+    """Tell whether a library moves a parameter's values in and out: FSDP, DeepSpeed."""
     return is_flattened(parameter) or hasattr(parameter, "ds_id") or descends(type(parameter), "DTensor")
 
 
 def names_in(code: CodeType) -> Iterator[str]:
-    """Yield the global names and attributes that a function uses, also in functions and comprehensions inside it."""
+    """Yield the global names and attributes that a function uses, nested functions and comprehensions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -43,14 +43,14 @@ def names_in(code: CodeType) -> Iterator[str]:
 
 
 def library_of(hook: Any) -> str:
-    """Return the name of the top package that a hook is of; empty where it has none."""
+    """Return the name of a hook's top-level package; empty if it has none."""
     while isinstance(hook, partial):
         hook = hook.func
     return (getattr(hook, "__module__", None) or "").partition(".")[0]
 
 
 def class_of(module: nn.Module) -> type[nn.Module]:
-    """Return the class of a module as its author wrote it: FSDP2 puts one of torch's own in front of it."""
+    """Return the class of a module as its author wrote it, without the class that FSDP2 puts in front."""
     return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
 
 

@@ -1,6 +1,6 @@
-"""Tensors inside values: found, taken out, and put back.
+"""Tensors inside values: find them, take them out, and put them back.
 
-Knows tuples, lists, mappings and dataclasses, however deep. The meaning of a block's arguments is in `call_arguments`.
+This knows tuples, lists, mappings and dataclasses, however deep. `call_arguments` knows what a block's arguments mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Absent:
 
 
 def put(home: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value there, or take the name away for Absent."""
+    """Set a name to a value, or remove the name for Absent."""
     if value is Absent:
         home.pop(name, None)
     else:
@@ -42,7 +42,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def keyed_tensors(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Tensor]]:
-    """Yield the same, each with the keys that lead to it, which begin with `keys`."""
+    """Yield every tensor in `value` with the keys that lead to it, which begin with `keys`."""
     if isinstance(value, Tensor):
         yield keys, value
     else:
@@ -51,7 +51,7 @@ def keyed_tensors(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Tensor]]:
 
 
 def items(value: Any) -> list[tuple[Any, Any]]:
-    """List the items of a tuple, list, mapping or dataclass, with index, key or field; none of other values."""
+    """List the items of a tuple, list, mapping or dataclass, with index, key or field; none for other values."""
     if type(value) in PLAIN:
         return []
     if isinstance(value, Mapping):
@@ -64,7 +64,7 @@ def items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def put_at(value: Any, keys: Keys, new: Any) -> Any:
-    """Return `value` with `new` where `keys` lead to: written into it where that can be, else a copy of a tuple."""
+    """Return `value` with `new` where `keys` lead: written in place if possible, or else in a copied tuple."""
     if not keys:
         return new
     place, *inner = keys
@@ -82,7 +82,7 @@ def put_at(value: Any, keys: Keys, new: Any) -> Any:
 
 
 def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in an object that is no container: in its attributes, and in those of objects there."""
+    """Yield the tensors in an object that is no container: in its attributes, and in objects there."""
     if isinstance(value, Tensor):
         yield value
     elif depth and not isinstance(value, (nn.Module, type)) and type(value) not in PLAIN:
@@ -127,7 +127,7 @@ class Flattener:
         self._taken: dict[int, _TakenTensor] = {}
 
     def flatten(self, value: Any) -> Any:
-        """Return the spec of `value`: the value itself where nothing in it has to be replaced or copied."""
+        """Return the spec of `value`: the value itself if nothing in it has to be replaced or copied."""
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -155,7 +155,7 @@ class Flattener:
 
 
 def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
-    """Return the value of a spec, with the tensors of `given` put in; containers are new objects."""
+    """Return the value of a spec with the tensors of `given` filled in; containers are new objects."""
     kind = type(spec)
     if kind is _TakenTensor:
         return given[spec.index]
@@ -176,7 +176,7 @@ _WRITES = (list.__setitem__, dict.__setitem__, OrderedDict.__setitem__)
 
 
 def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
-    """Return a container like this one, with other contents."""
+    """Return a container like this one with other contents."""
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)._make(values) if hasattr(like, "_make") else type(like)(values)

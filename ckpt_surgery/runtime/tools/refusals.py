@@ -1,4 +1,4 @@
-"""What a surgery does with what it refuses."""
+"""The handling of what a surgery refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Refusals:
-    """A context that raises what is refused inside it, or what fails there, as any other does.
+    """A context that handles what is refused or fails inside it: by raising it, as usual, or by telling it.
 
     Once somebody has set `tell`, the first such error is told instead, and every call of a block goes on as under
     torch's own checkpointing. Copies and pickles raise.

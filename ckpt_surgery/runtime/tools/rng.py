@@ -1,4 +1,4 @@
-"""The states of random number generators: read, compare and restore them; and tell whether a block draws."""
+"""Read, compare and restore the states of random number generators, and find out whether a block draws."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _latest = GeneratorStates(None, None, None)
 def generator_states(*, exact: bool = True) -> GeneratorStates:
     """Read the states of the generators that torch's checkpointing does not restore.
 
-    Without `exact`, what was read last is taken for numpy's where its memory is the same and no normal number waited.
+    Unless `exact`, the last state read stands for numpy's if its memory is the same and no normal number was waiting.
     """
     global _latest
     memory = _numpy_memory()
@@ -51,7 +51,7 @@ def _numpy_state() -> Any:
 
 
 def _numpy_memory() -> bytes | None:
-    """Read the memory of numpy's generator; None where it is no Mersenne twister, as unless somebody changes that."""
+    """Read the memory of numpy's generator; None without numpy, or if it is not the default Mersenne twister."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy.random, "get_bit_generator"):
         return None
@@ -62,7 +62,7 @@ def _numpy_memory() -> bytes | None:
 
 
 def set_generator_states(states: GeneratorStates) -> None:
-    """Put the generators back."""
+    """Restore the generators."""
     global _latest
     random.setstate(states.python)
     if states.numpy is not None:
@@ -71,7 +71,7 @@ def set_generator_states(states: GeneratorStates) -> None:
 
 
 def drawn_since(states: GeneratorStates) -> bool:
-    """Tell whether somebody has drawn from one of the generators."""
+    """Tell whether any of the generators has been drawn from since."""
     (_, words, normal), (_, before_words, before_normal) = random.getstate(), states.python
     if words[-1] != before_words[-1] or normal != before_normal or words[:8] != before_words[:8]:
         return True  # the place of the next word, which stays only if all words are new
@@ -97,13 +97,13 @@ def torch_states(devices: Iterable[torch.device]) -> TorchStates:
 
 
 def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
-    """Read the same as bytes: equal ones draw equal numbers."""
+    """Read the states of torch's generators as bytes: equal ones draw equal numbers."""
     return b"".join(state.cpu().numpy().tobytes() for state in torch_states(devices).values())
 
 
 @contextmanager
 def torch_states_kept(states: TorchStates) -> Iterator[None]:
-    """Let torch's generators begin with `states` inside; afterwards they are as they are now."""
+    """Run torch's generators from `states` inside the `with`, and restore their present states on exit."""
     now = torch_states(device for device in states if device.type != "cpu")
     set_torch_states(states)
     try:
@@ -113,7 +113,7 @@ def torch_states_kept(states: TorchStates) -> Iterator[None]:
 
 
 def set_torch_states(states: TorchStates) -> None:
-    """Let torch's generators go on from `states`."""
+    """Set torch's generators to `states`."""
     for device, state in states.items():
         if device.type == "cpu":
             torch.set_rng_state(state)

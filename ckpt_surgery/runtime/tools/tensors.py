@@ -1,4 +1,4 @@
-"""Tensors of any class: their bits, memory and counts of writes."""
+"""Tensors of any class: their bits, memory and version counters."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def is_plain(tensor: Tensor) -> bool:
 
 @cache
 def is_wrapper(kind: type) -> bool:
-    """Tell whether tensors of a class run operators on tensors inside of them: nested, sharded and quantized ones do.
+    """Tell whether tensors of a class run operators on inner tensors, as nested, sharded and quantized ones do.
 
-    A dispatch mode that returns NotImplemented for them is given the operators on those inside.
+    A dispatch mode that returns NotImplemented for them gets the operators on the inner tensors.
     """
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
@@ -56,7 +56,7 @@ def has_values(tensor: Tensor) -> bool:
 
 
 def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield strided tensors without graph that hold the values of one of any class or layout, and where they stand."""
+    """Yield strided tensors without a graph that hold the values, and their places, of a tensor of any layout."""
     for inner in map(Tensor.detach, inner_tensors(tensor)):
         if inner.layout is torch.sparse_coo:
             yield from (inner._indices(), inner._values())
@@ -71,7 +71,7 @@ def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return a tensor with the values of a strided one in these strides; itself where they cannot hold them."""
+    """Return the values of a strided tensor in these strides; the tensor itself if they cannot hold the values."""
     if tensor.stride() == strides or tensor.dim() != len(strides):
         return tensor
     repeated = [stride == 0 and size > 1 for size, stride in zip(tensor.shape, strides, strict=True)]
@@ -91,17 +91,17 @@ def is_differentiable(tensor: Tensor) -> bool:
 
 
 def shape_of(tensor: Tensor) -> torch.Size:
-    """Return its shape; of a nested one that of its rows, for the name of its ragged dimension is new in each run."""
+    """Return a tensor's shape; of a nested one that of its values, as each run names its ragged dimension anew."""
     return next(inner_tensors(tensor)).shape if tensor.is_nested else tensor.shape
 
 
 def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
-    """Hide operators on a tensor of any class from modes: those of fake and sharded ones still go to the class."""
+    """Hide operators on a tensor of any class from modes; those of fake and sharded ones still reach their class."""
     return unseen() if is_plain(tensor) else disable_current_modes()
 
 
 def without_graph(tensor: Tensor) -> Tensor:
-    """Return a tensor like this one that has no graph, and still requires gradient: operators save the same for it."""
+    """Return a tensor like this one without a graph that still requires gradient: operators save the same for it."""
     if not dispatch_stack_length():
         return tensor.detach().requires_grad_()
     with unseen_for(tensor):
@@ -116,18 +116,18 @@ def is_parameter(tensor: Tensor) -> bool:
 
 
 def strides_of_view(tensor: Tensor) -> Sequence[int]:
-    """Return the strides of a view that is no longer contiguous; else (), also of what somebody has moved or freed."""
+    """Return the strides of a view that is not contiguous; () for other tensors, moved and freed ones included."""
     return () if tensor._base is None or tensor.is_contiguous() else tensor.stride()
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """Return a copy that nobody else writes, and that no dispatch mode sees being made."""
+    """Return a copy that nobody else writes to, hidden from dispatch modes."""
     with unseen(), torch.no_grad():
         return tensor.clone()
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
-    """Return all elements in their order, as uint8 of shape (bytes,)."""
+    """Return all elements in order, as uint8 of shape (bytes,)."""
     tensor = tensor.int_repr() if tensor.is_quantized else tensor.detach()
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -148,7 +148,7 @@ def versions(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def version(tensor: Tensor) -> int:
-    """Count how often a tensor was written in place; 0 for inference tensors, for which torch keeps no count."""
+    """Return how often a tensor was written in place; 0 for inference tensors, which have no counter."""
     try:
         return tensor._version
     except RuntimeError:

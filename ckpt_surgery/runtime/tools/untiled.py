@@ -1,4 +1,4 @@
-"""Whether modules run untiled: because what runs them is tiled itself, or is held against the same without."""
+"""Whether modules run untiled: because their caller is tiled itself, or to compare a tiled run with an untiled one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOW = threading.local()
 
 @contextmanager
 def untiled() -> Iterator[None]:
-    """Inside, in this thread, modules run untiled: what runs them is tiled itself."""
+    """Run modules on this thread untiled inside the `with`: their caller is tiled itself."""
     before, _NOW.untiled = runs_untiled(), True
     try:
         yield
@@ -20,5 +20,5 @@ def untiled() -> Iterator[None]:
 
 
 def runs_untiled() -> bool:
-    """Tell whether modules run untiled now."""
+    """Tell whether modules run untiled on this thread now."""
     return getattr(_NOW, "untiled", False)
