@@ -81,7 +81,7 @@ def _one(text: str, self_check: SelfCheck | None) -> int:
 
 def _many(chosen: Sequence[Case], jobs: int, self_check: SelfCheck | None) -> int:
     """Judge cases, each in a process of its own: one that hangs or dies costs one case."""
-    from benchmarks.fuzz_cases.judge import FAILURES
+    from benchmarks.fuzz_cases.judge import FAILURES, Outcome
 
     names = [str(case) for case in chosen]
     work = partial(judged, self_check)
@@ -94,7 +94,11 @@ def _many(chosen: Sequence[Case], jobs: int, self_check: SelfCheck | None) -> in
     for line in report(rows):
         print(line)
     print(f"{len(rows) / (perf_counter() - start):.0f} cases a second")
-    return 1 if any(row["outcome"] in FAILURES for row in rows) else 0
+    outcomes = {row["outcome"] for row in rows}
+    if outcomes <= {Outcome.INVALID}:
+        print("no case could be judged")
+        return 1
+    return int(not outcomes.isdisjoint(FAILURES))
 
 
 def prepare() -> None:

@@ -31,7 +31,7 @@ OF_OTHERS = {
 
 _ASKS = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
 """The functions that are given the name of an attribute as text."""
-_AS_TEXT = {"_backward", "_dynamo", "_engine_run_backward", "_fused_dropout", "_stacklevel"}
+_AS_TEXT = {"_backward", "_dynamo", "_engine_run_backward", "_fused_dropout"}
 """What is only compared with a text that torch gives: a name that is gone equals nothing."""
 
 

@@ -311,15 +311,15 @@ class _Step:
 
 
 def _outside(model: nn.Module) -> dict[str, Contents]:
-    """Return the contents of tensors in global variables of the files that define the model's modules."""
-    files = dict.fromkeys(type(module).__module__ for module in model.modules())
-    return {
-        f"{file}.{name}": contents
-        for file in files
-        if file.partition(".")[0] not in _LIBRARIES
-        for name, value in list(vars(sys.modules.get(file, sys)).items())
-        if type(value) in (Tensor, dict, list) and (contents := contents_of(value))
-    }
+    """Return the contents of tensors in global variables, lists and dictionaries of the files that define modules."""
+    outside: dict[str, Contents] = {}
+    for file in dict.fromkeys(type(module).__module__ for module in model.modules()):
+        if file in sys.modules and file.partition(".")[0] not in _LIBRARIES:
+            for name, value in list(vars(sys.modules[file]).items()):
+                values = value.values() if type(value) is dict else value if type(value) is list else [value]
+                if held := [item for item in values if type(item) is Tensor]:
+                    outside[f"{file}.{name}"] = contents_of(held)
+    return outside
 
 
 def _numbers(model: nn.Module) -> dict[str, int | float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +16,17 @@ from benchmarks.fuzz import cases, main, report
 from benchmarks.fuzz_cases import judge
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.judge import Outcome, Result
-from ckpt_surgery.runtime.checkpoint.recompute import Computation
 
+ROOT = Path(__file__).resolve().parents[2]
+BREAK = """
+from ckpt_surgery.runtime.checkpoint.recompute import Computation
+run = Computation.__call__
+def wrong(computation, *given):
+    result = run(computation, *given)
+    return None if result is None else result * 1.5
+Computation.__call__ = wrong
+"""
+"""Makes a checkpointed block return one and a half times what it should."""
 pytestmark = pytest.mark.torch
 
 
@@ -49,22 +61,25 @@ def test_it_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([]) == 2
 
 
-def test_a_broken_product_is_found_and_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--cases", "3"]) == 0
-    assert "all: " in capsys.readouterr().out
-    run = Computation.__call__
+def fuzzed(setup: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the benchmark in a process of its own: none can be forked where a backward has begun threads."""
+    code = f"{setup}\nfrom benchmarks.fuzz import main\nraise SystemExit(main({list(arguments)}))"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
-    def wrong(computation: Computation, *given: Any) -> Any:
-        result = run(computation, *given)
-        return None if result is None else result * 1.5
 
-    monkeypatch.setattr(Computation, "__call__", wrong)
-    assert main(["--cases", "3", "--self-check", "never"]) == 1
-    said = capsys.readouterr().out
-    assert "FAILING, minimised:" in said
-    assert "silent: " in said
+def test_a_broken_product_is_found_and_named() -> None:
+    whole = fuzzed("", "--cases", "3")
+    assert (whole.returncode, "all: " in whole.stdout) == (0, True), whole.stderr
+    broken = fuzzed(BREAK, "--cases", "3", "--self-check", "never")
+    assert broken.returncode == 1, broken.stderr
+    assert "FAILING, minimised:" in broken.stdout
+    assert "silent: " in broken.stdout
+
+
+def test_a_run_in_which_no_case_could_be_judged_fails() -> None:
+    nothing = fuzzed("import torch\ntorch.Tensor.backward = None", "--cases", "2")
+    assert nothing.returncode == 1, nothing.stdout
+    assert "no case could be judged" in nothing.stdout
 
 
 def row(outcome: Outcome, features: str = "", **more: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_an_example_that_does_not_parse_is_seen() -> None:
     [
         ("It finds CKPT099.", "no rule CKPT099"),
         ("Use `check --stats`.", "no option --stats"),
-        ("See `benchmarks/speed.py`.", "no file benchmarks/speed.py"),
+        ("See `benchmarks/slow.py`.", "no file benchmarks/slow.py"),
         ("It lies in `model_patch/`.", "no file model_patch/"),
         ("See [the guide](docs/guide.md).", "no target docs/guide.md"),
         ("See [rules](docs/rules/index.md#safe).", "no target docs/rules/index.md#safe"),

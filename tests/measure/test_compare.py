@@ -298,8 +298,8 @@ def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, ex
         pytest.param({"recomputes": (300, 600)}, None, id="half a block and a gradient then"),
         pytest.param({"recomputes": (300, 601)}, FaultKind.RECOMPUTED_BYTES, id="more than that then"),
         pytest.param({"recomputes": (700, 300)}, None, id="less then"),
-        pytest.param({"left": 250}, None, id="as much left after the backward as before it"),
-        pytest.param({"left": 251}, FaultKind.LEFT_BYTES, id="more left after the backward"),
+        pytest.param({"left": 60}, None, id="little left after the backward"),
+        pytest.param({"left": 61}, FaultKind.LEFT_BYTES, id="more left after the backward"),
     ],
 )
 def test_what_is_held_recomputed_and_left_is_judged(changes: dict[str, Any], kind: FaultKind | None) -> None:
@@ -311,6 +311,14 @@ def test_what_is_held_recomputed_and_left_is_judged(changes: dict[str, Any], kin
     assert [fault.kind for fault in compare(before, after).faults] == ([] if kind is None else [kind])
     if kind is FaultKind.KEPT_BYTES:
         assert compare(before, after).faults[0].subjects == ("0",)
+
+
+@pytest.mark.parametrize(("left", "kinds"), [(250, []), (251, [FaultKind.LEFT_BYTES])])
+def test_hooks_that_pack_may_leave_a_pool_of_what_is_kept(left: int, kinds: list[FaultKind]) -> None:
+    reference, checkpointed = healthy_pair()
+    before = dataclasses.replace(reference, memory=MemoryRecord(kept=1000, best=200, left=50))
+    after = dataclasses.replace(checkpointed, memory=MemoryRecord(kept=200, left=left), packs=True)
+    assert [fault.kind for fault in compare(before, after).faults] == kinds
 
 
 def test_no_memory_has_to_be_saved_where_there_is_little_to_save() -> None:

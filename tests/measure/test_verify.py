@@ -137,14 +137,14 @@ FAULTS = [
     pytest.param(
         lambda: model_of(WritingLayer, WritingLayer, whole=SharedDictionary),
         {
-            "non_reentrant": [("values", "CKPT007", "writes")],
+            "non_reentrant": [("values", "CKPT007", "writes"), ("loop", "CKPT007", "writes")],
             "reentrant": [("run", "CKPT007", "`shared_states`")],
         },
         id="a dictionary that blocks write into",
     ),
     pytest.param(
         lambda: model_of(RoutingLayer, RoutingLayer, whole=RouterLoss),
-        {"non_reentrant": [], "reentrant": [("values", "", "router logits"), LEAK]},
+        {"non_reentrant": [LEAK], "reentrant": [("values", "", "router logits"), LEAK]},
         id="router scores left aside",
     ),
     pytest.param(
