@@ -54,7 +54,8 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
     first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
     if first and most - first[0] > _most_growth(reference):
         faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
-    most_left = checkpointed.memory.kept if checkpointed.packs else LITTLE * reference.memory.kept  # its hooks' pool
+    pools = checkpointed.packs or not set(checkpointed.functions) <= set(reference.functions)
+    most_left = checkpointed.memory.kept if pools else LITTLE * reference.memory.kept
     if checkpointed.memory.left - reference.memory.left > most_left:
         figures = {"reference": reference.memory.left, "found": checkpointed.memory.left}
         faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))

@@ -313,11 +313,12 @@ def test_what_is_held_recomputed_and_left_is_judged(changes: dict[str, Any], kin
         assert compare(before, after).faults[0].subjects == ("0",)
 
 
+@pytest.mark.parametrize("more", [{"packs": True}, {"functions": ("Scan", "Offloaded")}], ids=["hooks", "a function"])
 @pytest.mark.parametrize(("left", "kinds"), [(250, []), (251, [FaultKind.LEFT_BYTES])])
-def test_hooks_that_pack_may_leave_a_pool_of_what_is_kept(left: int, kinds: list[FaultKind]) -> None:
+def test_a_model_that_offloads_itself_may_leave_a_pool(left: int, kinds: list[FaultKind], more: Any) -> None:
     reference, checkpointed = healthy_pair()
-    before = dataclasses.replace(reference, memory=MemoryRecord(kept=1000, best=200, left=50))
-    after = dataclasses.replace(checkpointed, memory=MemoryRecord(kept=200, left=left), packs=True)
+    before = dataclasses.replace(reference, memory=MemoryRecord(kept=1000, best=200, left=50), functions=("Scan",))
+    after = dataclasses.replace(checkpointed, memory=MemoryRecord(kept=200, left=left), **more)
     assert [fault.kind for fault in compare(before, after).faults] == kinds
 
 
