@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED, Attribute
+from ckpt_surgery.runtime.tools.classes import BATCH_COUNT, norms_with_momentum
 from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits
-from ckpt_surgery.torch_names import NormBase
 
 CONTAINERS = (list, dict, set, deque)
 
@@ -27,8 +27,7 @@ class BlockWrites:
 
     def __init__(self, block: nn.Module) -> None:
         self._paths = {id(home): name for name, m in block.named_modules() for home in (vars(m), m._buffers)}
-        norms = [m for m in block.modules() if isinstance(m, NormBase) and m.momentum is not None]
-        self._only_counted = {(id(norm._buffers), "num_batches_tracked") for norm in norms}
+        self._only_counted = {(id(norm._buffers), BATCH_COUNT) for _, norm in norms_with_momentum(block)}
         self._containers = {
             (path, name): (value, _look_of(value))
             for path, module in block.named_modules()

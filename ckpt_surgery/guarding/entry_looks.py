@@ -16,7 +16,7 @@ from ckpt_surgery.guarding.witnessed_call import autocast_now, runs_reentrant, s
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED
-from ckpt_surgery.runtime.tools.classes import is_managed
+from ckpt_surgery.runtime.tools.classes import hooks_of_others, is_managed
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import plural
@@ -142,8 +142,7 @@ class EntryLooks(StepWatch):
         looks = {"training": Look.at(block.training), AUTOCAST: Look.at(str(cast_to) if cast_to else None)}
         for path, module in block.named_modules():
             held = {**vars(module), **module._buffers, **module._parameters}
-            hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-            if number := sum(not isinstance(hook, ModelHook) for hook in hooks):
+            if number := len(hooks_of_others(module)):
                 looks[f"{HOOKS} {path or 'it'}"] = Look(list, number)
             for name, value in held.items():
                 if name not in UNWATCHED and not (isinstance(value, Tensor) and is_managed(value)):

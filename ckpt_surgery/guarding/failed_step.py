@@ -26,13 +26,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ckpt_surgery.guarding.memory import allocated
-from ckpt_surgery.measure.own_checkpoints import OURS
+from ckpt_surgery.measure.own_checkpoints import OURS, TORCH
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_differentiable
 from ckpt_surgery.text import listed, size, size_in_bytes
 from ckpt_surgery.torch_names import MODULE_CALL, FakeTensorMode, tree_leaves, tree_map
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 _BACKWARD = {torch.autograd.backward.__code__, torch.autograd.grad.__code__}
 _OF_MODES = ("__torch_dispatch__", "__torch_function__")
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)")
@@ -301,7 +300,7 @@ def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn
             part, running, recomputing = FailedPart.OPTIMIZER, [], False
         if code.co_name in _OF_MODES:
             return part, recomputing, running, line
-        if not file.startswith((_TORCH, OURS, "<")):
+        if not file.startswith((TORCH, OURS, "<")):
             line = f"{os.path.basename(file)}:{frame.f_lineno}"
     return part, recomputing, running, line
 

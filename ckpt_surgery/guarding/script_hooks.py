@@ -6,11 +6,11 @@ from torch import nn
 
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.state import HOOKING
-from ckpt_surgery.runtime.tools.classes import library_of
+from ckpt_surgery.runtime.tools.classes import PACKAGE, library_of
 
 _BACKWARD = ("_backward_pre_hooks", "_backward_hooks")
 _TABLES = ("_forward_pre_hooks", "_forward_hooks", *_BACKWARD)
-_COMPUTING = HOOKING | {"ckpt_surgery"}
+_COMPUTING = HOOKING | {PACKAGE}
 
 
 def has_script_hooks(block: nn.Module) -> bool:

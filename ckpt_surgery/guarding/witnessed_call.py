@@ -30,7 +30,7 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSigna
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint
-from ckpt_surgery.runtime.tools.classes import is_managed, library_of
+from ckpt_surgery.runtime.tools.classes import PACKAGE, is_managed, library_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version, versions
@@ -312,7 +312,7 @@ def autocast_now() -> tuple[str, torch.dtype | None]:
 def _saves_through_hooks() -> bool:
     """Tell whether what autograd keeps goes through the script's hooks, not those of torch's checkpoint."""
     hooks = saved_tensors_hooks_now(True)
-    return hooks is not None and library_of(hooks[0]) not in ("torch", "ckpt_surgery")
+    return hooks is not None and library_of(hooks[0]) not in ("torch", PACKAGE)
 
 
 def _library_options(block: nn.Module) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.tools.classes import library_of
+from ckpt_surgery.runtime.tools.classes import PACKAGE, library_of
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, FakeTensor, disable_current_modes
 
@@ -136,7 +136,7 @@ class BlockCut:
         """Return the parameters that have gradients. Raises CannotCut."""
         inner = (part for part in self.block.modules() if part is not self.block)
         hooks = (hook for part in inner for table in CALL_HOOKS for hook in getattr(part, table).values())
-        if any(library_of(hook) != "ckpt_surgery" for hook in hooks):
+        if any(library_of(hook) != PACKAGE for hook in hooks):
             raise CannotCut("hooks inside of it would run for each tile")
         trained = [parameter for parameter in self.block.parameters() if parameter.requires_grad]
         if any(

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
-from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.torch_names import FORWARD_HOOKS
+from ckpt_surgery.runtime.tools.classes import hooks_of_others
 
 HOOKS = "hooks"
-AUTOCAST = ("autocast", "dtype of autocast")
+AUTOCAST_STATES = ("autocast", "dtype of autocast")
 """The names of what is no attribute."""
-_OURS = __name__.partition(".")[0]
 _OWN_MODE = "training"
 
 
@@ -45,16 +41,10 @@ class CallStates:
 def _state(module: nn.Module) -> Iterator[tuple[str, Hashable]]:
     device = next((parameter.device.type for parameter in module.parameters()), "cpu")
     enabled = torch.is_autocast_enabled(device)
-    yield from zip(AUTOCAST, (enabled, torch.get_autocast_dtype(device) if enabled else None), strict=True)
-    hooks = (hook for table in FORWARD_HOOKS[:3:2] for hook in getattr(module, table).values())
-    yield HOOKS, tuple(id(hook) for hook in hooks if not _is_ours(hook))
+    yield from zip(AUTOCAST_STATES, (enabled, torch.get_autocast_dtype(device) if enabled else None), strict=True)
+    yield HOOKS, tuple(map(id, hooks_of_others(module)))
     for name, value in vars(module).items():
         if isinstance(value, str | bool) and name != _OWN_MODE:
             yield name, value
         elif type(value) is list and all(isinstance(item, str) for item in value):
             yield name, tuple(value)
-
-
-def _is_ours(hook: Any) -> bool:
-    function = hook.func if isinstance(hook, partial) else hook
-    return isinstance(function, ModelHook) or str(getattr(function, "__module__", "")).startswith(_OURS)

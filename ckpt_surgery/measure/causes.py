@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ckpt_surgery.measure.call_state import AUTOCAST, HOOKS
+from ckpt_surgery.measure.call_state import AUTOCAST_STATES, HOOKS
 from ckpt_surgery.measure.compare import input_name, only_packs
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
@@ -129,7 +129,7 @@ def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
 
 def _other_state(case: Case) -> FaultCause | None:
     for module, what in case.run.states.items():
-        if what in AUTOCAST:
+        if what in AUTOCAST_STATES:
             return FaultCause(CauseKind.OTHER_AUTOCAST, {"module": module, "what": what})
         if what == HOOKS:
             return FaultCause(CauseKind.OTHER_HOOKS, {"module": module})

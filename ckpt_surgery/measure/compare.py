@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.measure.block_entries import Entries
-from ckpt_surgery.measure.call_state import AUTOCAST
+from ckpt_surgery.measure.call_state import AUTOCAST_STATES
 from ckpt_surgery.measure.contents import NOISE_EPS, differ, other_outputs
 from ckpt_surgery.measure.cost import MOST_HELD, WORTH_SAVING, cost_faults, cost_of, wanted_recomputes
 from ckpt_surgery.measure.kinds import FaultKind
@@ -45,7 +45,8 @@ class Verdict:
 
     `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
     whose values differ. `errors` are relative errors of the gradients that both runs have, by name. `cost` is None
-    where a run broke off, or the backward was cut off and costs less than it should.
+    where a run broke off, or the backward was cut off and costs less than it should. `in_parts` are the blocks that
+    checkpoint only parts of themselves.
     """
 
     faults: tuple[Fault, ...]
@@ -54,6 +55,7 @@ class Verdict:
     wrong: tuple[str, ...] = ()
     errors: Mapping[str, float] | None = None
     cost: Cost | None = None
+    in_parts: frozenset[str] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -98,7 +100,7 @@ def compare(
     errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
     wrong = tuple(n for n, error in errors.items() if not error <= (tolerance or 0.0))
     cost = None if lost else cost_of(reference, checkpointed)
-    in_parts = blocks_in_parts(reference, checkpointed, sound=not lost)
+    in_parts = _blocks_in_parts(reference, checkpointed, sound=not lost)
     # the loss of an output without one leaves out what has no gradient any more
     loss = [] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, _NONE).entry, tolerance or 0.0)
     faults = [
@@ -110,7 +112,7 @@ def compare(
         *(cost_faults(reference, checkpointed, cost) if cost else []),
         *_autocast_faults(checkpointed),
     ]
-    return Verdict(tuple(faults), lost, gained, wrong, errors, cost)
+    return Verdict(tuple(faults), lost, gained, wrong, errors, cost, in_parts)
 
 
 def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
@@ -218,7 +220,7 @@ def only_packs(run: RunRecord) -> bool:
     return run.packs and not any(entries.backward or entries.parts for entries in run.entries.values())
 
 
-def blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
+def _blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
     """Find the blocks that checkpoint only parts of themselves, or recompute in a custom autograd function.
 
     The latter keep less than without checkpointing, and only count where no gradient is lost: `sound`.
@@ -302,7 +304,7 @@ def _loss_faults(reference: RunRecord, checkpointed: RunRecord, floor: float, to
 
 
 def _autocast_faults(run: RunRecord) -> list[Fault]:
-    names = tuple(module for module, what in run.states.items() if what in AUTOCAST and module in run.entries)
+    names = tuple(module for module, what in run.states.items() if what in AUTOCAST_STATES and module in run.entries)
     return [Fault(FaultKind.AUTOCAST_NOT_RESTORED, names)] if names else []
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import Verdict, blocks_in_parts, cache_faults, input_name, only_packs
+from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name, only_packs
 from ckpt_surgery.measure.cost import WORTH_SAVING
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.noise import gradient_fault
@@ -139,7 +139,7 @@ class _Judge:
                 skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
             elif any(each.selective for each in entries):
                 skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
-            elif blocks_in_parts(self._reference.record, run, sound=not verdict.lost):
+            elif verdict.in_parts:
                 skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
         if only_packs(run):
             judged: tuple[Level, ...] = ("recompute", "cost", *DEEP_LEVELS)

@@ -19,6 +19,7 @@ from torch import nn
 import ckpt_surgery
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import MODES, Mode
+from ckpt_surgery.runtime.tools.classes import PACKAGE, library_of
 from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL, function_of, saved_tensors_hooks_now
 from ckpt_surgery.undo import UndoableHooks
 
@@ -95,13 +96,11 @@ class OwnCheckpoints(UndoableHooks):
 
 
 def _packs() -> bool:
+    """Tell whether hooks pack what is saved now that are neither this package's nor those of torch's checkpoint."""
     hooks = saved_tensors_hooks_now(True)
-    return hooks is not None and not _is_ours(getattr(hooks[0], "__module__", ""))
-
-
-def _is_ours(module: str) -> bool:
-    """Tell whether a module belongs to this package, or defines torch's checkpoint function."""
-    return module == torch.utils.checkpoint.__name__ or module.partition(".")[0] == ckpt_surgery.__name__
+    if hooks is None or library_of(hooks[0]) == PACKAGE:
+        return False
+    return getattr(hooks[0], "__module__", "") != torch.utils.checkpoint.__name__
 
 
 def own_functions(result: torch.Tensor) -> tuple[str, ...]:
@@ -115,7 +114,7 @@ def own_functions(result: torch.Tensor) -> tuple[str, ...]:
         seen.add(node)
         nodes += (following for following, _ in node.next_functions)
         function = function_of(node)
-        if function is not None and function.__module__.partition(".")[0] not in ("torch", ckpt_surgery.__name__):
+        if function is not None and library_of(function) not in ("torch", PACKAGE):
             found[function.__name__] = None
     return tuple(found)
 

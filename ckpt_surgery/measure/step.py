@@ -41,14 +41,14 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
 from ckpt_surgery.model_patches.release_names import FLAG
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
+from ckpt_surgery.runtime.tools.classes import BATCH_COUNT, norms_with_momentum
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import NormBase
 
 _GATE = 1e-3
-_LIBRARIES = ("sys", "torch", "transformers", "peft", "diffusers", "timm")
+_LIBRARIES = ("torch", "transformers", "peft", "diffusers", "timm")
 """Packages whose modules keep nothing of a training in global variables."""
 
 
@@ -104,7 +104,7 @@ def run_step(
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
             buffers_before=step.buffers,
             outputs=step.outputs,
-            unread=frozenset(_unread(model)),
+            unread=frozenset(f"{path}.{BATCH_COUNT}".lstrip(".") for path, _ in norms_with_momentum(model)),
             entries=counter.entries(),
             calls=step.calls,
             given=marker.given,
@@ -148,9 +148,9 @@ def prepared(
 ) -> Iterator[None]:
     """Keep a model ready for training steps inside the `with`, as `run_step` describes, and restore it on exit."""
     with model_state_kept(model):
-        before = {name: id(parameter) for name, parameter in model.named_parameters()}
+        before = _parameter_ids(model)
         switch(model, checkpointing)
-        if {name: id(parameter) for name, parameter in model.named_parameters()} != before:
+        if _parameter_ids(model) != before:
             raise VerifyError(
                 f"switching the checkpointing of {type(model).__name__} replaces modules, so that its parameters have "
                 "other names: give switch= a function that leaves the modules where they are"
@@ -158,6 +158,10 @@ def prepared(
         if open_gates:
             _open_gates(model)
         yield
+
+
+def _parameter_ids(model: nn.Module) -> dict[str, int]:
+    return {name: id(parameter) for name, parameter in model.named_parameters()}
 
 
 def run_forward(model: nn.Module, arguments: Mapping[str, Any], loss: Callable[[Any], Tensor] | None) -> Tensor:
@@ -379,13 +383,6 @@ def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         for number, tensor in enumerate(tensors(value)):
             if tensor.requires_grad and tensor.is_leaf:
                 yield name if tensor is value else f"{name}[{number}]", tensor
-
-
-def _unread(model: nn.Module) -> Iterator[str]:
-    """Name the buffers that nothing reads: the count of batches in a batch normalisation with a momentum."""
-    for path, module in model.named_modules():
-        if isinstance(module, NormBase) and module.momentum is not None:
-            yield f"{path}.num_batches_tracked".lstrip(".")
 
 
 def _written(versions: Mapping[str, tuple[Tensor, int]]) -> Iterator[tuple[str, Tensor]]:

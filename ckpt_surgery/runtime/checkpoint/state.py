@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, keeping_whole_weights
 from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
-from ckpt_surgery.runtime.tools.classes import descends, is_sharded, library_of
+from ckpt_surgery.runtime.tools.classes import PACKAGE, descends, is_sharded, library_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
@@ -185,7 +185,7 @@ class StateEntry:
         replaced = []
         for table, _ in self.hooks:
             for key, hook in table.items():
-                if callable(hook) and library_of(hook) not in (*HOOKING, "ckpt_surgery"):
+                if callable(hook) and library_of(hook) not in (*HOOKING, PACKAGE):
                     replaced.append((table, key, hook))
                     table[key] = partial(run, key, hook)
         try:

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.family import FamilyFacts
-from ckpt_surgery.torch_names import FSDP1_FLATTENED
+from ckpt_surgery.torch_names import FSDP1_FLATTENED, NormBase
+
+PACKAGE = __name__.partition(".")[0]
+"""The name of this package, as `library_of` gives it."""
+BATCH_COUNT = "num_batches_tracked"
+"""The buffer in which a batch normalization counts its batches."""
 
 
 def descends(kind: type, name: str) -> bool:
@@ -34,6 +39,13 @@ def is_managed(parameter: Tensor) -> bool:
     return is_flattened(parameter) or hasattr(parameter, "ds_id") or descends(type(parameter), "DTensor")
 
 
+def norms_with_momentum(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the batch normalizations in a module, by path, whose `BATCH_COUNT` nothing is computed from."""
+    for path, part in module.named_modules():
+        if isinstance(part, NormBase) and part.momentum is not None:
+            yield path, part
+
+
 def names_in(code: CodeType) -> Iterator[str]:
     """Yield the global names and attributes that a function uses, nested functions and comprehensions included."""
     yield from code.co_names
@@ -47,6 +59,12 @@ def library_of(hook: Any) -> str:
     while isinstance(hook, partial):
         hook = hook.func
     return (getattr(hook, "__module__", None) or "").partition(".")[0]
+
+
+def hooks_of_others(module: nn.Module) -> list[Any]:
+    """List the hooks around a module's forward that this package did not register."""
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return [hook for hook in hooks if library_of(hook) != PACKAGE]
 
 
 def class_of(module: nn.Module) -> type[nn.Module]:
