@@ -23,6 +23,7 @@ from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.torch_names import current_graph_task_id
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, values
+from tests.zoo.ready_toys import WithBackwardInside
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -184,26 +185,23 @@ def test_a_count_of_batches_from_which_nothing_is_computed_is_no_fault(block: ty
     assert watched(ByHand(block(), block())).ok is (block is Normed)
 
 
-class Recompute(torch.autograd.Function):
+class Recompute(WithBackwardInside):
     """Checkpoints as scripts do, without autocast; `times` is how often it adds each gradient."""
 
     times = 1
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Any], hidden: Tensor) -> Any:
-        ctx.function = function
-        ctx.save_for_backward(hidden)
-        with torch.no_grad():
-            return function(hidden)
-
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         hidden = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
-            output = ctx.function(hidden)
+            output = ctx.module(hidden)
         for _ in range(Recompute.times):
             torch.autograd.backward(output, gradients, retain_graph=True)
-        return None, hidden.grad
+        return hidden.grad, None
+
+
+def recompute(layer: nn.Module, hidden: Tensor) -> Any:
+    return Recompute.apply(hidden, layer)  # type: ignore[no-untyped-call]
 
 
 class Float(PlainLayer):
@@ -221,13 +219,13 @@ class Cast(ByHand):
 
 
 def test_a_recompute_under_another_autocast_is_told() -> None:
-    report = watched(Cast(Float(), Float(), run=cast(Any, Recompute).apply), torch.float32)
+    report = watched(Cast(Float(), Float(), run=recompute), torch.float32)
     assert {fault.cause for fault in report.faults} == {CoverageCause.RECAST}
 
 
 def test_gradients_that_are_a_multiple_of_the_right_ones_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recompute, "times", 2)
-    report = watched(ByHand(PlainLayer(), PlainLayer(), run=cast(Any, Recompute).apply))
+    report = watched(ByHand(PlainLayer(), PlainLayer(), run=recompute))
     assert "2 times as large" in str(the_fault(report, GuardFaultKind.WRONG_GRADIENTS))
 
 

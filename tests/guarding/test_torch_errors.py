@@ -23,6 +23,7 @@ from torch.utils.checkpoint import (
 
 from ckpt_surgery import guard
 from ckpt_surgery.guarding.torch_errors import explain
+from tests.zoo.ready_toys import WithBackwardInside
 
 pytestmark = pytest.mark.torch
 
@@ -542,22 +543,19 @@ def test_an_error_of_the_script_in_a_recompute_is_told_to_be_one() -> None:
     assert "came up in the recompute of layers.1 (InContext), and not in its forward" in note
 
 
-class Tiled(torch.autograd.Function):
+class Tiled(WithBackwardInside):
     """Runs a backward of its own for each half of what it is given."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, layer: nn.Module, anchor: Tensor) -> Any:
-        ctx.layer = layer
-        ctx.save_for_backward(hidden)
-        with torch.no_grad():
-            return layer(hidden)
+    def forward(ctx: Any, hidden: Tensor, layer: nn.Module, anchor: Tensor) -> Any:  # type: ignore[override]
+        return WithBackwardInside.forward(ctx, hidden, layer)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         given = [half.detach().requires_grad_() for half in ctx.saved_tensors[0].chunk(2)]
         for half, gradient in zip(given, gradients[0].chunk(2), strict=True):
             with torch.enable_grad():
-                output = ctx.layer(half)
+                output = ctx.module(half)
             torch.autograd.backward(output, gradient)
         return torch.cat([cast(Tensor, half.grad) for half in given]), None, None
 

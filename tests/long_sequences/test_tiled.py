@@ -26,7 +26,7 @@ from ckpt_surgery.measure.meter import Meter
 from tests.long_sequences.tiled_script import CASES, CUT_CASES
 from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import CLOSE, SIZE, STEPS
-from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
+from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of, in_bfloat16
 
 pytestmark = pytest.mark.torch
 ROUNDING = 1e-12
@@ -253,12 +253,7 @@ def test_other_random_numbers_in_the_recompute_would_be_seen(monkeypatch: pytest
 def test_autocast_is_that_of_the_forward() -> None:
     module, values = gated().float(), given().detach().float().requires_grad_()
     plain = gradients_of(module, values)
-
-    def cast(values: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            result: Tensor = module(values)
-        return result
-
+    cast = in_bfloat16(module)
     expected = gradients_of(module, values, cast)
     with tile_mlp(module, num_shards=3):
         actual = gradients_of(module, values, cast)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.runtime.tools.rng import generator_state
-from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients_of
+from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients_of, in_bfloat16
 
 pytestmark = pytest.mark.both
 ROUNDING = 1e-12
@@ -220,12 +220,7 @@ def test_a_probe_leaves_nothing_in_objects_either() -> None:
 
 def test_weights_that_autocast_keeps_have_their_gradients() -> None:
     module, values = gated().float(), given().detach().float().requires_grad_()
-
-    def cast(values: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            result: Tensor = module(values)
-        return result
-
+    cast = in_bfloat16(module)
     expected = gradients_of(module, values, cast)
     with tile_mlp(module, num_shards=1):
         assert farthest(expected, gradients_of(module, values, cast)) < 0.02  # of bfloat16

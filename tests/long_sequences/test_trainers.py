@@ -33,28 +33,31 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": ids, "labels": labels}
 
 
+def training_arguments(folder: Path, **options: Any) -> Any:
+    """Return what both trainings of a test are given, and more."""
+    from transformers import TrainingArguments
+
+    always = {"report_to": [], "use_cpu": True, "learning_rate": 1e-2, "disable_tqdm": True}
+    return TrainingArguments(output_dir=str(folder), per_device_train_batch_size=2, **always, **options)
+
+
 def trained(
     folder: Path, way: Mapping[str, Any] | None, *, adapters: bool = False, **options: Any
 ) -> tuple[list[float], Any, Any]:
     """The losses of six accumulated steps with two evaluations, the model, and its `LongContext`, given a `way`."""
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     model = llama()
     if adapters:
         peft = pytest.importorskip("peft")
         model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "up_proj"]))
     context = None if way is None else long_context(model, **way)
-    arguments = TrainingArguments(
-        output_dir=str(folder),
+    arguments = training_arguments(
+        folder,
         max_steps=6,
         eval_steps=3,
         eval_strategy="steps",
         logging_steps=1,
-        report_to=[],
-        use_cpu=True,
-        learning_rate=1e-2,
-        disable_tqdm=True,
-        per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
         **options,
     )
@@ -91,22 +94,13 @@ def test_the_trainer_trains_as_without_it(way: dict[str, Any], options: dict[str
 
 @pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
 def test_a_training_goes_on_from_what_it_saved(host: bool, tmp_path: Path) -> None:
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     def train(folder: str, *, resumes: bool, way: Mapping[str, Any] | None) -> Any:
         model = llama()
         if way is not None:
             long_context(model, **way)
-        arguments = TrainingArguments(
-            output_dir=str(tmp_path / folder),
-            max_steps=4,
-            save_steps=2,
-            report_to=[],
-            use_cpu=True,
-            learning_rate=1e-2,
-            disable_tqdm=True,
-            per_device_train_batch_size=2,
-        )
+        arguments = training_arguments(tmp_path / folder, max_steps=4, save_steps=2)
         trainer = Trainer(model=model, args=arguments, train_dataset=Rows())
         trainer.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2") if resumes else None)
         return model

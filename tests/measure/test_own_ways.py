@@ -23,6 +23,7 @@ from ckpt_surgery.measure.switch import _options_of, switch_checkpointing
 from ckpt_surgery.measure.verify import verify
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from tests.measure.toys import Layer, Model, model_of
+from tests.zoo.ready_toys import WithBackwardInside
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -284,30 +285,23 @@ def test_a_global_variable_that_the_recompute_writes_again_is_a_fault() -> None:
     ]
 
 
-class Recompute(torch.autograd.Function):
+class Recompute(WithBackwardInside):
     """A checkpoint of one's own, which runs the block again in the context `around`."""
 
     around: Callable[[nn.Module], AbstractContextManager[object]]
 
     @staticmethod
-    def forward(ctx: Any, block: nn.Module, values: Tensor) -> Any:
-        ctx.block = block
-        ctx.save_for_backward(values)
-        with torch.no_grad():
-            return block(values)
-
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         values = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad(), Recompute.around(ctx.block):
-            result = ctx.block(values)
+        with torch.enable_grad(), Recompute.around(ctx.module):
+            result = ctx.module(values)
         torch.autograd.backward(result, gradients)
-        return None, values.grad
+        return values.grad, None
 
 
 class Mine(Toy):
     def run(self, block: nn.Module, values: Tensor) -> Any:
-        return Recompute.apply(block, values) if self.on else block(values)  # type: ignore[no-untyped-call]
+        return Recompute.apply(values, block) if self.on else block(values)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
