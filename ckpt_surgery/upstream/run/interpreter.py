@@ -172,8 +172,9 @@ def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
         _kill_group(process)
 
     timer = threading.Timer(timeout, stop)  # wait(timeout) would ask again and again, and sleep in between
-    timer.start()
+    timer.daemon = True  # it would keep this Python alive if an interrupt came before it could be cancelled
     try:
+        timer.start()
         code = process.wait()
     finally:
         timer.cancel()

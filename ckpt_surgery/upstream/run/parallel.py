@@ -30,10 +30,9 @@ def run_all_in_trees(
 ) -> list[T]:
     """Run tasks, as many at once as there are pairs of worktrees, and return their results in order.
 
-    After the first error, or an interrupt, the commands of all others are killed, and that error is raised.
+    After the first error, or an interrupt, the commands of all others are killed, and that error is raised. Even one
+    pair has its thread: an interrupt reaches the main thread alone, and so never a command that is being started.
     """
-    if len(pairs) == 1:
-        return [task(pairs[0]) for task in tasks]
     free: queue.SimpleQueue[TreePair] = queue.SimpleQueue()
     for pair in pairs:
         free.put(pair)
