@@ -51,8 +51,8 @@ def run_all_in_trees(
             for future in done:
                 future.result()
         except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            while wait(futures, timeout=_KILL_AGAIN).not_done:
+            started = [future for future in futures if not future.cancel()]  # `wait` would wait for cancelled ones too
+            while wait(started, timeout=_KILL_AGAIN).not_done:
                 python.kill_all()
             raise
     return [future.result() for future in futures]

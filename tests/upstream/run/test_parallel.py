@@ -76,6 +76,18 @@ def test_an_interrupt_leaves_no_process(sleeper: Sleeper) -> None:
     assert set(sleeper.codes) == {137}
 
 
+def test_an_error_drops_the_tasks_that_wait(sleeper: Sleeper) -> None:
+    def fail(_: TreePair) -> None:
+        sleeper.wait_for()
+        raise UpstreamError("the disk is full")
+
+    tasks: list[Callable[[TreePair], object]] = [lambda _: sleeper.run(), fail, *[lambda _: sleeper.run()] * 200]
+    pairs = [TreePair(Path("base"), Path("series"))] * 2
+    with pytest.raises(UpstreamError, match=r"^the disk is full$"):
+        run_all_in_trees(tasks, pairs, sleeper.python)
+    assert len(sleeper.codes) < 100
+
+
 def test_no_two_tasks_have_the_same_trees_and_results_are_in_order(python: PythonInterpreter) -> None:
     pairs = [TreePair(Path(f"base-{number}"), Path(f"series-{number}")) for number in range(3)]
     taken: set[TreePair] = set()
