@@ -44,8 +44,9 @@ class BlockCut:
     """Runs the calls of `block` cut at its attention.
 
     A tile has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a batch, a sequence has
-    as many tiles as that needs. With `parks`, the input and heads that wait are on the host, tile by tile; with None
-    where they and the gradients of `model` that are to come do not fit on the device. Inputs stay there as far as
+    as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks`: that would save
+    nothing, and cost the host more. With `parks`, the input and heads that wait are on the host, tile by tile; with
+    None where they and the gradients of `model` that are to come do not fit on the device. Inputs stay there as far as
     `room` has them. `reason` says why the last call was not cut, `calls` counts those that were, `parked` whether the
     last one was, and `token` what a token took in it.
     """
@@ -67,7 +68,13 @@ class BlockCut:
         """Say in words what becomes of its calls."""
         if self.reason is not None:
             return f"not cut: {self.reason}"
-        return "cut at its attention" if self.calls else "to be cut at its attention"
+        if self.calls:
+            return "cut at its attention"
+        return (
+            "cut at its attention where a batch has more tokens than a tile"
+            if self._tried
+            else "to be cut at its attention"
+        )
 
     def __call__(
         self,
@@ -99,6 +106,11 @@ class BlockCut:
                 self._tried, self._never = parts, True
                 self._examine(call, values)
                 self._never = False
+            if not self._parks and call.size >= (
+                values.shape[:2].numel() if self._tokens is None else values.shape[1]
+            ):
+                self.reason = None
+                return NotImplemented
             if _is_real(values):
                 with random_state_kept(()):
                     call.seed = int(torch.randint(2**31, ()))

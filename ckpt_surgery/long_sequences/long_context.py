@@ -56,11 +56,11 @@ def long_context(
       before.
 
     A tile has as many tokens as the model is wide (1,024 at least where blocks are cut), so that what is between the
-    products of an MLP is no larger than one of its weights. Loss and gradients are those of the model's own code up to
-    rounding; gradients of weights of half precision are added up over the tiles in float32. Dropout draws for one tile
-    after another: the masks differ from those of the uncut block, and are the same in the backward. Hooks on a
-    parameter and DistributedDataParallel see one gradient a call of a block. A backward with `create_graph=True` is
-    refused.
+    products of an MLP is no larger than one of its weights. A batch that fits in one tile is not cut. Loss and
+    gradients are those of the model's own code up to rounding; gradients of weights of half precision are added up
+    over the tiles in float32. Dropout draws for one tile after another: the masks differ from those of the uncut
+    block, and are the same in the backward. Hooks on a parameter and DistributedDataParallel see one gradient a call
+    of a block. A backward with `create_graph=True` is refused.
 
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
@@ -69,7 +69,7 @@ def long_context(
         cut: False checkpoints every block.
         host: read the inputs of blocks that are cut from the host tile by tile, and let queries, keys and values wait
             there: the least device memory, for more copies. By default that is done for calls that would not fit
-            otherwise into what is free on a CUDA device.
+            otherwise into what is free on a CUDA device. True cuts batches of one tile, too.
         keep: how much of the inputs of blocks that are cut may stay on the device: bytes, or a size such as "20GB".
         offload: as in `wrap_blocks`: "cpu", "disk" or a folder. Tiles are read from host memory alone.
 

@@ -25,7 +25,7 @@ def token_lines(model: nn.Module, cuts: Mapping[nn.Module, BlockCut], keep: int,
     """
     if any(cut.reason for cut in cuts.values()):
         return ["a token: what it takes is not known, as not all blocks are cut"]
-    seen = [(cut.token, cut.parked) for cut in cuts.values() if cut.calls and cut.token is not None]
+    seen = [(cut.token, cut.parked) for cut in cuts.values() if cut.token is not None]
     if not seen:
         return ["a token: what it takes is known after the first step"]
     needs = [(token.on_device(parks=parks), token) for token, parks in seen]

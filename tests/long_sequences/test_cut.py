@@ -47,6 +47,21 @@ def assert_cut(context: LongContext) -> None:
     assert all(each.calls for each in context.cuts.values())
 
 
+@pytest.mark.parametrize(
+    ("length", "host", "ran"), [(512, None, False), (513, None, True), (512, True, True)], ids=["one", "more", "host"]
+)
+def test_a_batch_that_fits_in_one_tile_runs_uncut(length: int, host: bool | None, ran: bool) -> None:
+    model = llama()
+    own = step(model, **batch(length))
+    with long_context(model, host=host) as context:
+        assert_same(step(model, **batch(length)), own)
+        assert [(each.calls, each.reason) for each in context.cuts.values()] == [(ran, None)] * 2
+        where = "" if ran else " where a batch has more tokens than a tile"
+        assert f"2 x LlamaDecoderLayer: cut at its attention{where}\n" in str(context)
+        assert "known after the first step" not in str(context)
+        assert ("LlamaMLP: tiled" in str(context)) is not ran
+
+
 @pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_step_is_the_models_own(attention: str, host: bool) -> None:
