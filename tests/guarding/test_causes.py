@@ -93,6 +93,24 @@ class Drifting(PlainLayer):
         return torch.tanh(torch.ops.ckpt_surgery_tests.drift(self.linear(hidden_states)))
 
 
+class Shifting(PlainLayer):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden = torch.tanh(self.linear(hidden_states))
+        return hidden + torch.ops.ckpt_surgery_tests.drift(hidden.detach())
+
+
+class Routed(Shifting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Identity()
+
+
+@pytest.mark.parametrize("block", [Shifting, Routed])
+def test_a_router_is_named_where_a_recompute_gives_something_else(block: type[PlainLayer]) -> None:
+    fault = the_fault(watched(ByHand(block(), block())), GuardFaultKind.OTHER_RECOMPUTE)
+    assert fault.cause is (CoverageCause.CHOOSES_EXPERTS if block is Routed else CoverageCause.UNKNOWN)
+
+
 def keeping(*_: Any, **__: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE
 

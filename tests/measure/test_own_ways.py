@@ -116,6 +116,15 @@ def test_a_part_that_is_left_out_is_named() -> None:
     assert report.faults[0].subjects == tuple(f"blocks.{index}.attention" for index in range(3))
 
 
+def test_little_saved_by_checkpointed_parts_is_skipped_with_its_figures() -> None:
+    report = examined(Toy(), parts("attention"))
+    skip = next(skip for skip in report.skips if skip.kind is SkipKind.OWN_PARTS)
+    assert skip.levels == ("cost",)
+    assert {fault.kind for fault in report.faults} == {FaultKind.PART_NOT_RECOMPUTED}
+    assert skip.details["reference"] == 35904
+    assert 0 < int(str(skip.details["kept"])) < 35904
+
+
 class Again(torch.autograd.Function):
     """The tangent of a product, whose factors are made again."""
 
