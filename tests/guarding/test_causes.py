@@ -96,7 +96,8 @@ class Drifting(PlainLayer):
 class Shifting(PlainLayer):
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden = torch.tanh(self.linear(hidden_states))
-        return hidden + torch.ops.ckpt_surgery_tests.drift(hidden.detach())
+        drifted: Tensor = torch.ops.ckpt_surgery_tests.drift(hidden.detach())
+        return hidden + drifted
 
 
 class Routed(Shifting):
