@@ -37,18 +37,18 @@ _ROUNDS = 3
 """A router may choose other experts in rounding; hardly three times in a row."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _FEWEST = 1024
-"""Tokens of a tile, so that the device has more to do than the host."""
+"""Tokens of a tile of all sequences, so that the device has more to do than the host."""
 
 
 class BlockCut:
     """Runs the calls of `block` cut at its attention.
 
-    A tile has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a batch, a sequence has
-    as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks`: that would save
-    nothing, and cost the host more. With `parks`, the input and heads that wait are on the host, tile by tile; with
-    None where they and the gradients of `model` that are to come do not fit on the device. Inputs stay there as far as
-    `room` has them. `reason` says why the last call was not cut, `calls` counts those that were, `parked` whether the
-    last one was, and `token` what a token took in it.
+    A tile of all sequences has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a
+    batch, a sequence has as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks`: that
+    would save nothing, and cost the host more. With `parks`, the input and heads that wait are on the host, tile by
+    tile; with None where they and the gradients of `model` that are to come do not fit on the device. Inputs stay
+    there as far as `room` has them. `reason` says why the last call was not cut, `calls` counts those that were,
+    `parked` whether the last one was, and `token` what a token took in it.
     """
 
     def __init__(
@@ -106,9 +106,7 @@ class BlockCut:
                 self._tried, self._never = parts, True
                 self._examine(call, values)
                 self._never = False
-            if not self._parks and call.size >= (
-                values.shape[:2].numel() if self._tokens is None else values.shape[1]
-            ):
+            if call.size >= values.shape[1] and not self._parks:
                 self.reason = None
                 return NotImplemented
             if _is_real(values):
@@ -132,8 +130,10 @@ class BlockCut:
         return made if call.rest is None else (made, *call.rest)
 
     def _size(self, values: Tensor) -> int:
-        _, tokens, width = values.shape
-        return max(width, _FEWEST) if self._tokens is None else -(-tokens // max(1, -(-self._tokens // width)))
+        batch, tokens, width = values.shape
+        if self._tokens is None:
+            return -(-max(width, _FEWEST) // batch)
+        return -(-tokens // max(1, -(-self._tokens // width)))
 
     def _has_to_park(self, values: Tensor) -> bool:
         if self._parks is not None or self.token is None:

@@ -55,17 +55,17 @@ def long_context(
       forward, in training mode, with gradients and `labels`; `outputs.logits` costs memory when it is used, and not
       before.
 
-    A tile has as many tokens as the model is wide (1,024 at least where blocks are cut), so that what is between the
-    products of an MLP is no larger than one of its weights. A batch that fits in one tile is not cut. Loss and
-    gradients are those of the model's own code up to rounding; gradients of weights of half precision are added up
-    over the tiles in float32. Dropout draws for one tile after another: the masks differ from those of the uncut
-    block, and are the same in the backward. Hooks on a parameter and DistributedDataParallel see one gradient a call
-    of a block. A backward with `create_graph=True` is refused.
+    A tile has as many tokens as the model is wide (where blocks are cut 1,024 at least, all sequences of a batch
+    together), so that what is between the products of an MLP is no larger than one of its weights. A batch that fits
+    in one tile is not cut. Loss and gradients are those of the model's own code up to rounding; gradients of weights
+    of half precision are added up over the tiles in float32. Dropout draws for one tile after another: the masks
+    differ from those of the uncut block, and are the same in the backward. Hooks on a parameter and
+    DistributedDataParallel see one gradient a call of a block. A backward with `create_graph=True` is refused.
 
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
         tokens: how many tokens a batch has, all its sequences together. Blocks and MLPs then run in as many tiles as
-            that needs, whatever a batch has. By default each call is cut by the length of its own sequences.
+            that needs, whatever a batch has. By default each call is cut by its own size.
         cut: False checkpoints every block.
         host: read the inputs of blocks that are cut from the host tile by tile, and let queries, keys and values wait
             there: the least device memory, for more copies. By default that is done for calls that would not fit

@@ -62,6 +62,18 @@ def test_a_batch_that_fits_in_one_tile_runs_uncut(length: int, host: bool | None
         assert ("LlamaMLP: tiled" in str(context)) is not ran
 
 
+def test_a_tile_holds_the_tokens_of_all_sequences() -> None:
+    def peak(rows: int, length: int) -> int:
+        model = llama()
+        ids = torch.arange(rows * length).reshape(rows, length) % 20
+        with long_context(model) as context, Meter() as meter:
+            step(model, input_ids=ids, labels=ids)
+            assert_cut(context)
+        return max(held for _, held in meter.timeline().points)
+
+    assert peak(8, 512) < 1.1 * peak(1, 4096)
+
+
 @pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_step_is_the_models_own(attention: str, host: bool) -> None:
