@@ -184,7 +184,7 @@ def test_findings_are_annotations_and_the_step_fails(static: Runner, faulty: Pat
     assert "Checked " in done.stderr
 
 
-def test_the_same_in_a_repository_that_holds_files_of_the_names_that_are_run(static: Runner, faulty: Path) -> None:
+def test_files_named_like_those_the_action_runs_are_not_run(static: Runner, faulty: Path) -> None:
     done = static.run(faulty, INSTALL, CHECK, select="CKPT003")
     assert (done.returncode, done.stdout.count("::error ")) == (1, 1), done.stderr
 

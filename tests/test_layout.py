@@ -309,7 +309,7 @@ def test_a_heavy_import_elsewhere_is_no_fault(tmp_path: Path) -> None:
     assert heavy_imports(write(tmp_path, f"{PACKAGE}/runtime/a.py", "import torch\n")) == []
 
 
-def test_importing_the_static_half_and_the_command_line_loads_neither_of_them() -> None:
+def test_the_static_half_and_the_cli_load_neither_torch_nor_transformers() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STATIC_MODULES], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -225,7 +225,7 @@ def test_a_generated_model_is_repaired_to_one_that_parses_and_settles(text: str,
 
 @BOUNDED
 @given(models(), st.booleans())
-def test_the_direct_calls_of_a_generated_model_give_each_parameter_what_it_had(text: str, unsafe: bool) -> None:
+def test_direct_calls_of_a_generated_model_keep_each_parameters_argument(text: str, unsafe: bool) -> None:
     if not parses(text):
         return
     _, after = settled(text, unsafe)
@@ -264,7 +264,7 @@ def corpus() -> tuple[Path, ...]:
     return tuple(sorted({*some, *chosen.sample(files, min(len(files), SAMPLE - len(some)))}))
 
 
-def test_every_file_of_the_corpus_is_left_alone_or_repaired_to_one_that_parses_and_settles(tmp_path: Path) -> None:
+def test_corpus_files_are_left_alone_or_their_repairs_parse_and_settle(tmp_path: Path) -> None:
     files = corpus()
     before = {path: path.stat().st_mtime_ns for path in files}
     result = apply(files, unsafe=True, write=False, cache=False)

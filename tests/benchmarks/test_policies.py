@@ -39,7 +39,7 @@ def failing(check: Check) -> dict[str, Any]:
 # The page
 
 
-def test_the_page_in_the_repository_has_every_case_of_both_releases_and_no_failure() -> None:
+def test_the_page_has_every_case_of_both_releases_and_no_failure() -> None:
     releases = PAGE.read()
     assert [release["versions"]["transformers"] for release in releases] == ["5.23.0", "4.57.6"]
     for release in releases:

@@ -100,7 +100,7 @@ def only_site(tmp_path: Path, source: str, **more: str) -> replay_sites.Site:
 # What is graded how
 
 
-def test_before_as_ours_is_worse_for_its_branch_its_class_and_its_arguments(tmp_path: Path) -> None:
+def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Path) -> None:
     old, ours, upstream = snapshots(tmp_path, BEFORE, BEFORE, repaired())
     (site,) = grade_sites(old, ours, upstream)
     (block,) = grade_classes(old, ours, upstream)
@@ -226,7 +226,7 @@ def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
     assert site.reasons == ("ToyLayer is no layer, upstream's is",)
 
 
-def test_a_branch_removed_from_a_plain_block_is_worse_even_where_upstream_kept_the_branch(tmp_path: Path) -> None:
+def test_removing_a_branch_from_a_plain_block_is_worse_than_keeping_it(tmp_path: Path) -> None:
     plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
     site = graded(tmp_path, plain, BEFORE)
     assert site.grade is Grade.WORSE
@@ -325,7 +325,7 @@ def test_a_fault_that_both_have_is_listed_and_not_held_against_ours(tmp_path: Pa
         ("reference_points", "reference_points_input", "reference_points"),
     ],
 )
-def test_learned_embeddings_are_told_from_computed_ones_by_their_expression(
+def test_learned_and_computed_embeddings_differ_by_their_expression(
     parameter: str, learned: str, computed: str
 ) -> None:
     assert replay_grade.carries_gradient(parameter, learned)
@@ -337,7 +337,7 @@ def test_a_block_that_upstream_renamed_does_not_make_its_call_differ(tmp_path: P
     assert graded(tmp_path, repaired(), renamed).grade is Grade.IDENTICAL
 
 
-def test_a_checkpoint_call_without_the_models_flag_is_left_alone_while_it_is_untouched(tmp_path: Path) -> None:
+def test_a_checkpoint_call_without_the_flag_is_left_alone_if_untouched(tmp_path: Path) -> None:
     source = HEAD.format(base="nn.Module") + INLINE.format(call="layer(hidden_states)").replace(
         "self.gradient_checkpointing and", "self.use_checkpoint and"
     )
@@ -370,7 +370,7 @@ def test_a_class_made_a_layer_through_its_parent_is_harmless(tmp_path: Path) -> 
     assert by_class == {"P": Grade.IDENTICAL, "A": Grade.HARMLESS}
 
 
-def test_both_definitions_of_a_guarded_class_are_graded_and_an_import_may_become_one(tmp_path: Path) -> None:
+def test_both_definitions_of_a_guarded_class_are_graded_import_or_class(tmp_path: Path) -> None:
     guard = "if is_available():\n    {0}\nelse:\n    class Block({1}): pass\n"
     before = guard.format("from outside import Inner as Block", "nn.Module")
     upstream = guard.format("class Block(GradientCheckpointingLayer, Inner): pass", "GradientCheckpointingLayer")
@@ -453,7 +453,7 @@ def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, 
     assert site.layers == ("ToyLayer",)
 
 
-def test_a_call_through_a_local_function_is_bound_to_that_function_and_the_call_inside_to_the_block(
+def test_arguments_bind_to_a_local_function_and_inside_it_to_the_block(
     tmp_path: Path,
 ) -> None:
     function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
@@ -464,7 +464,7 @@ def test_a_call_through_a_local_function_is_bound_to_that_function_and_the_call_
     assert through.blocks == inside.blocks == ("ToyLayer",)
 
 
-def test_keywords_handed_to_a_local_function_are_no_fault_but_those_it_hands_to_the_block_are(tmp_path: Path) -> None:
+def test_a_local_function_takes_gradient_keywords_and_its_block_does_not(tmp_path: Path) -> None:
     function = "            def run(module, hidden_states):\n                return module({argument})\n"
     branch = INLINE.format(call="run(layer, hidden_states=hidden_states)").replace("layer.__call__, ", "run, layer, ")
     before = HEAD.format(base="nn.Module") + function.format(argument="hidden_states=hidden_states") + branch
@@ -479,7 +479,7 @@ def test_keywords_handed_to_a_local_function_are_no_fault_but_those_it_hands_to_
     }
 
 
-def test_a_checkpointed_call_of_something_that_is_no_block_is_followed_into_the_other_trees(tmp_path: Path) -> None:
+def test_a_checkpointed_call_of_no_block_is_followed_in_the_other_trees(tmp_path: Path) -> None:
     body = "class M(nn.Module):\n    def __init__(self):\n        self.conv = nn.Conv1d(1, 1)\n"
     body += "    def forward(self, x):\n"
     branch = (

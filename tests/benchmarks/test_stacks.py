@@ -38,7 +38,7 @@ def row(library: str = "timm", **changes: Any) -> dict[str, Any]:
     return {"case": f"{library}: ViT", **plain, **sizes, "verdicts": {"non_reentrant": ""}, **changes}
 
 
-def test_a_healthy_model_has_its_blocks_and_keeps_what_its_own_switch_keeps() -> None:
+def test_a_healthy_model_has_its_blocks_and_saves_what_its_switch_saves() -> None:
     row = measured()
     assert row["blocks"] == {"FeedBlock": 6}
     assert row["verdicts"] == {"non_reentrant": ""}

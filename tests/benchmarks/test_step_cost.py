@@ -55,7 +55,7 @@ def test_checkpointing_keeps_less_and_works_more_than_none(llama: Measured) -> N
     assert all(len(cost.seconds) == 1 for cost in llama.costs.values())
 
 
-def test_swin_wrapped_once_works_as_much_as_checkpoint_wrapper_and_less_than_nested_layers() -> None:
+def test_swin_wrapped_once_costs_as_checkpoint_wrapper_nested_costs_more() -> None:
     swin = measure("Swin", rounds=1)
     costs = swin.costs
     assert costs[OURS].faults == ()

@@ -47,7 +47,7 @@ def test_environment_and_folder_reach_the_command_beside_what_was_there(
     assert run.output.split() == ["kept", "added", str(tmp_path.resolve())]
 
 
-def test_a_command_that_fails_is_no_measurement_and_its_last_words_are_told() -> None:
+def test_a_failed_command_is_not_measured_and_its_last_lines_are_shown() -> None:
     with pytest.raises(CommandFailed, match=r"ended with 3: no room$"):
         measure(
             python("import sys; print('much ado', file=sys.stderr); print('no room', file=sys.stderr); sys.exit(3)")

@@ -137,7 +137,7 @@ def test_what_extras_ask_for_is_marked_and_counts_only_alone(tmp_path: Path) -> 
     assert wild.required_transformers(tree(tmp_path / "both", {METADATA: both})) == "~=4.57"
 
 
-def test_a_module_that_ends_the_process_is_named_as_one_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_module_that_ends_the_process_is_named_as_not_importable(tmp_path: Path) -> None:
     tree(tmp_path, {"ends.py": "import sys\nsys.exit('enough')\n", "fine.py": "print('noise')\n"})
     assert wild.import_failures(tmp_path, ["fine", "ends"]) == {"ends": "SystemExit: enough", "fine": ""}
     tree(tmp_path, {"kills.py": "import os\nos._exit(7)\n"})
@@ -151,7 +151,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     PAGE.write({"versions": {"torch": "1"}, "packages": packages, "repositories": {}})
 
 
-def test_a_run_of_one_package_replaces_its_row_and_a_failed_repair_fails_it(
+def test_a_run_of_one_package_replaces_its_row_and_fails_on_a_bad_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept(tmp_path, monkeypatch)

@@ -54,7 +54,7 @@ def is_ended_by(number: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP on this system")
-def test_a_closed_terminal_ends_a_run_unless_that_is_ignored_as_under_nohup() -> None:
+def test_a_hangup_ends_a_run_unless_ignored_as_under_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert not is_ended_by(signal.SIGHUP)

@@ -85,7 +85,7 @@ def test_progress_is_drawn_on_standard_error_only_where_that_is_a_terminal(
         assert progress is None
 
 
-def test_a_reader_that_went_away_changes_neither_exit_code_nor_standard_error(
+def test_a_reader_that_went_away_changes_no_exit_code_and_no_stderr(
     check: StandIn, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check.answer = checked(*(finding(line=line) for line in range(1, 2000)))

@@ -144,7 +144,7 @@ class TestWhatTheSurveyIsAsked:
         run("bert")
         assert survey.asked["workers"] == 7
 
-    def test_all_classes_are_judged_at_the_levels_loop_and_precision_only_with_deep(self, survey: Survey) -> None:
+    def test_only_deep_judges_all_classes_at_the_levels_loop_and_precision(self, survey: Survey) -> None:
         for line, levels in (
             ("--all", QUICK_LEVELS),
             ("--all --deep", LONE_LEVELS),
@@ -185,7 +185,7 @@ class TestExitCodes:
         assert run(options) == code
 
     @pytest.mark.parametrize("option", ["", " --show-unbuilt"])
-    def test_a_named_model_that_was_not_built_is_an_error_of_one_line_and_told_once(
+    def test_a_named_model_that_was_not_built_is_reported_once_in_one_line(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], option: str
     ) -> None:
         survey.reports = (UNBUILT,)

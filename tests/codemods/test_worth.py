@@ -169,7 +169,7 @@ def test_a_function_that_makes_blocks_is_read_from_where_it_is_defined(tmp_path:
     assert (finding.code, Path(finding.path).name) == ("CKPT001", "blocks.py")
 
 
-def test_a_file_in_which_nothing_can_be_is_not_parsed_in_a_folder_and_is_by_name(tmp_path: Path) -> None:
+def test_a_file_that_can_hold_no_finding_is_parsed_only_when_named(tmp_path: Path) -> None:
     root = tree(tmp_path, {"foo/model.py": MODEL.format(imports="") + BLOCK, "foo/old.py": 'print "x"\n'})
     result = check([root], jobs=1)
     assert (result.files, len(result.problems)) == (2, 0)

@@ -170,7 +170,7 @@ def test_every_picture_is_on_a_page() -> None:
     assert pictures - shown == set()
 
 
-def test_the_rule_the_fact_and_the_family_of_the_instructions_are_those_that_are_tested() -> None:
+def test_the_instructions_name_the_tested_rule_fact_and_family() -> None:
     blocks = fenced(read("CONTRIBUTING.md"))
     fragments = [block.text for block in blocks if block.language == "fragment"]
     assert fragments == [made_up.RULE, made_up.FACT, MADE_UP_FAMILY]

@@ -66,7 +66,7 @@ def hooked(kind: str) -> tuple[Any, dict[str, Any]]:
 
 @orders
 @pytest.mark.parametrize("kind", ["Poly", "activated LoRA"])
-def test_hooks_that_peft_has_for_a_forward_alone_are_there_in_its_recompute(kind: str, order: str) -> None:
+def test_forward_only_hooks_of_peft_are_there_in_the_recompute(kind: str, order: str) -> None:
     def trained(order: str | None) -> tuple[list[list[Tensor]], tuple[Any, ...]]:
         base, (config, inputs) = llama(LAYERS, use_cache=False), hooked(kind)
         if order == "wrapped before":
@@ -113,7 +113,7 @@ def test_activated_lora_trains_as_under_the_librarys_checkpointing() -> None:
     assert [report.faults for each in takeover.trained if (report := each.report)] == [()]
 
 
-def test_gradients_that_lora_ga_takes_before_the_training_are_those_without_a_guard() -> None:
+def test_lora_ga_takes_the_same_gradients_before_training_as_unguarded() -> None:
     def gradient(watched: bool) -> Tensor:
         base = llama(LAYERS, use_cache=False)
         start: dict[str, Any] = {"init_lora_weights": "lora_ga", "lora_ga_config": peft.LoraGAConfig()}

@@ -33,7 +33,7 @@ def test_it_happens_right_after_the_import_and_leaves_nothing_behind(name: str) 
     assert type(module.__spec__.loader).__module__ == "_frozen_importlib_external"
 
 
-def test_looking_for_the_module_as_packages_do_that_ask_whether_it_is_there_changes_nothing(name: str) -> None:
+def test_looking_for_the_module_without_importing_it_changes_nothing(name: str) -> None:
     calls: list[int] = []
     after_import(name, lambda: calls.append(1))
     assert find_spec(name) is not None

@@ -254,7 +254,7 @@ class Offloading(torch.autograd.graph.saved_tensors_hooks):
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_saved_tensor_hooks_of_the_script_are_named_where_gradients_are_wrong(shift: float) -> None:
+def test_saved_tensor_hooks_of_the_script_are_named_for_wrong_gradients(shift: float) -> None:
     def run(layer: Callable[..., Any], hidden: Tensor) -> Any:
         with Offloading(shift):
             return layer(hidden)
@@ -329,7 +329,7 @@ class Gained(PlainLayer):
         self.linear.gain = nn.Parameter(torch.ones(WIDTH))
 
 
-def test_hooks_that_are_gone_in_the_recompute_are_named_where_parameters_get_no_gradient() -> None:
+def test_hooks_missing_in_the_recompute_are_named_for_missing_gradients() -> None:
     report = watched(Hooked(Gained(), run=partial(checkpoint, use_reentrant=True)))
     fault = the_fault(report, GuardFaultKind.UNTRAINED)
     assert fault.subjects == ("layers.0.linear.gain",)

@@ -116,7 +116,7 @@ def test_losses_gradients_and_random_numbers_are_those_of_a_run_without_it(reent
 
 
 @ways
-def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_without_it(way: Way) -> None:
+def test_shared_parameters_add_up_gradients_in_the_unguarded_order(way: Way) -> None:
     class Uses(SureLayer):
         def forward(self, hidden_states: Tensor, states: Tensor) -> Tensor:  # type: ignore[override]
             return torch.tanh(self.linear(hidden_states) + states * self.linear(states)) + states.sin()
@@ -460,7 +460,7 @@ class Handed(Model):
 
 @both_modes
 @pytest.mark.parametrize(("block", "whole"), [(Writes, Sharing), (Nested, Handed), (Takes, Shares)])
-def test_what_reentrant_checkpointing_leaves_out_is_neither_proved_nor_a_fault(
+def test_what_reentrant_checkpointing_leaves_out_is_not_proved_or_a_fault(
     block: type[Layer], whole: type[Model], reentrant: bool
 ) -> None:
     """What it leaves in a dictionary or a nested result has no graph, and keywords get their gradient around it."""
@@ -519,7 +519,7 @@ def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentra
 
 
 @both_modes
-def test_hooks_of_a_library_that_the_backward_takes_off_are_there_in_a_proof(reentrant: bool) -> None:
+def test_library_hooks_that_the_backward_removes_are_there_in_a_proof(reentrant: bool) -> None:
     model = model_of(SureLayer, SureLayer)
     enable(model, reentrant)
     with guard(model, on_fault="collect") as watching:
@@ -584,7 +584,7 @@ def test_a_block_whose_input_a_hook_keeps_for_the_loss_is_proved(reentrant: bool
 
 
 @pytest.mark.parametrize("asked", ["input", "last"])
-def test_gradients_that_a_step_is_not_asked_for_are_no_fault_and_are_proved_in_a_later_one(asked: str) -> None:
+def test_gradients_a_step_skips_are_no_fault_and_are_proved_later(asked: str) -> None:
     model: Any = model_of(SureLayer, SureLayer)
     enable(model)
     with guard(model, on_fault="raise") as watching:
@@ -686,7 +686,7 @@ def test_wrong_gradients_of_equal_blocks_are_told_with_the_largest_error() -> No
     assert second == other
 
 
-def test_steps_that_cannot_be_told_apart_are_given_up_and_those_between_are_seen() -> None:
+def test_steps_that_look_alike_are_given_up_and_those_between_are_seen() -> None:
     model = model_of(Layer, Layer)
     enable(model)
     with guard(model) as watching:
@@ -717,7 +717,7 @@ def test_a_forward_without_gradients_in_a_step_is_no_part_of_it(reentrant: bool,
     assert [row.counts for row in report.blocks] == [(1, 1)] * 2
 
 
-def test_in_the_middle_of_a_checked_step_a_surgery_says_what_it_says_between_steps() -> None:
+def test_a_surgery_reads_the_same_inside_a_checked_step_as_between_steps() -> None:
     model = model_of(SureLayer, SureLayer)
     surgery = wrap_blocks(model, offload="cpu")
     said = str(surgery)
@@ -727,7 +727,7 @@ def test_in_the_middle_of_a_checked_step_a_surgery_says_what_it_says_between_ste
         assert surgery.stats is not None
 
 
-def test_a_surgery_takes_the_hooks_of_its_guard_in_a_loss_of_several_forwards() -> None:
+def test_a_surgery_removes_its_guards_hooks_in_a_loss_of_many_forwards() -> None:
     def run(guarded: bool) -> list[Tensor | None]:
         torch.manual_seed(0)
         model = model_of(SureLayer, SureLayer)
@@ -835,7 +835,7 @@ def test_a_gradient_that_is_finite_in_the_block_alone_only_is_told() -> None:
     assert fault.error == 1.0
 
 
-def test_gradients_that_are_never_finite_are_no_fault_and_are_not_tried_for_ever(
+def test_gradients_that_are_never_finite_are_no_fault_and_retries_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried = []
@@ -918,7 +918,7 @@ def test_steps_in_evaluation_mode_count_and_are_told_whenever_they_begin(frozen:
     assert fault.subjects == ("layers.0", "layers.1")
 
 
-def test_a_forward_in_evaluation_mode_between_a_forward_and_its_backward_is_no_step() -> None:
+def test_an_evaluation_between_forward_and_backward_is_no_step() -> None:
     model = model_of(SureLayer)
     enable(model)
     with guard(model) as watching:
@@ -930,7 +930,7 @@ def test_a_forward_in_evaluation_mode_between_a_forward_and_its_backward_is_no_s
     assert (report.steps, report.ok) == (1, True)
 
 
-def test_the_table_of_a_surgery_says_what_is_checkpointed_in_the_mode_that_the_model_is_in() -> None:
+def test_the_table_of_a_surgery_shows_what_the_current_mode_checkpoints() -> None:
     model = model_of(SureLayer, SureLayer).eval()
     surgery = wrap_blocks(model)
     assert "0 of 2 blocks checkpointed" in str(surgery)

@@ -372,7 +372,7 @@ def guarded(limit: int | None, *, prove: bool = True) -> tuple[GuardReport, list
         return watching.report(), [each.detach() for each in model.parameters()], memory.peak_bytes
 
 
-def test_a_proof_that_runs_out_of_memory_is_given_up_and_the_training_goes_on() -> None:
+def test_a_proof_that_runs_out_of_memory_ends_and_the_training_goes_on() -> None:
     _, weights, bare = guarded(None, prove=False)
     proved, _, most = guarded(None)
     assert proved.proved == 3

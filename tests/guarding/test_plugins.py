@@ -103,7 +103,7 @@ def test_offload_among_the_options_of_a_script_is_taken_over(given: Any, place: 
         assert (surgery.options.use_reentrant, surgery.options.offload) == (False, place)
 
 
-def test_options_of_torchs_function_are_taken_over_and_those_that_are_given_come_first() -> None:
+def test_options_of_torchs_function_are_kept_unless_given() -> None:
     model = llama(3)
     options: dict[str, Any] = {"context_fn": lambda: (nullcontext(), nullcontext()), "determinism_check": "none"}
     function = partial(checkpoint, use_reentrant=False, **options)

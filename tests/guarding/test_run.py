@@ -161,7 +161,7 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     assert "save aten.gelu: 3 results in the last step" in saved
 
 
-def test_an_option_that_would_make_gradients_wrong_is_refused_and_the_script_trains(tmp_path: Path) -> None:
+def test_an_option_that_would_break_gradients_is_refused_and_training_runs(tmp_path: Path) -> None:
     path = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"))
     ran = run("--wrap", "--no-preserve-rng-state", path)
     assert "would draw other numbers" in ran.stderr
@@ -314,7 +314,7 @@ def test_only_the_first_rank_writes_a_table_and_others_their_faults(tmp_path: Pa
 
 
 @pytest.mark.parametrize("spelled", ["--local_rank=1", "--local-rank=1"])
-def test_what_a_launcher_puts_before_the_command_is_the_scripts_first_argument(tmp_path: Path, spelled: str) -> None:
+def test_an_argument_before_the_command_is_the_scripts_first(tmp_path: Path, spelled: str) -> None:
     path = script(tmp_path, PLAIN)
     ran = python("-m", "ckpt_surgery", spelled, "run", path, "--every", "3")
     assert ran.stdout == python(path, spelled, "--every", "3").stdout
@@ -373,7 +373,7 @@ model.train()(input_ids=ids, labels=ids).loss.backward()
 """
 
 
-def test_the_lines_that_switch_checkpointing_on_with_different_options_are_named(tmp_path: Path) -> None:
+def test_lines_that_switch_checkpointing_on_with_other_options_are_named(tmp_path: Path) -> None:
     path = script(tmp_path, SWITCHED_TWICE)
     said = f"use_reentrant=False at {path}:8 overrides use_reentrant=True at {path}:7\n"
     assert said in run(path).stderr

@@ -171,9 +171,7 @@ def of_two_models(model: Any) -> Tensor:
     [(penalised, Model), (penalised, Tied), (of_two_models, Model)],
     ids=["penalty", "tied", "two models"],
 )
-def test_a_block_is_proved_whatever_else_adds_to_gradients_of_its_parameters(
-    way: Way, loss_of: Any, whole: Any
-) -> None:
+def test_a_block_is_proved_whatever_else_adds_to_its_gradients(way: Way, loss_of: Any, whole: Any) -> None:
     model = model_of(SureLayer, SureLayer, whole=whole)
     way(model)
     with guard(model, on_fault="raise") as watching:

@@ -54,7 +54,7 @@ def line_of(function: Callable[..., Any]) -> str:
     return f"{__file__}:{function.__code__.co_firstlineno + 1}"
 
 
-def test_the_options_that_hold_are_said_with_those_that_they_override_and_both_lines() -> None:
+def test_the_options_in_force_are_shown_with_those_they_override() -> None:
     def trainer(model: Any) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 

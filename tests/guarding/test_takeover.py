@@ -208,7 +208,7 @@ def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | No
     assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
 
 
-def test_a_block_that_checkpoints_itself_is_not_proved_and_trains_as_without_us() -> None:
+def test_a_block_that_checkpoints_itself_is_unproved_and_trains_unchanged() -> None:
     def train_alone() -> list[Tensor]:
         torch.manual_seed(0)
         model = Own(plainly).double()
@@ -225,7 +225,7 @@ def test_a_block_that_checkpoints_itself_is_not_proved_and_trains_as_without_us(
 
 
 @pytest.mark.parametrize("wrap", [None, False, True])
-def test_a_compiled_block_in_a_checkpoint_of_the_script_trains_as_without_us(wrap: bool | None) -> None:
+def test_a_compiled_block_in_the_scripts_checkpoint_trains_unchanged(wrap: bool | None) -> None:
     model = Own(lambda block, given: checkpoint(fast[block], given, use_reentrant=False))
     fast = {block: torch.compile(block, backend="eager") for block in model.blocks}
     trained = taken(model, wrap=wrap)
@@ -298,7 +298,7 @@ def test_what_a_block_checkpoints_in_itself_is_watched_in_its_place() -> None:
     assert [(block.name, block.counts) for block in report.blocks] == [(f"blocks.{n}.last", (1, 1)) for n in range(3)]
 
 
-def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() -> None:
+def test_a_second_backward_through_an_old_forward_is_no_second_switch() -> None:
     model = Own(partial(checkpoint, use_reentrant=False)).double()
     real = torch.ones(2, WIDTH, dtype=torch.float64, requires_grad=True)
 
@@ -313,7 +313,7 @@ def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() ->
     assert trained.report.faults == ()
 
 
-def test_what_ended_after_one_step_is_not_said_to_train_without_checkpointing() -> None:
+def test_a_run_of_one_step_is_not_said_to_train_without_checkpointing() -> None:
     (said,) = taken(Own(reentrantly), 1).said
     assert said.startswith("Own checkpoints by itself at ")
     assert said.endswith("and ended before it was watched")
@@ -363,7 +363,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("how", LEFT)
-def test_a_checkpoint_that_cannot_be_told_apart_is_never_nested_in_ours_nor_ours_in_it(how: str) -> None:
+def test_an_unrecognised_checkpoint_never_nests_with_ours(how: str) -> None:
     model = Own(LEFT[how])
     if how == "inside of a block":
         model.blocks = nn.ModuleList(Within() for _ in range(3))
@@ -442,7 +442,7 @@ def test_training_in_evaluation_mode_is_told_by_name(wrap: bool | None, asked: b
     assert (trained.report, trained.table) == (None, "")
 
 
-def test_a_model_that_is_put_to_training_after_a_step_in_evaluation_mode_is_taken() -> None:
+def test_a_model_set_to_training_after_an_evaluation_step_is_taken() -> None:
     model = model_of(SureLayer).eval()
     switched(model, True)
     trained = taken(model, 4, between=lambda _: cast("None", model.train()))
@@ -524,7 +524,7 @@ def deriving(model: nn.Module, given: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("spoil", [exchanging, failing], ids=["an exchanged weight", "an error of ours"])
-def test_a_model_goes_back_to_the_script_where_a_call_cannot_be_vouched_for(spoil: Callable[..., None]) -> None:
+def test_a_model_goes_back_to_the_script_after_a_doubtful_call(spoil: Callable[..., None]) -> None:
     def gradients(step: int) -> list[Tensor | None]:
         torch.manual_seed(step)
         model.zero_grad()
@@ -741,7 +741,7 @@ class OwnGradients(torch.autograd.Function):
         return None, *given
 
 
-def test_gradients_are_not_proved_where_the_way_of_checkpointing_is_not_known() -> None:
+def test_gradients_are_not_proved_if_the_checkpointing_mode_is_unknown() -> None:
     run: Callable[..., Any] = OwnGradients.apply
     trained = taken(Own(lambda block, values: run(block, values, *block.parameters())))
     assert trained.checkpoints_itself
@@ -848,7 +848,7 @@ HOOKS: dict[str, tuple[bool, Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("lasts", [True, False])
 @pytest.mark.parametrize("place", HOOKS)
-def test_hooks_of_a_forward_inside_of_a_block_give_what_they_give_without_wrapping(place: str, lasts: bool) -> None:
+def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(place: str, lasts: bool) -> None:
     before, make = HOOKS[place]
 
     def gradients(model: nn.Module) -> list[Tensor | None]:

@@ -560,7 +560,7 @@ class Tiled(WithBackwardInside):
         return torch.cat([cast(Tensor, half.grad) for half in given]), None, None
 
 
-def test_a_backward_inside_of_the_backward_is_named_where_parameters_are_ready_twice(one_rank: None) -> None:
+def test_a_nested_backward_is_named_where_parameters_are_ready_twice(one_rank: None) -> None:
     class Cut(Net):
         def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
             anchor = next(layer.parameters())

@@ -58,7 +58,7 @@ def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: 
     assert not any(module._forward_hooks for module in model.model.layers)
 
 
-def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_trainer_that_restarts_with_smaller_batches_leaves_nothing(tmp_path: Path) -> None:
     from transformers import TrainerCallback
 
     sizes = []

@@ -65,7 +65,7 @@ def train(folder: Path, callbacks: list[Any]) -> tuple[list[Any], Any]:
     return [log["loss"] for log in trainer.state.log_history if "loss" in log], model
 
 
-def test_a_training_is_as_without_it_and_every_block_is_recomputed_for_each_column(tmp_path: Path) -> None:
+def test_training_is_unchanged_and_blocks_are_recomputed_per_column(tmp_path: Path) -> None:
     bare_losses, bare = train(tmp_path / "bare", [])
     callback = CheckpointGuard(wrap=True, on_fault="raise")
     seen, model = train(tmp_path / "guarded", [callback])

@@ -109,7 +109,7 @@ def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
         assert (loss(1e-7) - loss(-1e-7)) / 2e-7 == pytest.approx(along, rel=1e-5)
 
 
-def test_weights_of_half_precision_have_gradients_no_worse_than_those_of_the_whole() -> None:
+def test_half_precision_gradients_are_no_worse_cut_than_whole() -> None:
     sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     exact = step(llama(**sizes).double(), **batch(192))[1]
 

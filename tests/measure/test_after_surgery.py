@@ -159,7 +159,7 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
     assert faults(after)
 
 
-def test_a_surgery_that_does_nothing_leaves_the_faults_and_no_cause_that_it_should_have_removed() -> None:
+def test_a_surgery_that_does_nothing_leaves_the_faults_without_its_cause() -> None:
     before, after = both_sides(model_of(PlainLayer, PlainLayer, PlainLayer, whole=Stubborn))
     for modes, cause in ((before, "no GradientCheckpointingLayer"), (after, "")):
         remaining = [fault for fault in faults(modes) if fault.level == "recompute"]
@@ -199,7 +199,7 @@ class TupleOfEmbeddings(Unclaimed):
         return self.last(self.run_layers(self.embeddings(values)[0]))
 
 
-def test_a_model_that_transformers_cannot_switch_is_switched_by_its_surgery() -> None:
+def test_a_model_transformers_cannot_switch_is_switched_by_its_surgery() -> None:
     model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=TupleOfEmbeddings)
     look = Examination(model, values())
     assert look.reference().problem
@@ -226,7 +226,7 @@ def test_a_model_without_blocks_is_not_operated_on() -> None:
         look.repaired()
 
 
-def test_a_model_that_broke_without_checkpointing_has_nothing_to_be_held_against() -> None:
+def test_a_model_that_fails_without_checkpointing_has_no_reference() -> None:
     look = Examination(model_of(Layer, Layer), {"values": torch.ones(1, 1)})
     with pytest.raises(VerifyError, match="the run of Model without checkpointing failed"):
         look.repaired()
@@ -286,7 +286,7 @@ def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> No
     assert not stays_broken(report)
 
 
-def test_verify_after_save_measures_one_mode_and_runs_no_reentrant_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_after_save_measures_one_mode_and_no_reentrant_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def reentrant(*_: object) -> None:
         raise AssertionError("torch's reentrant checkpointing ran")
 
@@ -316,7 +316,7 @@ def test_a_user_can_do_the_surgery_and_verify() -> None:
     assert not verify(model, values()).ok
 
 
-def test_a_model_that_draws_from_a_generator_it_does_not_hold_cannot_be_compared_after_it_either() -> None:
+def test_a_model_with_an_outside_generator_is_not_comparable_after_either() -> None:
     for modes in both_sides(model_of(Layer, Layer, whole=Moody)):
         for run in modes.values():
             assert (run.status, [skip.kind for skip in run.skips]) == ("skipped", [SkipKind.IRREPRODUCIBLE])
@@ -328,7 +328,7 @@ def test_a_cache_that_grows_twice_grows_once_after_it() -> None:
     assert not faults(after)
 
 
-def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -> None:
+def test_gradients_equal_to_a_run_without_cache_are_explained_by_it() -> None:
     before, after = both_sides(model_of(Layer, Layer, whole=OtherWithoutCache))
     for modes in (before, after):
         mode_faults = faults(modes)
@@ -336,7 +336,7 @@ def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -
         assert {fault.explanation for fault in mode_faults} == {FaultCause(CauseKind.CACHE_SWITCHED_OFF)}
 
 
-def test_gradients_that_are_wrong_without_cache_too_are_not_explained_by_it() -> None:
+def test_gradients_wrong_without_cache_too_are_not_explained_by_it() -> None:
     before, _ = both_sides(model_of(CountingLayer, CountingLayer, whole=SameWithoutCache))
     wrong = [fault for fault in faults(before) if fault.level == "values"]
     assert wrong

@@ -212,7 +212,7 @@ class Restoring(PlainLayer):
 
 
 @pytest.mark.parametrize(("kind", "other"), [(Restoring, ()), (PlainLayer, ("0",))])
-def test_randomness_is_another_only_where_no_witness_of_a_block_saw_that_of_the_forward(
+def test_randomness_differs_only_if_no_witness_of_a_block_saw_the_same(
     kind: type[nn.Module], other: tuple[str, ...]
 ) -> None:
     model = model_of(kind)

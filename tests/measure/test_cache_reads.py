@@ -98,7 +98,7 @@ def test_without_a_guard_the_repair_is_unsafe_because_training_would_stop(file: 
         train(file)
 
 
-def test_with_the_guard_that_the_finding_asks_for_the_repair_is_safe_and_the_model_trains_alike(file: Path) -> None:
+def test_with_the_guard_the_finding_asks_for_the_repair_is_safe_and_trains(file: Path) -> None:
     file.write_text(MODEL.replace("GUARD", GUARD), encoding="utf-8")
     assert applicability(file) == [("CKPT001", Applicability.SAFE)]
     apply([file])

@@ -141,7 +141,7 @@ def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> Non
 
 
 @pytest.mark.parametrize("recomputed", [0, 1, 2])
-def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_recompute_counts(
+def test_a_direct_forward_is_unseen_in_the_reference_but_recompute_counts(
     recomputed: int,
 ) -> None:
     reference, checkpointed = healthy_pair()
@@ -152,7 +152,7 @@ def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_
 
 
 @both_modes
-def test_blocks_that_are_checkpointed_through_their_forward_are_judged_like_others(mode: Mode) -> None:
+def test_blocks_checkpointed_through_their_forward_are_judged_as_others(mode: Mode) -> None:
     class Never(CallsForward):
         def checkpointed(self, function: Callable[..., Any], hidden_states: Tensor) -> Tensor:
             result: Tensor = function(hidden_states)
@@ -164,7 +164,7 @@ def test_blocks_that_are_checkpointed_through_their_forward_are_judged_like_othe
     assert (fault.kind, fault.subjects) == (FaultKind.NOT_RECOMPUTED, ("0", "1"))
 
 
-def test_blocks_that_are_always_called_through_their_forward_are_not_judged() -> None:
+def test_blocks_always_called_through_their_forward_are_not_judged() -> None:
     class Always(CallsForward):
         def run_layers(self, hidden_states: Tensor) -> Tensor:
             for layer in self.layers:
@@ -417,7 +417,7 @@ def with_gradient(record: RunRecord, name: str, gradient: Tensor | None) -> RunR
     return dataclasses.replace(record, gradients={**record.gradients, name: gradient})
 
 
-def test_other_rounding_changes_a_gradient_that_is_zero_by_as_much_as_its_size() -> None:
+def test_other_rounding_changes_a_zero_gradient_by_as_much_as_its_size() -> None:
     reference, repeated = choices()
     ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
     assert ours is not None
@@ -438,7 +438,7 @@ def test_noise_passes_with_the_measured_floor_and_fails_without_one() -> None:
         assert getattr(compare(reference, noisy, floors={}), kind) == (NOISY,)
 
 
-def test_a_small_gradient_that_is_lost_is_found_with_the_measured_floor_and_hidden_by_the_coarse_one() -> None:
+def test_a_lost_small_gradient_is_found_only_with_the_measured_floor() -> None:
     reference, repeated = choices()
     scale = max(map(largest, reference.gradients.values()))
     assert 0.5e-6 < largest(reference.gradients["faint"]) / scale < 2e-6
@@ -477,7 +477,7 @@ def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:
     assert floors["faint"].entry < 2e-5 * largest(reference.gradients["faint"])
 
 
-def test_a_gradient_whose_entries_are_all_off_a_little_is_found_where_each_could_be_noise() -> None:
+def test_a_gradient_slightly_off_everywhere_is_found_among_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(MANY_ENTRIES, generator=generator)
     noise = torch.randn(MANY_ENTRIES, generator=generator) * 0.01

@@ -154,7 +154,7 @@ def test_a_cache_is_given_through_keywords_and_beside_another(kind: Any) -> None
 
 
 @pytest.mark.parametrize("given", [DynamicCache(), None])
-def test_a_cache_that_the_caller_gives_and_the_model_does_not_fill_shows_nothing(given: Any) -> None:
+def test_a_given_cache_that_the_model_does_not_fill_shows_nothing(given: Any) -> None:
     model = FilledOnDemand()
     inputs = (model.inputs["input_ids"], given)
     report = verify(model.train(), inputs, loss=lambda value: value, levels=["state"])

@@ -35,7 +35,7 @@ def source(tree: Path, module: str) -> str:
     return (tree / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
-def test_the_repaired_tree_has_the_modules_of_the_release_and_those_that_it_touches_import(
+def test_the_repaired_tree_keeps_its_modules_and_the_touched_ones_import(
     repaired: dict[str, str | None], repaired_tree: Path, released_tree: Path
 ) -> None:
     assert modules(repaired_tree) == modules(released_tree)
@@ -43,7 +43,7 @@ def test_the_repaired_tree_has_the_modules_of_the_release_and_those_that_it_touc
     assert None in repaired.values()
 
 
-def test_what_fails_to_import_fails_alike_in_the_release_for_want_of_a_dependency(
+def test_missing_dependencies_break_the_same_imports_in_the_release(
     repaired: dict[str, str | None], released_tree: Path, run_on_trees: Runner
 ) -> None:
     failed = {name: error for name, error in repaired.items() if error}

@@ -121,7 +121,7 @@ def test_a_fault_is_seen_in_its_own_loop_and_in_no_other(fault: type[planted.Fau
     assert loops(run(Model, switch_with(fault))) == {loop}
 
 
-def test_a_model_in_which_two_forwards_cannot_come_before_a_backward_is_judged_in_all_other_loops() -> None:
+def test_a_model_without_two_forwards_in_a_row_is_judged_in_other_loops() -> None:
     mode = run(Scaled)
     assert mode.outcome("loop") == "ok"
     assert [(skip.kind, skip.details["loop"]) for skip in mode.skips] == [

@@ -92,9 +92,7 @@ class Composed(Wrapped):
         (Composed, "in last, which runs again in the backward"),
     ],
 )
-def test_a_model_that_checkpoints_a_part_by_itself_is_skipped_and_the_place_is_said(
-    kind: type[Called], where: str
-) -> None:
+def test_a_model_that_checkpoints_a_part_itself_is_skipped_with_the_place(kind: type[Called], where: str) -> None:
     report = verify(kind(), inputs(), switch=own_switch)
     assert report.status == "skipped"
     for mode in report.modes:

@@ -161,9 +161,7 @@ def keeping(model: Any, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
-def test_a_function_that_makes_things_again_is_told_by_name_where_it_is_wrong(
-    factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_recomputes_is_named_where_it_is_wrong(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Again, "factor", factor)
     report = examined(Toy(Own), keeping)
     assert kinds(report) == ([] if factor == 1 else [FaultKind.GRADIENT_VALUE])

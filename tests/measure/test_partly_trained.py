@@ -139,7 +139,7 @@ class Pair(Model):
         return result
 
 
-def test_inputs_that_come_out_of_a_graph_and_inputs_in_containers_have_gradients() -> None:
+def test_inputs_from_a_graph_and_inputs_in_containers_have_gradients() -> None:
     made = torch.ones(3, WIDTH, dtype=torch.float64, requires_grad=True) * 2
     report = verify(model_of(SureLayer, SureLayer, whole=Pair), {**values(), "others": (made,)})
     without_fault(report)
@@ -174,7 +174,7 @@ class DrawingLayer(SureLayer):
         return result
 
 
-def test_a_model_that_differs_from_itself_is_skipped_and_checkpointing_is_not_blamed() -> None:
+def test_a_model_unlike_itself_is_skipped_and_checkpointing_not_blamed() -> None:
     report = verify(model_of(SureLayer, SureLayer, whole=Noisy), values())
     for mode in report.modes:
         assert (mode.status, [skip.kind for skip in mode.skips]) == ("skipped", [SkipKind.IRREPRODUCIBLE])
@@ -184,7 +184,7 @@ def test_a_generator_that_the_model_holds_is_put_back_before_each_run() -> None:
     without_fault(verify(model_of(SureLayer, SureLayer, whole=Holder), values()))
 
 
-def test_a_block_that_draws_from_a_generator_it_holds_is_told_with_its_name() -> None:
+def test_a_block_that_draws_from_its_own_generator_is_named() -> None:
     for mode in verify(model_of(SureLayer, DrawingLayer), values()).modes:
         (fault,) = mode.faults
         assert fault.level == "values"
@@ -282,7 +282,7 @@ class OnePlain(Model):
         return cast(Tensor, checkpoint(block, hidden_states, use_reentrant=False))
 
 
-def test_a_model_without_a_stack_that_saves_memory_skips_levels_and_has_no_fault() -> None:
+def test_a_model_whose_stack_saves_nothing_skips_levels_without_a_fault() -> None:
     report = verify(model_of(lambda: nn.Sequential(*(nn.Tanh() for _ in range(9))), whole=OnePlain), values())
     mode, other = report.modes
     assert mode.ok

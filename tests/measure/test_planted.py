@@ -196,9 +196,7 @@ def test_a_planted_fault_is_caught_where_kernels_add_up_in_any_order(fault: type
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_in_any_dtype_a_sound_model_is_not_blamed_plain_or_wrapped_and_a_gradient_that_is_off_is_caught(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_any_dtype_clears_a_sound_model_and_catches_a_gradient_that_is_off(name: str, dtype: torch.dtype) -> None:
     model, inputs = in_dtype(name, dtype)
     planter = Planter()
     seeds = range(dtype is torch.float32, 3)  # the test above has the first of float32

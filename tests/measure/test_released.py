@@ -204,7 +204,7 @@ def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str
 
 
 @pytest.mark.both
-def test_of_a_model_type_each_set_of_faults_is_looked_at_once_and_each_named_class() -> None:
+def test_each_fault_set_of_a_type_and_each_named_class_runs_once() -> None:
     def faults(label: str, *levels: str) -> set[tuple[str, str, str]]:
         return {(label, "reentrant", level) for level in levels}
 

@@ -79,9 +79,7 @@ def test_a_repaired_model_keeps_what_goes_into_and_out_of_its_blocks(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_recompute_updates_swiftformers_running_statistics_a_second_time(
-    reports: dict[str, Any], mode: str
-) -> None:
+def test_swiftformers_recompute_updates_running_statistics_again(reports: dict[str, Any], mode: str) -> None:
     (fault,) = faults(reports["repaired"]["swiftformer"], mode)
     assert fault["level"] == "state"
     assert len(fault["subjects"]) == 27
@@ -107,7 +105,7 @@ def test_the_released_model_recomputes_nothing_and_saves_nothing(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", INLINE)
-def test_the_released_model_recomputes_in_an_inline_branch_and_has_no_layer(
+def test_the_released_model_recomputes_in_an_inline_branch_without_layers(
     reports: dict[str, Any], case: str, mode: str
 ) -> None:
     report = reports["released"][case]
@@ -116,7 +114,7 @@ def test_the_released_model_recomputes_in_an_inline_branch_and_has_no_layer(
     assert set(map(tuple, report["modes"][mode]["entries"].values())) == {(1, 1)}
 
 
-def test_clvps_released_conditioning_encoder_loses_its_gradients_in_an_inline_branch(reports: dict[str, Any]) -> None:
+def test_clvps_released_encoder_loses_its_gradients_in_an_inline_branch(reports: dict[str, Any]) -> None:
     report = reports["released"]["clvp_conditioning_encoder"]
     assert plain(report) == 4
     for mode in MODES:  # the branch takes torch's default, which is reentrant, whatever the user chose

@@ -87,7 +87,7 @@ def test_blocks_that_take_gradients_or_fill_lists_are_no_faults(model: nn.Module
     assert {mode.outcome("recompute"), mode.outcome("cost"), mode.outcome("loop")} == {"ok"}
 
 
-def test_what_is_saved_at_best_where_the_forward_takes_gradients_through_blocks_is_not_judged() -> None:
+def test_savings_are_not_judged_if_the_forward_takes_gradients() -> None:
     mode = looked_at(EnergyAndForces(Layer))
     assert (mode.status, mode.outcome("recompute"), mode.outcome("cost"), mode.outcome("loop")) == (
         "ok",

@@ -228,7 +228,7 @@ def test_the_buffers_that_a_recompute_changed_are_named() -> None:
         assert one(report, mode, "state").subjects == tuple(f"layers.0.norm.{name}" for name in names)
 
 
-def test_blocks_that_draw_other_randomness_are_named_and_those_that_draw_none_are_not() -> None:
+def test_only_blocks_that_draw_other_randomness_are_named() -> None:
     report = verify(model_of(Layer, SureLayer, Layer, whole=Slipping), values())
     for mode in MODES:
         assert one(report, mode, "state").subjects == ("layers.0", "layers.2")
@@ -330,7 +330,7 @@ def test_a_model_with_layers_that_claims_no_support_is_run_as_if_it_did(layer: t
     assert vars(model)["supports_gradient_checkpointing"] is False
 
 
-def test_a_model_without_layers_that_claims_no_support_is_unsupported_and_not_run() -> None:
+def test_a_model_without_layers_or_claimed_support_is_unsupported_not_run() -> None:
     model = model_of(PlainLayer)
     model.supports_gradient_checkpointing = False
     report = verify(model, {"unknown": 1})

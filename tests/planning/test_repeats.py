@@ -128,7 +128,7 @@ def test_few_blocks_say_what_all_of_them_allocate(name: str, options: Any, reach
     assert told.operators == whole.operators
 
 
-def test_blocks_that_do_not_do_what_the_one_does_that_stands_for_them_are_seen() -> None:
+def test_blocks_that_differ_from_their_representative_are_seen() -> None:
     made = of_many("llama")
     repeats = made.repeats(1)
     with wrapped(made.model, {"first": 9}):

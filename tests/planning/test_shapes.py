@@ -56,7 +56,7 @@ def test_large_floats_hold_no_data_even_where_they_are_made_of_values() -> None:
     assert isinstance(large, FakeTensor)
 
 
-def test_code_that_reads_what_weights_decide_is_given_the_same_values_again() -> None:
+def test_code_that_reads_what_weights_decide_is_given_the_same_values() -> None:
     with ShapesOnly() as mode:
         scores = nn.Linear(64, 8)(torch.zeros(16, 64))
         first, again = (torch.topk(scores, 2).indices for _ in range(2))
@@ -298,7 +298,7 @@ class Tied(nn.Module):
         self.table = torch.zeros(4)
 
 
-def test_a_copy_on_shapes_keeps_ties_and_integers_and_leaves_the_model_alone() -> None:
+def test_a_copy_on_shapes_keeps_ties_and_integers_and_spares_the_model() -> None:
     model = Tied()
     before = copy.deepcopy(model.state_dict())
     copied = shapes_of(model, ShapesOnly())

@@ -197,7 +197,7 @@ def test_after_undo_a_later_forward_is_left_too(
     assert set(record.entries.values()) == {KEPT}
 
 
-def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_does_already() -> None:
+def test_a_closure_left_after_undo_does_not_checkpoint_a_second_time() -> None:
     model = made(ReplacedLayer)
     switch_checkpointing(model, "non_reentrant")
     surgery = wrap_blocks(model)
@@ -209,7 +209,7 @@ def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_d
     assert set(record.entries.values()) == {ONCE}
 
 
-def test_hooks_of_accelerate_stay_outside_and_can_be_taken_off_before_or_after_undo() -> None:
+def test_accelerates_hooks_stay_outside_and_come_off_in_any_order() -> None:
     class Counting(Halving):
         calls = 0
 

@@ -169,7 +169,7 @@ def test_what_was_given_to_wrap_blocks_outlives_a_time_switched_off(times: int) 
 
 
 @pytest.mark.parametrize("value", [False, "unsafe"])
-def test_leaving_randomness_alone_is_refused_while_something_drops_unless_forced(value: Any) -> None:
+def test_ignoring_randomness_is_refused_under_dropout_unless_forced(value: Any) -> None:
     model = model_of(Layer, Layer)
     wrap_blocks(model)
     if value == "unsafe":
@@ -492,7 +492,7 @@ def test_transformers_trainer_trains_with_every_block_recomputed(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_without_a_surgery_the_trainer_says_nothing_where_nothing_is_recomputed(
+def test_without_a_surgery_the_trainer_is_silent_if_nothing_is_recomputed(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
     model = make()

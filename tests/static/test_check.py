@@ -146,7 +146,7 @@ class GradientCheckpointingLayer:
 """
 
 
-def test_the_installed_layer_class_counts_where_the_tree_has_none_and_its_change_too(
+def test_an_installed_layer_class_and_its_changes_count_if_none_is_local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path / "remote", {"modeling_foo.py": REMOTE})

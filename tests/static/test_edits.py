@@ -53,7 +53,7 @@ def test_edits_are_made_from_the_last_to_the_first() -> None:
         "two files",
     ],
 )
-def test_two_findings_are_repaired_together_where_their_repairs_do_not_meet(
+def test_two_findings_are_repaired_together_if_their_repairs_do_not_meet(
     first: SourceRepair, second: SourceRepair, together: bool
 ) -> None:
     assert len(choose_repairs([finding(first), finding(second)], False, ())) == 1 + together

@@ -179,7 +179,7 @@ class TestConfigurations:
         for module in ("configuration_toy", "modeling_toy"):
             (place / f"{module}.py").touch()
 
-    def test_the_code_of_a_class_that_transformers_has_too_goes_first_if_it_is_trusted(self, tmp_path: Path) -> None:
+    def test_trusted_code_of_a_class_goes_before_that_of_transformers(self, tmp_path: Path) -> None:
         self.code(tmp_path)
         own = {**AUTO_MAP, "AutoModelForCausalLM": "modeling_toy.GPTBigCodeForCausalLM"}
         name = folder(tmp_path, {**CONFIG, "auto_map": own})
@@ -201,7 +201,7 @@ class TestConfigurations:
 
 @pytest.mark.both
 class TestTheInstalledTransformers:
-    def test_a_mixture_of_experts_is_also_looked_at_with_the_loss_of_its_router(self) -> None:
+    def test_a_mixture_of_experts_is_also_run_with_its_router_loss(self) -> None:
         targets = resolve(["mixtral"])
         assert [target.label for target in targets if target.options] == ["MixtralForCausalLM (router loss)"]
         assert [target.options for target in targets if target.variant] == [(("output_router_logits", True),)]

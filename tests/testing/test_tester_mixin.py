@@ -57,7 +57,7 @@ def test_every_broken_class_is_a_failure_of_its_own(test: str) -> None:
 
 
 @pytest.mark.both
-def test_a_class_that_breaks_in_one_mode_fails_in_the_tests_of_that_mode_alone() -> None:
+def test_a_class_that_breaks_in_one_mode_fails_only_that_modes_tests() -> None:
     broken = {test: bool(failures(outcome(mixin_cases.ByKeywordTest, test))) for test in (REENTRANT, NON_REENTRANT)}
     assert broken == {REENTRANT: True, NON_REENTRANT: False}
     assert bool(failures(outcome(mixin_cases.ByKeywordTest, DEFAULT))) == (default_mode() == "reentrant")

@@ -60,7 +60,7 @@ def test_an_interpreter_that_has_everything_is_taken_as_it_is(
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_to_paste_names_what_is_missing_for_this_machine_and_nothing_else(
+def test_a_line_to_paste_names_only_what_this_machine_lacks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(environment, "installed", lambda name: "4.0" if name == "transformers" else "99")

@@ -69,7 +69,7 @@ def counting(tmp_path: Path) -> tuple[Part, Path]:
     return script(tmp_path, f"p = pathlib.Path({str(count)!r}); p.write_text(p.read_text() + 'x'); {WRITE}"), count
 
 
-def test_a_finished_part_is_kept_until_it_is_asked_for_again_or_something_has_changed(
+def test_a_finished_part_is_kept_until_asked_for_again_or_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part, count = counting(tmp_path)
@@ -92,7 +92,7 @@ def test_a_finished_part_is_kept_until_it_is_asked_for_again_or_something_has_ch
         assert f"measured anew, because this is another {changed} than" in capsys.readouterr().err
 
 
-def test_a_part_that_fails_is_killed_or_never_ends_is_named_and_the_others_go_on(
+def test_a_part_that_fails_dies_or_hangs_is_named_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partial = WRITE.replace("}))", ", 'finished': False}))")
@@ -239,7 +239,7 @@ def test_a_part_finds_its_imports_made(tmp_path: Path, monkeypatch: pytest.Monke
     assert run(tmp_path, monkeypatch, part)[0] == 0
 
 
-def test_a_dry_run_sees_no_gpu_and_a_real_one_writes_the_page_of_the_documentation(
+def test_a_dry_run_sees_no_gpu_and_a_real_run_writes_the_docs_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = f"pathlib.Path({str(tmp_path)!r}, 'seen').write_text(repr(os.environ.get('CUDA_VISIBLE_DEVICES')))"

@@ -88,7 +88,7 @@ def test_new_arguments_choose_order_keywords_and_defaults() -> None:
     )
 
 
-def test_a_call_under_a_condition_or_in_a_loop_is_measured_without_what_follows() -> None:
+def test_a_call_under_a_condition_or_loop_is_measured_without_the_rest() -> None:
     for head in ("if", "while"):
         body = f"def g():\n    {head} f(a=a, b=b):\n        pass\n    else:\n        pass\n"
         made = transform(RearrangeArguments(Occurrence(Definition("g"), "f"), ARGUMENTS, width=WIDTH), body)

@@ -33,7 +33,7 @@ def call(body: str, decorator: str = "") -> ModuleCall:
         "    if use_cache and output_attentions:\n        cache = outputs[1]",
     ],
 )
-def test_a_later_output_is_read_under_use_cache_unless_that_is_off_in_training(read: str) -> None:
+def test_a_later_output_is_read_under_use_cache_unless_training_unsets_it(read: str) -> None:
     assert "use_cache" in call(LOOP + read).reads_more_under
     assert "use_cache" not in call(GUARD + LOOP + read).reads_more_under
     assert "use_cache" not in call(LOOP + read, "@check_model_inputs").reads_more_under

@@ -60,7 +60,7 @@ def test_a_name_holds_what_it_may_be_bound_to(source: str, expected: str) -> Non
     assert (reader.conditions, reader.loops, reader.tries) == ((), (), 0)
 
 
-def test_what_follows_a_branch_that_leaves_has_the_other_outcome_of_its_test() -> None:
+def test_code_after_a_branch_that_leaves_sees_the_other_outcome() -> None:
     met: dict[str, list[tuple[str, bool]]] = {}
 
     class Conditions(Texts):

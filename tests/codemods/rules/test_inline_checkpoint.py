@@ -173,7 +173,7 @@ def test_a_branch_stays_where_its_model_is_not_at_hand(tmp_path: Path, text: str
     assert said in finding.message
 
 
-def test_nothing_is_wrong_with_arguments_of_blocks_under_a_branch_that_stays(tmp_path: Path) -> None:
+def test_arguments_of_blocks_under_a_branch_that_stays_are_fine(tmp_path: Path) -> None:
     own = DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}")
     tree(tmp_path, {"a.py": own, "b.py": DIRECT})
     assert [finding.code for finding in check([tmp_path / "a.py"]).findings] == ["CKPT002"]
@@ -303,7 +303,7 @@ TORCHS = OWN.replace("self._gradient_checkpointing_func(layer.__call__,", "check
         (">=5.2", Applicability.INFO, "the direct call alone is right"),
     ],
 )
-def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
+def test_layers_of_transformers_are_nested_only_in_releases_with_them(
     tmp_path: Path, requirement: str, applicability: Applicability, said: str
 ) -> None:
     finding = inline(tmp_path, {REMOTE: OWN, "remote/requirements.txt": f"transformers{requirement}\n"})
@@ -320,7 +320,7 @@ def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
         (", use_reentrant=False", Applicability.INFO),
     ],
 )
-def test_a_branch_with_a_mode_of_its_own_is_idle_only_where_it_is_not_reentrant(
+def test_a_branch_with_its_own_mode_is_idle_only_if_not_reentrant(
     tmp_path: Path, mode: str, applicability: Applicability
 ) -> None:
     text = TORCHS.replace("(layer, hidden_states)", f"(layer, hidden_states{mode})")

@@ -107,7 +107,7 @@ def test_the_default_is_a_fault_where_only_old_releases_are_admitted(
     assert [finding.applicability for finding in found(tmp_path, "CKPT108")] == [worth]
 
 
-def test_nothing_is_told_where_only_releases_are_admitted_that_hook_the_embeddings(tmp_path: Path) -> None:
+def test_releases_that_all_hook_the_embeddings_bring_no_finding(tmp_path: Path) -> None:
     tree(tmp_path, {"train.py": "\n".join([HEAD, FROZEN, REENTRANT]), "requirements.txt": "transformers>=5.0\n"})
     assert not found(tmp_path, "CKPT108")
 

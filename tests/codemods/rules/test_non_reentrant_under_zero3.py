@@ -47,7 +47,7 @@ def gradients(*, frozen: bool, sharded: bool, reentrant: bool) -> list[Any]:
     return [hidden.grad, block[1].weight.grad]
 
 
-def test_a_frozen_weight_that_is_freed_stops_the_mode_that_is_not_reentrant() -> None:
+def test_freeing_a_frozen_weight_stops_non_reentrant_checkpointing() -> None:
     with pytest.raises(CheckpointError, match=r"different metadata(.|\n)*torch\.Size\(\[0\]\)"):
         gradients(frozen=True, sharded=True, reentrant=False)
 

@@ -63,7 +63,7 @@ def test_a_stack_that_calls_its_blocks_needs_no_call_of_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("guard", "repaired"), [(False, True), (True, False)])
-def test_a_file_of_torch_alone_imports_transformers_only_where_its_model_always_does(
+def test_a_file_of_torch_alone_imports_transformers_only_if_its_model_does(
     tmp_path: Path, guard: bool, repaired: bool
 ) -> None:
     start, end = PLAIN.index("class FooAttention"), PLAIN.index("class FooModel")

@@ -344,7 +344,7 @@ def test_other_blocks_keep_their_caches(make: Callable[[], toys.Stack], every_n:
     assert same(train(model), train(plain))
 
 
-def test_a_layer_at_two_positions_reads_its_own_cache_as_without_checkpointing() -> None:
+def test_a_layer_at_two_positions_reads_its_own_cache_as_unwrapped() -> None:
     def gradients(wrap: bool) -> list[Tensor]:
         model = llama(3)
         model.model.layers[2] = model.model.layers[0]

@@ -73,7 +73,7 @@ def part(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("self_check", ["first", "always"])
-def test_weights_that_are_empty_outside_of_their_module_give_the_same_gradients(self_check: Any) -> None:
+def test_weights_empty_outside_of_their_module_give_the_same_gradients(self_check: Any) -> None:
     model = Stack().double()
     plain = copy.deepcopy(model)
     part(model)

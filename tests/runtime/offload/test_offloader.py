@@ -302,7 +302,7 @@ def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late:
 
 
 @pytest.mark.parametrize("late", range(3))
-def test_a_write_through_an_alias_is_an_error_until_the_memory_is_given_back(late: int) -> None:
+def test_a_write_through_an_alias_fails_until_the_memory_is_given_back(late: int) -> None:
     aliases: list[Tensor] = []
 
     def write(done: int, hidden: Tensor) -> None:

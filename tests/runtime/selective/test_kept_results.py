@@ -567,7 +567,7 @@ class Outside(nn.Module):
         return result.sin()
 
 
-def test_a_kernel_of_another_library_that_draws_leaves_the_generators_where_they_were() -> None:
+def test_a_foreign_kernel_that_draws_leaves_the_generators_in_place() -> None:
     results = []
     for save in (None, "ckpt_surgery_tests.attention"):
         torch.manual_seed(7)

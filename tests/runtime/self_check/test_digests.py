@@ -157,7 +157,7 @@ def test_gaps_between_elements_do_not_count(way: str) -> None:
 
 
 @pytest.mark.parametrize("view", [lambda t: t.t(), lambda t: t[:, :1].expand(4, 4), lambda t: t[:, ::2]])
-def test_a_run_is_held_against_another_by_values_however_they_lie_in_memory(way: str, view: Any) -> None:
+def test_runs_are_compared_by_values_however_they_lie_in_memory(way: str, view: Any) -> None:
     tensor = view(some(torch.float32, (4, 4)))
     for ours, theirs in ((tensor, tensor.contiguous()), (tensor.contiguous(), tensor)):
         made = digest(ours)

@@ -153,7 +153,7 @@ def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) ->
     assert recomputed(model) == expected
 
 
-def test_of_a_stack_of_two_classes_only_the_one_that_is_named_is_checkpointed() -> None:
+def test_only_the_named_class_of_a_stack_of_two_is_checkpointed() -> None:
     model = model_of(SureLayer, toys.Layer, SureLayer, toys.Layer)
     surgery = wrap_blocks(model, blocks="SureLayer")
     entries = step(model, blocks=blocks_of(model)).entries
@@ -177,7 +177,7 @@ def test_an_inner_class_can_be_named_in_place_of_the_one_around_it() -> None:
     assert "Stage" not in str(surgery)
 
 
-def test_a_cache_is_made_as_before_where_only_other_blocks_are_checkpointed() -> None:
+def test_a_cache_is_made_as_before_if_only_other_blocks_are_checkpointed() -> None:
     config = transformers.T5Config(
         vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
     )
@@ -278,7 +278,7 @@ def test_forced_by_name_the_recompute_drops_something_else() -> None:
     assert differences(step(model), step(plain)) == []
 
 
-def test_a_stack_without_active_dropout_can_do_without_the_state_although_another_drops() -> None:
+def test_a_stack_without_active_dropout_needs_no_state_beside_one_with_it() -> None:
     model = towers()
     wrap_blocks(model, stacks=["layers", "audio"], preserve_rng_state=False)
     assert recomputed(model) == [*BLOCKS[:4], *PLAIN]
@@ -534,7 +534,7 @@ def test_a_part_of_a_model_that_has_a_surgery_is_refused() -> None:
     wrap_blocks(model.model)
 
 
-def test_a_model_around_one_that_has_a_surgery_is_refused_where_it_has_other_blocks() -> None:
+def test_a_model_around_a_surgery_is_refused_if_it_has_other_blocks() -> None:
     model = towers()
     surgery = wrap_blocks(model.vision)
     before = snapshot(model)
@@ -632,7 +632,7 @@ def test_a_flag_of_the_class_is_switched_off_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("frozen", [[0, 1, 2], [1]])
-def test_a_whole_stack_in_evaluation_mode_is_checkpointed_and_a_single_block_of_one_is_not(frozen: list[int]) -> None:
+def test_a_stack_all_in_evaluation_mode_is_checkpointed_a_lone_block_not(frozen: list[int]) -> None:
     model = PlainTower()
     for place in frozen:
         model.blocks[place].eval()

@@ -242,7 +242,7 @@ def test_tensors_in_slots_are_found_too() -> None:
         ([Slotted([1])], (0, "first", 0)),
     ],
 )
-def test_something_is_put_where_keys_lead_to_and_the_outermost_container_stays(value: Any, keys: Keys) -> None:
+def test_a_value_is_put_where_keys_lead_and_the_outermost_container_stays(value: Any, keys: Keys) -> None:
     new = expected()
     assert put_at(value, keys, new) is value
     assert [(path, tensor) for path, tensor in keyed_tensors(value) if tensor is new] == [(keys, new)]

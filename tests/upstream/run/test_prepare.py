@@ -300,7 +300,7 @@ def with_past_state_first(text: str) -> str:
     return text
 
 
-def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_signature(
+def test_a_repair_that_may_break_other_code_is_named_with_its_signature(
     untied: Path, verify: Verify, quick: None
 ) -> None:
     path = untied / MODELS / "birch" / "modeling_birch.py"
