@@ -66,7 +66,7 @@ def _rank(index: int, cases: Cases, place: str, size: int, port: int, seconds: f
 
 @contextmanager
 def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
-    """A group of all ranks that may break without breaking others; no rank waits longer than `seconds` in it."""
+    """Make a group of all ranks that may break without breaking others; waits last `seconds` at most."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
     try:
         yield group
@@ -75,5 +75,5 @@ def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
 
 
 def whole(gradient: Tensor | None) -> Tensor | None:
-    """The full gradient, gathered if the ranks hold shards of it."""
+    """Return the full gradient, gathered from shards if need be."""
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient

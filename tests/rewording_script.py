@@ -57,7 +57,7 @@ def static(messages: list[str]) -> Decisions:
 
 
 def commands(messages: list[str]) -> Decisions:
-    """The exit codes of the commands of the static half."""
+    """Return the exit codes of the commands of the static half."""
     from ckpt_surgery.cli.main import main
     from tests.codemods.snippets import INLINE
     from tests.codemods.tools import FOO, tree
@@ -119,7 +119,7 @@ def live(messages: list[str]) -> Decisions:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Make a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 

@@ -91,7 +91,7 @@ class Runner:
 
 
 def needed(requirements: Iterable[str]) -> set[str]:
-    """The distributions that these requirements lead to, as they are installed here."""
+    """Return the installed distributions that these requirements lead to."""
     names: set[str] = set()
     waiting = [(Requirement(text), "") for text in requirements]
     while waiting:
@@ -116,7 +116,7 @@ def link_distributions(names: Iterable[str], site: Path) -> None:
 
 
 def runner(place: Path, *extras: str) -> Runner:
-    """A runner whose environment has pip, and what the project declares with these extras."""
+    """Make a runner whose environment has pip and what the project declares with these extras."""
     checkout, environment, temporary = (place / name for name in ("checkout", "environment", "temporary"))
     for name in tracked_files(ROOT):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def runner(place: Path, *extras: str) -> Runner:
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    """A runner after the first step, without torch."""
+    """Make a runner after the first step, without torch."""
     made = runner(tmp_path_factory.mktemp("static"))
     done = made.run(made.temporary, INSTALL)
     assert done.returncode == 0, done.stderr
@@ -143,7 +143,7 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Path:
-    """A repository with a model that has a fault, and files that would take the place of what the action runs."""
+    """Write a repository with a faulty model and files that would replace what the action runs."""
     write_shape(tmp_path / "my model", "module dict")
     for name in ("pip.py", "ckpt_surgery.py", "torch.py", "typer.py"):
         (tmp_path / name).write_text(MARKER)

@@ -58,7 +58,7 @@ print(*sorted({"torch", "transformers"} & set(sys.modules)))
 
 
 def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
-    """Every import of a file, at any depth: its line and the absolute name of what is imported."""
+    """Yield every import of a file, at any depth: its line and the absolute name of what is imported."""
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
@@ -70,7 +70,7 @@ def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Every module of the package, the linked folders included, by its dotted name."""
+    """Find every module of the package, the linked folders included, by its dotted name."""
     files = sorted(
         path for top in (root / PACKAGE).glob("*") for path in (top.rglob("*.py") if top.is_dir() else [top])
     )
@@ -79,19 +79,19 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """The room of a module: the second part of its name, or nothing for the package's own front."""
+    """Return a module's room: the second part of its name, or nothing for the package's front."""
     return module.split(".")[1] if module.count(".") else ""
 
 
 def drawn_arrows() -> dict[str, set[str]]:
-    """The parts that each part imports by the drawing of docs/architecture.md."""
+    """Read each part's imports from the drawing of docs/architecture.md."""
     drawing = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("```")[1]
     arrows = re.findall(r"(\w+)(?:\[[^]]*\])? --> (\w+)", drawing)
     return {part: {near for start, near in arrows if start == part} for arrow in arrows for part in arrow}
 
 
 def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
-    """The parts to which a way leads."""
+    """Collect the parts that a part leads to."""
     return graph[part] | {far for near in graph[part] for far in reached(near, graph)}
 
 
@@ -177,7 +177,7 @@ def shared_class_names(root: Path) -> dict[str, list[str]]:
 
 
 def imported_parts() -> dict[str, set[str]]:
-    """The parts of the package that each part imports, those at the bottom left out."""
+    """Find the parts that each part imports, without those at the bottom."""
     graph: dict[str, set[str]] = {part: set() for part in drawn_arrows()}
     for name, path in modules(ROOT).items():
         for _, module in imports(path, ROOT):
@@ -191,7 +191,7 @@ def imported_parts() -> dict[str, set[str]]:
 
 
 def write(root: Path, name: str, text: str) -> Path:
-    """A file in a tree of its own; returns the top of that tree."""
+    """Write a file to a separate tree; return the top of that tree."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -31,7 +31,7 @@ def html(page: str) -> str:
 
 
 def seen(page: str) -> str:
-    """The text of a page of one paragraph, list item or cell, with nothing else in it."""
+    """Render a page of only one paragraph, list item or cell, and return its text."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(page)
     (inline,) = (token for token in tokens if token.type == "inline")
     kinds = {child.type for child in inline.children or []}

@@ -41,7 +41,7 @@ def unknown_commands(script: str) -> Iterator[str]:
 
 
 def workflow_faults(workflow: Mapping[Any, Any]) -> list[str]:
-    """What a workflow runs that does not exist or is not pinned, and leaves open: rights, time, two at once."""
+    """Find what a workflow runs that is missing or unpinned, and what it leaves open: rights, time, concurrency."""
     faults = [] if workflow.get("permissions") == {"contents": "read"} else ["it may do more than read"]
     faults += [] if "concurrency" in workflow else ["nothing says what two runs at once do"]
     for name, job in workflow["jobs"].items():

@@ -29,7 +29,7 @@ Pin = Callable[[bytes], Path]
 
 
 def sdist(files: dict[str, str], *extra: tarfile.TarInfo) -> bytes:
-    """A gzipped tar of `files` below the release's top folder, then the bare members `extra`."""
+    """Make a gzipped tar of `files` below the release's top folder, then the bare members `extra`."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in files.items():
@@ -43,7 +43,7 @@ def sdist(files: dict[str, str], *extra: tarfile.TarInfo) -> bytes:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of releases, and a machine on which any download is a failure of the test."""
+    """Use an empty cache of releases; any download fails the test."""
 
     def no_download(*arguments: object, **options: object) -> None:
         pytest.fail(f"a process was started: {arguments}")
@@ -68,7 +68,7 @@ def pin(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
 
 
 def refusal(version: str = VERSION) -> str:
-    """The one sentence with which `fetch` refuses."""
+    """Return the one sentence with which `fetch` refuses."""
     with pytest.raises(ReleaseError) as caught:
         fetch(version)
     assert "\n" not in str(caught.value)

@@ -30,7 +30,7 @@ print(run(sys.argv[1]))
 
 
 def decided(words: str, half: str) -> dict[str, Any]:
-    """What the script says in a process of its own."""
+    """Run the script in a separate process; return what it says."""
     command = [sys.executable, "-m", "tests.rewording_script", words, half]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The twins of the example, as files."""
+    """Write the twins of the example as files."""
     return {which: _written(tmp_path_factory.mktemp(which), EXAMPLE, which) for which in TWINS}
 
 

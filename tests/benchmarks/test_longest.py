@@ -69,7 +69,7 @@ def test_a_step_that_fails_ends_the_search() -> None:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device without room for more than 100 tokens, whatever the model; more may be tried than in a dry run."""
+    """Limit any model to 100 tokens on the device; the search may try more than in a dry run."""
 
     def no_room(model: Any, optimizer: Any, tokens: int, layers: int, device: Any) -> float:
         if tokens > 100:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def test_plans_keep_what_they_promise() -> None:
-    """An encoder with a decoder: two stacks. The benchmark has more models, and more plans of each."""
+    # An encoder with a decoder: two stacks. The benchmark has more models, and more plans of each.
     row = measure("T5ForConditionalGeneration", plans=8)
     assert counts([row]) == {Promise.EXACT: 8}
     calls = [each["calls"].get("wrap_blocks", {}) for each in row["plans"]]

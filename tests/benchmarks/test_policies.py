@@ -135,7 +135,7 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_values(patch: pytest.MonkeyPatch) -> None:
-    """What is kept is given with other values."""
+    """Change the values of what is kept."""
     from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of
     from ckpt_surgery.runtime.selective.replay import Replay
 
@@ -145,7 +145,7 @@ def other_values(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_counted(patch: pytest.MonkeyPatch) -> None:
-    """The summary counts what blocks return."""
+    """Count what blocks return as kept."""
     from ckpt_surgery.runtime.selective.kept_results import KeptResults
 
     end = KeptResults.end
@@ -153,7 +153,7 @@ def outputs_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def some_left_out(patch: pytest.MonkeyPatch) -> None:
-    """Every third is kept where every second is asked for."""
+    """Keep every third where every second is asked for."""
     from ckpt_surgery.runtime.selective import policies as names
 
     choice = names._choice
@@ -161,14 +161,14 @@ def some_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def none_leaves(patch: pytest.MonkeyPatch) -> None:
-    """What is kept stays on the device."""
+    """Leave what is kept on the device."""
     from ckpt_surgery.runtime.selective import operator_result
 
     patch.setattr(operator_result, "keep_result", lambda *_: None)
 
 
 def none_listed(patch: pytest.MonkeyPatch) -> None:
-    """The error lists nothing of the second block."""
+    """Drop the second block's operators from the error."""
     from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 
     ran = SavePolicy.ran

@@ -61,7 +61,7 @@ LAYER = HEAD.format(base="GradientCheckpointingLayer")
 
 
 def repaired(call: str = REPAIRED, target: str = "outputs = ") -> str:
-    """The toy model without its branch, its block a layer."""
+    """Return the toy model without its branch and with its block a layer."""
     return f"{LAYER}            {target}{call}\n"
 
 
@@ -86,13 +86,13 @@ def snapshots(tmp_path: Path, before: str, ours: str, upstream: str) -> tuple[Sn
 
 
 def graded(tmp_path: Path, ours: str, upstream: str, before: str = BEFORE) -> Comparison:
-    """The one site of the toy trees, graded."""
+    """Grade the one site of the toy trees."""
     (site,) = grade_sites(*snapshots(tmp_path, before, ours, upstream))
     return site
 
 
 def only_site(tmp_path: Path, source: str, **more: str) -> replay_sites.Site:
-    """The one call of a block in a tree."""
+    """Return the only block call of a tree."""
     (site,) = read(tree(tmp_path, source, **more), "toy").sites
     return site
 
@@ -528,7 +528,7 @@ class FakeApply:
 
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two releases of one toy model, which `fetch` hands out: 4.52.4 to repair, 4.53.0 repaired by hand."""
+    """Let `fetch` return two releases of a toy model: 4.52.4 to repair, and 4.53.0 repaired by hand."""
     tree(tmp_path / "4.52.4/models", BEFORE, other__modeling_other=BEFORE)
     tree(tmp_path / "4.53.0/models", repaired(), other__modeling_other=repaired())
     monkeypatch.setattr(replay, "fetch", lambda version: tmp_path / version)

@@ -87,7 +87,7 @@ def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds
 
 
 def measured(nested: bool = False, **changed: Cost) -> Measured:
-    """A family in which all ways cost the same, but for these."""
+    """Measure a family in which all ways but these cost the same."""
     names = {"wrap_blocks": OURS, "transformers": THEIRS, "torch": WRAPPER, "none": NONE, "reentrant": REENTRANT}
     costs = dict.fromkeys(WAYS, cost()) | {names[whose]: replacement for whose, replacement in changed.items()}
     return Measured("Toy", 10, nested, costs)

@@ -16,7 +16,6 @@ MEGABYTE = 10**6
 
 
 def python(code: str) -> list[str]:
-    """The command that runs some code."""
     return [sys.executable, "-c", code]
 
 
@@ -85,7 +84,7 @@ def test_an_interrupt_ends_the_command_and_its_workers(tmp_path: Path, monkeypat
 
 
 def ends(pid: int) -> bool:
-    """Whether a process is gone, or dead and not yet collected, within half a minute."""
+    """Wait up to half a minute for a process to end; it may be a zombie."""
     for _ in range(3000):
         try:
             os.kill(pid, 0)

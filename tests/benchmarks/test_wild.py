@@ -25,7 +25,7 @@ BEHIND = MODEL.replace("from torch", "import no_such_module\nfrom torch", 1)
 
 @pytest.fixture(autouse=True)
 def along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much of torch and transformers as the module needs, and nothing from the network."""
+    """Write the parts of torch and transformers that the module needs, with nothing from the network."""
     files = {
         "torch/__init__.py": "class nn:\n    Module = object\n",
         "transformers/__init__.py": "",
@@ -38,7 +38,7 @@ def along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """An unpacked wheel with one fault in one file."""
+    """Write an unpacked wheel with one fault in one file."""
     files = {PLACE: MODEL, "toy/__init__.py": "", METADATA: "Name: toy\nRequires-Dist: transformers>=4.52\n"}
     return tree(tmp_path / "toy-1.0-py3-none-any", files)
 

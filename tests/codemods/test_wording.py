@@ -58,6 +58,6 @@ def test_findings_and_edits_are_the_same_in_other_words(tmp_path: Path, monkeypa
 
 
 def _shapes(root: Path) -> Iterator[Finding]:
-    """The findings of a tree without their messages."""
+    """Return the findings of a tree without their messages."""
     for finding in check([root], jobs=1, cache=False).findings:
         yield dataclasses.replace(finding, message="")

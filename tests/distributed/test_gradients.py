@@ -28,12 +28,12 @@ LAYERS = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each of three ranks found, by case."""
+    """Launch three ranks once; return the results of each by case."""
     return case_results("tests.distributed.gradients_script", tmp_path_factory.mktemp("gradients"), SIZE)
 
 
 def near(pairs: list[list[float] | None], expected: list[float | None]) -> bool:
-    """Whether each gradient has the one value wanted in all its elements, or is None as wanted."""
+    """Compare each gradient with the one value wanted in all its elements, or with None."""
     return [pair is None for pair in pairs] == [mean is None for mean in expected] and all(
         math.isclose(each, mean, rel_tol=ROUNDING)
         for pair, mean in zip(pairs, expected, strict=True)

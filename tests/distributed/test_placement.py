@@ -29,14 +29,14 @@ VALUES = torch.ones(2, 4)
 
 @pytest.fixture(autouse=True)
 def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests run in one process, whatever started it."""
+    """Clear a launcher's environment: these tests run in one process."""
     for variable in LAUNCH:
         monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture
 def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a launcher leaves it before there is a process group."""
+    """Set the environment of two ranks before there is a process group."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
 
@@ -344,7 +344,7 @@ def test_without_a_local_rank_the_device_of_the_group_counts(
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case; the environment speaks of another world than the group."""
+    """Launch the ranks once, in an environment of another world than the group; return the results by case."""
     folder = tmp_path_factory.mktemp("placement")
     return case_results("tests.distributed.placement_script", folder, SIZE, WORLD_SIZE="7")
 

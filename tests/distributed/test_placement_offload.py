@@ -32,7 +32,7 @@ DISK_MAP = {
 
 
 def on_disk(model: LlamaForCausalLM, folder: Path) -> LlamaForCausalLM:
-    """The second and the third of three layers offloaded: 18 of 30 parameters."""
+    """Offload the second and third of three layers: 18 of 30 parameters."""
     return dispatch_model(model, dict(DISK_MAP), main_device="cpu", offload_dir=str(folder))
 
 

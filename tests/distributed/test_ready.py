@@ -36,7 +36,7 @@ SEARCHED = {"find_unused_parameters": True}
 
 
 def configured(name: str, **values: Any) -> Any:
-    """A tiny model of transformers whose configuration has these values."""
+    """Build a tiny model whose configuration has these values."""
     kind = model_classes()[name]
     config: Any = tiny_config(kind.config_class())
     for key, value in values.items():
@@ -46,7 +46,7 @@ def configured(name: str, **values: Any) -> Any:
 
 
 def about(ready: DDPReady, option: str, reason: NeedReason | None = None) -> Need:
-    """The one need of an option, for that reason if one is given."""
+    """Return the only need of an option, for that reason if one is given."""
     (need,) = [need for need in ready.needs if need.option.value == option and reason in (None, need.reason)]
     return need
 
@@ -56,7 +56,7 @@ def options_named(ready: DDPReady) -> list[str]:
 
 
 def without_gradient(model: nn.Module, batch: dict[str, Any]) -> set[str]:
-    """The trainable parameters that a plain step leaves without gradient."""
+    """List the trainable parameters that a plain step leaves without gradient."""
     model.zero_grad()
     loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
     return {name for name, p in model.named_parameters() if p.requires_grad and p.grad is None}
@@ -267,7 +267,7 @@ def test_batches_show_blocks_that_run_twice_in_a_step() -> None:
 def test_a_backward_inside_the_backward_gives_gradients_too(
     way: Literal["reversible", "reentrant"], wanting: bool
 ) -> None:
-    """Where nothing before it wants a gradient it never runs, and no parameter in it gets one."""
+    # Where nothing before it wants a gradient it never runs, and no parameter in it gets one.
     model, batch = BackwardInside(way), {"values": torch.randn(2, 4, requires_grad=wanting)}
     need = about(ddp_ready(model, batch), "find_unused_parameters=True", NeedReason.NEVER_USED)
     assert set(need.names) == without_gradient(model, batch)

@@ -39,7 +39,7 @@ VERIFY = "docs/how-to/verify.md"
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small checkout as the working folder; "the installed transformers" is the one in it."""
+    """Work in a small checkout, which is also "the installed transformers"."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(analyze, "installed_models", lambda: Path(MODELS))
     (tmp_path / "checkout").mkdir()

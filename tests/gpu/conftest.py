@@ -14,7 +14,7 @@ import torch
 
 @pytest.fixture
 def device() -> str:
-    """Where models and inputs go."""
+    """Return the device of models and inputs."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -22,7 +22,7 @@ both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reent
 
 
 def new_stream() -> torch.cuda.Stream:
-    """A stream of the device beside the current one."""
+    """Return a stream of the device other than the current one."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 

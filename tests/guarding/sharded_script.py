@@ -62,7 +62,7 @@ def plain() -> Any:
 
 
 def split() -> Any:
-    """The MLP of each layer gathers its weights by itself, as it begins."""
+    """Shard the MLP of each layer by itself, so that it gathers its weights as it begins."""
     model = plain()
     for layer in model.model.layers:
         layer.split = True
@@ -70,7 +70,7 @@ def split() -> Any:
 
 
 def adapted() -> Any:
-    """With adapters on the queries and values of each layer; nothing else trains."""
+    """Add adapters to the queries and values of each layer and train them alone."""
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model = plain()
     torch.manual_seed(1)
@@ -84,7 +84,7 @@ def result_of(
     build: Callable[[], Any] = plain,
     guarded_first: bool = False,
 ) -> Result:
-    """A guarded training of a sharded model next to one without checkpointing and guard."""
+    """Compare a guarded training of a sharded model with one without checkpointing and guard."""
     bare, model = build(), build()
     sharded(bare, precision)
     watching = guard(model, on_fault="collect", patience=LAYERS) if guarded_first else None
@@ -109,7 +109,7 @@ def result_of(
 
 
 def broken(precision: torch.dtype | None = None, build: Callable[[], Any] = plain) -> Result:
-    """A layer that computes something else in each run, and a parameter that nothing uses."""
+    """Add a layer that computes something else in each run, and an unused parameter."""
     model, factors = build(), itertools.count(1)
     layers: dict[str, Any] = layers_of(model)
     mlp = layers["1"].mlp

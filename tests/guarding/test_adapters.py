@@ -31,7 +31,7 @@ def adapter(rank: int = 2) -> Any:
 
 
 def adapted(order: str | None) -> tuple[Any, Any]:
-    """A model with an adapter, and its surgery, if it was to have one."""
+    """Build a model with an adapter; wrap it if asked to."""
     base = llama(LAYERS, use_cache=False)
     surgery = wrap_blocks(base) if order == "wrapped before" else None
     torch.manual_seed(1)
@@ -56,7 +56,7 @@ def train(model: Any, steps: int = LAYERS + 1) -> tuple[list[float], dict[str, T
 
 
 def hooked(kind: str) -> tuple[Any, dict[str, Any]]:
-    """An adapter whose hooks are there for the forward alone, and what a model with it is called with."""
+    """Build an adapter with hooks for the forward alone, and the arguments of a call."""
     ids = tokens()["input_ids"]
     targets: dict[str, Any] = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"]}
     if kind == "Poly":

@@ -13,7 +13,7 @@ from ckpt_surgery.guarding.after_import import after_import
 
 @pytest.fixture
 def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that can be imported and has not been."""
+    """Return the name of a module that can be imported and has not been."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     (tmp_path / "imported_late.py").write_text("value = 3\n", encoding="utf-8")

@@ -463,7 +463,7 @@ class Handed(Model):
 def test_what_reentrant_checkpointing_leaves_out_is_not_proved_or_a_fault(
     block: type[Layer], whole: type[Model], reentrant: bool
 ) -> None:
-    """What it leaves in a dictionary or a nested result has no graph, and keywords get their gradient around it."""
+    # What it leaves in a dictionary or a nested result has no graph, and keywords get their gradient around it.
     model = model_of(block, block, whole=whole)
     enable(model, reentrant)
     with guard(model, on_fault="raise") as watching:

@@ -81,8 +81,7 @@ def test_what_a_proof_has_kept_goes_with_its_step(mode: Mode) -> None:
 
 
 def test_results_that_a_hook_of_the_model_keeps_hold_no_call() -> None:
-    """The recompute calls the hook again, and nobody takes what that one keeps."""
-
+    # The recompute calls the hook again, and nobody takes what that one keeps.
     def run() -> None:
         model = model_of(Layer, Layer, Layer)
         switch_checkpointing(model, "reentrant")

@@ -136,7 +136,7 @@ def taken_over() -> Iterator[Takeover]:
 
 
 def failed_step(takeover: Takeover, body: Callable[[], object], limit: int = 300_000) -> FailedStep | None:
-    """What a takeover keeps of a step that ends for want of memory."""
+    """Return what a takeover keeps of a step that runs out of memory."""
     try:
         with MemoryLimit(limit):
             body()
@@ -153,7 +153,7 @@ def failed_model(model: nn.Module, optimizer: torch.optim.Optimizer | None = Non
 
 
 def measured(model: nn.Module) -> tuple[int, int]:
-    """The peaks of a forward and of a step, without the inputs and the parameters."""
+    """Return the peaks of a forward and of a step, without the inputs and the parameters."""
     model.zero_grad()
     rows = torch.ones(ROWS, WIDTH)
     with MemoryLimit(None) as memory:
@@ -357,7 +357,7 @@ def test_a_page_has_what_is_said() -> None:
 
 
 def guarded(limit: int | None, *, prove: bool = True) -> tuple[GuardReport, list[Tensor], int]:
-    """What a guard saw of four steps under a limit, the weights behind them, and the most that was alive."""
+    """Train four guarded steps under a limit; return the guard, the weights and the peak."""
     torch.manual_seed(0)
     model = Mlps()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -35,12 +35,12 @@ WRAPS_FORWARD = hasattr(SureLayer.forward, "__wrapped__")
 
 
 def fused(layer: Any, hidden_states: Tensor) -> Tensor:
-    """What `SureLayer` computes, as a fused kernel would."""
+    """Compute what `SureLayer` does, as a fused kernel would."""
     return torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
 
 
 def fresh() -> Any:
-    """A class of blocks of its own, which may be patched."""
+    """Return a new class of blocks, safe to patch."""
 
     class Fresh(SureLayer):
         def forward(self, hidden_states: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Pixels(Model):
 
 
 def wrong_mode(faulty: bool) -> nn.Module:
-    """A frozen embedding under reentrant checkpointing, without enable_input_require_grads."""
+    """Freeze the embedding under reentrant checkpointing, without enable_input_require_grads."""
     model = model_of(SureLayer, SureLayer, whole=Pixels)
     model.first.requires_grad_(False)
     cast(Any, model).inputs_need_gradient = False
@@ -165,7 +165,7 @@ class Exchanged(SureLayer):
 
 
 def weights_exchanged(faulty: bool) -> nn.Module:
-    """A patch is added to a weight while the model's forward runs, and taken out again."""
+    """Add a patch to a weight while the model's forward runs, and remove it again."""
     model = model_of(SureLayer, Exchanged)
     enable(model)
     weight = cast(Any, model.layers[1]).frozen.weight
@@ -181,7 +181,7 @@ def weights_exchanged(faulty: bool) -> nn.Module:
 
 
 def weights_patched_in_place(faulty: bool) -> nn.Module:
-    """The same through `data`, which counts no writes, in the memory of the weight."""
+    """Patch the weight's memory through `data`, which counts no writes."""
     model = model_of(SureLayer, Exchanged)
     enable(model)
     weight = cast(Any, model.layers[1]).frozen.weight
@@ -192,7 +192,7 @@ def weights_patched_in_place(faulty: bool) -> nn.Module:
 
 
 def void(_: object) -> None:
-    """What a hook returns that only looks on."""
+    """Return nothing."""
 
 
 class Normed(SureLayer):
@@ -415,7 +415,7 @@ def watched(model: nn.Module) -> GuardReport:
 
 
 def names(fault: GuardFault) -> tuple[str, ...]:
-    """The block of a wrong gradient, and what else a fault names."""
+    """Return the block of a wrong gradient, and what else a fault names."""
     return fault.subjects[:1] if fault.kind is WRONG else fault.subjects
 
 

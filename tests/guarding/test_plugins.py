@@ -51,7 +51,7 @@ class BasePlugin:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The plugin as axolotl makes it: from the name in `plugins:`, module and class, without arguments."""
+    """Make the plugin as axolotl does: from the name in `plugins:`, module and class, without arguments."""
     base = ModuleType("axolotl.integrations.base")
     vars(base)["BasePlugin"] = BasePlugin
     for name in ("axolotl", "axolotl.integrations"):
@@ -85,7 +85,7 @@ def test_the_plugin_guards_and_wraps_what_axolotl_checkpoints(
 
 
 def only_trainable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function around another, made as llamafactory 0.9.5 does in model/model_utils/checkpointing.py."""
+    """Wrap a function as llamafactory 0.9.5 does in model/model_utils/checkpointing.py."""
 
     @wraps(function, assigned=(*WRAPPER_ASSIGNMENTS, "__self__"))
     def called(block: Any, *args: Any, **kwargs: Any) -> Any:

@@ -33,7 +33,7 @@ def switched_on(model: Any, **options: Any) -> None:
 
 
 def said_of(*calls: Call, later: Call | None = None, wrap: bool | None = False) -> list[str]:
-    """What a run says of a model on which these calls were made, and perhaps one after its first step."""
+    """Return what a run says of a model with these switch calls, and perhaps one after its first step."""
     takeover, model = Takeover(TakeoverOptions(wrap), print), model_of(SureLayer, SureLayer)
     takeover.install()
     takeover.switches.watch()

@@ -130,7 +130,7 @@ class OwnFunction(torch.autograd.Function):
 
 
 def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Trained]:
-    """What a run says of what happens in `action`."""
+    """Return what a run says of what happens in `action`."""
     takeover = Takeover(TakeoverOptions(wrap), print)
     takeover.install()
     try:
@@ -142,7 +142,7 @@ def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Train
 
 
 def taken(model: nn.Module, steps: int = 4, wrap: bool | None = None, **kinds: Any) -> Trained:
-    """What a run says of a model that is trained for so many steps."""
+    """Return what a run says of a model trained for some steps."""
     (trained,) = looked_at(lambda: train(model.double(), steps, **kinds), wrap)
     return trained
 
@@ -152,7 +152,7 @@ def switched(model: Any, on: bool) -> None:
 
 
 def line_of(place: str) -> str:
-    """The text of a line of this file."""
+    """Return the text of a line of this file."""
     file, _, line = place.rpartition(":")
     assert file == __file__
     return Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1].strip()

@@ -35,7 +35,7 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def trained(folder: Path, callbacks: list[Any], prepare: Any = None, **options: Any) -> Any:
-    """A Llama of three layers after four steps of a Trainer with checkpointing."""
+    """Train a Llama of three layers for four steps of a Trainer with checkpointing."""
     from transformers import Trainer, TrainingArguments
 
     common = {"max_steps": 4, "report_to": [], "use_cpu": True, "gradient_checkpointing": True}
@@ -82,7 +82,7 @@ def test_a_trainer_that_restarts_with_smaller_batches_leaves_nothing(tmp_path: P
 
 
 def refusing(model: Any) -> None:
-    """A block of it is compiled, so that it can be neither wrapped nor watched."""
+    """Build a Llama with a compiled block, which can be neither wrapped nor watched."""
     model.model.layers[0].compile(backend="eager")
 
 

@@ -39,7 +39,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def tokenizer() -> Any:
-    """A tokenizer that knows a few words."""
+    """Build a tokenizer that knows a few words."""
     vocabulary = {word: place for place, word in enumerate((*SPECIAL, *WORDS))}
     words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
@@ -50,7 +50,7 @@ def tokenizer() -> Any:
 
 
 def llama() -> Any:
-    """A Llama of three layers; its weights are the same each time."""
+    """Build a Llama of three layers; its weights are the same each time."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=len(SPECIAL) + len(WORDS),
@@ -68,7 +68,7 @@ def llama() -> Any:
 
 
 def model_folder(path: Path) -> Path:
-    """A folder with that model and that tokenizer, as `from_pretrained` reads it."""
+    """Save that model and that tokenizer to a folder for `from_pretrained`."""
     llama().save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path
@@ -94,7 +94,7 @@ def rows(count: int = 16) -> list[dict[str, Any]]:
 
 
 def data_folder(path: Path, *columns: str) -> Path:
-    """A folder with a training split of those columns."""
+    """Write a folder with a training split of those columns."""
     path.mkdir()
     lines = [json.dumps({name: row[name] for name in columns}) for row in rows()]
     (path / "train.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -55,7 +55,7 @@ def with_adapters(model: Any) -> nn.Module:
 
 
 def by_bitsandbytes(dtype: torch.dtype) -> nn.Module:
-    """The model as transformers loads it with `load_in_4bit`: NF4, double quantization, adapters of PEFT."""
+    """Load the model with `load_in_4bit`: NF4, double quantization, adapters of PEFT."""
     model = llama(dtype)
     for name, layer in list(model.named_modules()):
         if type(layer) is nn.Linear and name != "lm_head":

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.torch
 
 
 def encoder(folder: Path) -> Any:
-    """A sentence encoder around a tiny random BERT, read from a folder as always."""
+    """Read a sentence encoder around a tiny random BERT from a folder."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(SPECIAL) + len(WORDS),

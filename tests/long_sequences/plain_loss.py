@@ -57,7 +57,7 @@ def gradients(loss: Tensor, *inputs: Tensor | None) -> list[Tensor]:
 
 
 def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest difference, as a share of the largest value of each."""
+    """Return the largest difference, as a share of the largest value of each."""
     assert [gradient.dtype for gradient in ours] == [gradient.dtype for gradient in theirs]
     pairs = [(one.double(), other.double()) for one, other in zip(ours, theirs, strict=True)]
     return max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)

@@ -78,7 +78,7 @@ def test_a_step_is_the_models_own(attention: str, host: bool) -> None:
 
 @pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
 def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
-    """The gradient is that of the very loss that was computed, as its difference along a direction shows."""
+    # The gradient is that of the very loss that was computed, as its difference along a direction shows.
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -343,7 +343,7 @@ def test_on_shapes_a_block_with_a_convolution_is_not_cut() -> None:
 
 
 def test_an_attention_function_of_others_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that mixes heads would be wrong for some of them at a time."""
+    # One that mixes heads would be wrong for some of them at a time.
     from transformers import AttentionInterface
 
     def mixing(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:

@@ -184,7 +184,7 @@ def test_gradients_of_gradients_are_those_of_the_model() -> None:
 
 @pytest.mark.parametrize("items", [None, 7])
 def test_a_loss_outside_of_the_model_is_fused_if_its_items_are_counted(items: int | None) -> None:
-    """The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them."""
+    # The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them.
     model, given = llama(), inputs()
     labels = given.pop("labels")
 
@@ -248,8 +248,7 @@ def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
 
 
 def test_what_a_loss_adds_to_the_fused_one_is_named() -> None:
-    """A penalty makes the logits, and a look at them after the forward is no part of the loss."""
-
+    # A penalty makes the logits, and a look at them after the forward is no part of the loss.
     def with_penalty(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
         loss = nn.functional.cross_entropy(logits.view(-1, vocab_size), labels.view(-1))
         return loss + 0.1 * logits.pow(2).mean()
@@ -334,7 +333,7 @@ def test_it_can_be_undone_before_a_surgery_that_came_later() -> None:
 
 @pytest.mark.parametrize("first", ["fuse_loss", "fully_shard"])
 def test_under_fsdp_the_root_gathers_the_head(first: str) -> None:
-    """One rank of one: FSDP2 frees and gathers parameters as among many."""
+    # One rank of one: FSDP2 frees and gathers parameters as among many.
     model = llama().float()
     expected = step(model, **inputs())
     model.zero_grad()

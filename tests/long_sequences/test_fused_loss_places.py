@@ -93,7 +93,7 @@ def test_autograd_takes_gradients_for_inputs_on_two_devices(here: str, there: st
 
 
 def stand_in(called: list[inspect.BoundArguments], *, accumulates: bool = True) -> types.ModuleType:
-    """A module in Liger's place, with the signature of its 0.7.0 (or of its 0.6.1), that computes the plain loss."""
+    """Make a module with the signature of Liger 0.7.0 (or 0.6.1) that computes the plain loss."""
 
     def liger_fused_linear_cross_entropy(
         input: Tensor,
@@ -126,7 +126,7 @@ def stand_in(called: list[inspect.BoundArguments], *, accumulates: bool = True) 
 
 @pytest.fixture
 def liger(monkeypatch: pytest.MonkeyPatch) -> list[inspect.BoundArguments]:
-    """The calls of a stand-in for Liger, which here takes the CPU for a GPU: Liger itself needs one."""
+    """Put a stand-in for Liger, which needs a GPU, on the CPU; return its calls."""
     called: list[inspect.BoundArguments] = []
     put(monkeypatch, stand_in(called))
     monkeypatch.setattr(fused_loss, "_LIGER_DEVICES", {"cpu"})
@@ -297,7 +297,7 @@ def test_in_wrapped_blocks_gradients_are_those_of_its_loss(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case."""
+    """Launch the ranks once; return the results of each by case."""
     return case_results("tests.long_sequences.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
 
 

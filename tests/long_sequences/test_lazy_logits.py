@@ -45,7 +45,7 @@ def capped(logits: Tensor) -> Tensor:
 
 
 def smoothed(logits: Tensor) -> Tensor:
-    """As the LabelSmoother of transformers does it."""
+    """Smooth labels as transformers' LabelSmoother does."""
     shifted, labels = logits[..., :-1, :].contiguous(), targets(2, 5)[..., None]
     negated = -F.log_softmax(shifted, dim=-1)
     chosen = negated.gather(dim=-1, index=labels.clamp(min=0))
@@ -171,7 +171,7 @@ def test_second_derivatives_are_those_of_real_logits(use: Use) -> None:
 
 
 def outcome(use: Use, biased: bool, head: Callable[..., Tensor]) -> list[Tensor]:
-    """The loss and the gradients of hidden states, weight and bias."""
+    """Return the loss and the gradients of hidden states, weight and bias."""
     hidden, weight, bias = given()
     loss = use(head(hidden, weight, bias if biased else None))
     torch.autograd.backward(loss)
@@ -308,7 +308,7 @@ def test_a_hook_on_them_gets_their_gradient() -> None:
 
 
 def _seen(gradient: Tensor) -> None:
-    """A hook that looks at a gradient."""
+    """Look at a gradient."""
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_undo_leaves_nothing() -> None:
 @pytest.mark.parametrize("steps", [0, 12], ids=["checked", "not checked"])
 @pytest.mark.parametrize("what", ["undo", "other shards", "undo and again"])
 def test_a_change_before_the_backward_is_refused(what: str, steps: int) -> None:
-    """The recompute of a block would run another MLP than the first pass did; the next step is right."""
+    # The recompute of a block would run another MLP than the first pass did; the next step is right.
     model = llama()
     own = step(model, **batch())
     context = long_context(model, tokens=96, cut=False)

@@ -48,7 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def ways(context: LongContext) -> set[bool]:
-    """Whether the last calls of blocks had their tiles on the host."""
+    """Tell for the last calls of blocks whether their tiles were on the host."""
     return {each.parked for each in context.cuts.values()}
 
 
@@ -159,7 +159,7 @@ def test_tiles_on_the_host_go_with_the_backward_and_not_with_the_loss() -> None:
 
 
 def parked() -> int:
-    """How many tensors of a forward are on the host."""
+    """Count a forward's tensors on the host."""
     return sum(type(each) is ParkedTiles for each in gc.get_objects())
 
 

@@ -44,7 +44,7 @@ def training_arguments(folder: Path, **options: Any) -> Any:
 def trained(
     folder: Path, way: Mapping[str, Any] | None, *, adapters: bool = False, **options: Any
 ) -> tuple[list[float], Any, Any]:
-    """The losses of six accumulated steps with two evaluations, the model, and its `LongContext`, given a `way`."""
+    """Train six accumulated steps with two evaluations; return losses, model and, given a `way`, its `LongContext`."""
     from transformers import Trainer
 
     model = llama()

@@ -68,12 +68,12 @@ def ours(model: nn.Module, **options: Any) -> None:
 
 
 def mlps(model: nn.Module) -> list[nn.Module]:
-    """The MLPs of a toy or of a model of transformers, each once, also under FSDP2, which makes classes of its own."""
+    """List the distinct MLPs of a toy or a model of transformers, even of the classes that FSDP2 makes."""
     return [module for name, module in model.named_modules() if name.endswith("mlp")]
 
 
 def toy(model: nn.Module) -> Run:
-    """A toy, and one batch for each rank."""
+    """Build a toy and one batch for each rank."""
     generator = torch.Generator().manual_seed(1)
     dtype = next(model.parameters()).dtype
     batches = [{"values": torch.randn(2, TOKENS, WIDTH, generator=generator).to(dtype)} for _ in range(SIZE)]
@@ -81,7 +81,7 @@ def toy(model: nn.Module) -> Run:
 
 
 def text(model: nn.Module) -> Run:
-    """A language model, and one batch for each rank."""
+    """Build a language model and one batch for each rank."""
     return Run(model, [rolled({"input_ids": ids(), "labels": ids()})] * STEPS)
 
 
@@ -91,7 +91,7 @@ def ddp(tile: Tile, model: nn.Module, **options: Any) -> nn.Module:
 
 
 def fsdp(where: Where, model: nn.Module, *, after: bool = False, wrap: bool = False) -> nn.Module:
-    """The model under FSDP2, which shards MLPs, layers, nothing but the whole or modules inside MLPs."""
+    """Shard MLPs, layers, only the whole model or modules inside MLPs with FSDP2."""
     chosen: dict[Where, list[nn.Module]] = {
         "mlp": mlps(model),
         "layer": list(model.get_submodule("layers").children()),
@@ -110,7 +110,7 @@ def fsdp(where: Where, model: nn.Module, *, after: bool = False, wrap: bool = Fa
 
 
 def trained(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """The error, the refusal, or how far gradients are from those of one process without tiles."""
+    """Return the error, the refusal, or the gradients' distance from one process without tiles."""
     try:
         return train(make(), prepare)
     except SurgeryError as error:
@@ -120,7 +120,7 @@ def trained(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) 
 def accumulated(
     make: Callable[[], Run], tile: Callable[[nn.Module, nn.Module], list[str]], **options: Any
 ) -> dict[str, Any]:
-    """Two backwards on one batch before the step, the first without synchronisation."""
+    """Run two backwards on one batch before the step, the first without synchronisation."""
     run = make()
     (batches, *_) = run.steps
     expected = mean_gradients(run.model, batches)
@@ -194,7 +194,7 @@ def cut(
 
 
 def with_adapters(model: nn.Module) -> nn.Module:
-    """The model under LoRA, both matrices of each adapter other than zero."""
+    """Add LoRA with both matrices of each adapter other than zero."""
     from peft import LoraConfig, get_peft_model
 
     adapters = LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], r=2, init_lora_weights=False)
@@ -203,14 +203,14 @@ def with_adapters(model: nn.Module) -> nn.Module:
 
 
 def layers_sharded(model: nn.Module) -> nn.Module:
-    """Each layer of a language model in a group of its own under FSDP2, and the rest in another one."""
+    """Shard each layer of a language model in its own FSDP2 group, and the rest in another."""
     for layer in model.get_submodule("model.layers").children():
         fully_shard(layer)
     return model_sharded(model)
 
 
 def model_sharded(model: nn.Module) -> nn.Module:
-    """The whole model in one group under FSDP2."""
+    """Shard the whole model as one FSDP2 group."""
     fully_shard(model)
     return model
 

@@ -17,7 +17,7 @@ OTHER_FRAMEWORKS = ("modeling_tf_", "modeling_flax_")
 
 
 def modules(folder: Path) -> list[str]:
-    """The names of the modeling files of the package in `folder`. Nothing is imported."""
+    """List the modeling files of the package in `folder` without importing any."""
     return [
         f"transformers.models.{file.parent.name}.{file.stem}"
         for file in sorted((folder / "transformers").glob("models/*/modeling_*.py"))

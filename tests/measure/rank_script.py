@@ -88,7 +88,7 @@ def inputs(rank: int) -> dict[str, Tensor]:
 
 
 def judged(model: nn.Module, rank: int, **options: Any) -> dict[str, Any]:
-    """The report as plain data, or the error."""
+    """Return the report as plain data, or the error."""
     try:
         return verify(model, inputs(rank) | options.pop("given", {}), **options).to_dict()
     except VerifyError as error:
@@ -165,20 +165,20 @@ def bare(rank: int) -> dict[str, Any]:
 
 
 def alone(rank: int) -> dict[str, Any]:
-    """Only one rank verifies, and asks for no comparison of ranks."""
+    """Verify on one rank only, without comparing ranks."""
     model = wrapped(rank)
     return judged(model, rank, levels=["set", "values"]) if rank == 1 else {}
 
 
 def one_is_missing(rank: int) -> dict[str, Any]:
-    """The other ranks never come. The last case of all, as nothing is promised after it."""
+    """Verify while the other ranks never come. Run this case last: it promises nothing for after it."""
     ranks.TIMEOUT = 0.5
     model = wrapped(rank)
     return judged(model, rank) if rank == 0 else {}
 
 
 def left_as_found(rank: int, **options: Any) -> dict[str, Any]:
-    """A step of training before, and one after, with a verification between them and without."""
+    """Train a step before and after, with a verification between them and without."""
 
     def train(*, verified: bool) -> list[Any]:
         model = wrapped(rank, **options)
@@ -239,7 +239,7 @@ CASES: dict[int, dict[str, Case]] = {
 
 
 def run_rank(rank: int, size: int, meeting: str, result: str) -> None:
-    """All cases for this number of ranks, on one of them."""
+    """Run all cases for this number of ranks on one of them."""
     torch.set_num_threads(1)
     ranks.TIMEOUT = PATIENCE
     store = f"file://{meeting}-{size}"

@@ -65,7 +65,7 @@ def outcomes(name: str) -> dict[str, Any] | None:
 
 
 def measured(classes: Sequence[str], name: str) -> dict[str, Any]:
-    """The outcomes of these classes in a transformers that calls something by another name."""
+    """Verify these classes in a transformers that has another name for something."""
     warnings.simplefilter("ignore")
     if name:
         sys.meta_path.insert(0, _RenamedTransformers(name))

@@ -29,7 +29,7 @@ def main(folder: Path, result: Path) -> None:
 
 
 def train(case: Case) -> dict[str, Any]:
-    """One case without checkpointing and in both modes, as plain values."""
+    """Run one case without checkpointing and in both modes; return plain values."""
     started = time.perf_counter()
     model = case.build()
     blocks = case.blocks(model)

@@ -103,7 +103,7 @@ class UnclaimedMoody(Moody):
 
 
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
-    """The modes of a model as it is, and what runs after the surgery."""
+    """Return the modes of a model as it is, and those after the surgery."""
     look = Examination(model, values())
     assert not look.reference().problem
     before = {mode: look.examine(mode) for mode in MODES}

@@ -25,7 +25,7 @@ LEAKING = CallFacts(leaks=True)
 
 
 def case(*facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None) -> Case:
-    """A model whose blocks were called like this."""
+    """Build a model whose blocks were called like this."""
     whole = model or model_of(*[SureLayer] * max(len(facts), 1))
     blocks = {block.name: block for block in find_blocks(whole)}
     calls = dict(zip(blocks, facts, strict=False))

@@ -375,7 +375,7 @@ NOISY = "classifier.bias"
 
 @cache
 def choice() -> tuple[nn.Module, dict[str, Any]]:
-    """A multiple-choice model: the softmax gradients over the choices, which its last bias adds up, sum to zero."""
+    """Build a multiple-choice model: its last bias sums the softmax gradients over the choices to zero."""
     config = transformers.BertConfig(
         vocab_size=64,
         hidden_size=32,
@@ -393,7 +393,7 @@ def choice() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def loss(output: Any) -> Tensor:
-    """The model's own, and a little of a parameter whose gradient is a millionth of the largest."""
+    """Add a little of a parameter to the model's loss: its gradient is a millionth of the largest."""
     faint = choice()[0].get_parameter("faint")
     total: Tensor = output.loss + 2e-8 * (faint * torch.arange(1.0, 5.0)).sum()
     return total
@@ -401,7 +401,7 @@ def loss(output: Any) -> Tensor:
 
 @cache
 def choices() -> tuple[RunRecord, RunRecord]:
-    """A run, and the same rounded otherwise."""
+    """Return a run, and the same with other rounding."""
     model, inputs = choice()
     first, second = (run_step(model, inputs, blocks={}, loss=loss, rounding_seed=turn) for turn in (0, 1))
     assert (first.error, second.error) == (None, None)

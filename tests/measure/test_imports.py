@@ -17,14 +17,14 @@ FEWEST_MODULES = 50
 
 @pytest.fixture(scope="module")
 def repaired(repaired_tree: Path, released_tree: Path, run_on_trees: Runner) -> dict[str, str | None]:
-    """What becomes of each module that the repair can have broken: None where it imports, else its error."""
+    """Import each module that the repair can have broken; return None or its error."""
     names = touched(released_tree, repaired_tree)
     outcomes: dict[str, str | None] = run_on_trees("import_script", {"repaired": repaired_tree}, *names)["repaired"]
     return outcomes
 
 
 def touched(released: Path, repaired: Path) -> list[str]:
-    """The modules that are other than released, and those that import from one."""
+    """Collect the modules that differ from the release, and those that import one."""
     texts = {name: [source(tree, name) for tree in (released, repaired)] for name in modules(released)}
     changed = {name for name, (before, after) in texts.items() if before != after}
     imports = {f"from ..{name.removeprefix('transformers.models.')} import" for name in changed}

@@ -41,7 +41,7 @@ def faults(report: Report) -> set[FaultKind]:
 
 
 def dead(model: nn.Module, mode: Mode | None) -> None:
-    """A switch that switches nothing."""
+    """Leave everything as it is."""
 
 
 class OfAttributes(Stack):

@@ -25,7 +25,7 @@ UNCLAIMED = BY_TRANSFORMERS.replace(CLAIM, "    pass\n")
 
 
 def runs(file: Path, *, by_hand: bool = False) -> int:
-    """How often the three blocks run in a step: three times, and three more where they are recomputed."""
+    """Count the three blocks' runs in a step: three, and three more if they are recomputed."""
     model = loaded(file)
     if by_hand:
         model.gradient_checkpointing = True

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def tiny(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A small Llama or BERT in training mode, with inputs."""
+    """Build a small Llama or BERT in training mode, with inputs."""
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
     torch.manual_seed(0)
     if kind == "llama":

@@ -114,7 +114,7 @@ def _what_is_imported_is_not_collected() -> None:
 
 @cache
 def model_of(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """The same model for all tests: `verify` leaves it as it was."""
+    """Build a model once for all tests: `verify` leaves it as it was."""
     tiny = tiny_model(getattr(transformers, name), options=OPTIONS.get(name))
     tiny.model.train()
     if name.startswith("Whisper"):
@@ -125,14 +125,14 @@ def model_of(name: str) -> tuple[Any, Mapping[str, Any]]:
 
 @cache
 def examination_of(name: str, level: Level) -> tuple[Examination, Planter]:
-    """The examination of a class at one level, whose reference all faults share."""
+    """Examine a class at one level; all faults share its reference."""
     planter = Planter()
     model, inputs = model_of(name)
     return Examination(model, inputs, levels=[level], switch=planter), planter
 
 
 def cases() -> list[Any]:
-    """Each fault in each class, in one mode and the next in the other."""
+    """List each fault in each class, alternating between the modes."""
     named = [(fault, name) for fault, (_, _, names) in FAULTS.items() for name in names]
     return [
         pytest.param(fault, name, MODES[place % 2], id=f"{fault.__name__}, {name}, {MODES[place % 2]}")
@@ -141,7 +141,7 @@ def cases() -> list[Any]:
 
 
 def names_in(run: ModeReport) -> set[str]:
-    """What faults go by: of loops and precisions their own names, and otherwise the kind of the fault."""
+    """Return the names of faults: the loop's or the precision's own, or else the kind."""
     names = (fault.details.get(fault.level, fault.kind) for fault in run.faults)
     return {Precision.AUTOCAST if name == FaultKind.AUTOCAST_NOT_RESTORED else str(name) for name in names}
 
@@ -169,7 +169,7 @@ def test_no_fault_is_seen_where_none_is_planted(name: str) -> None:
 
 
 def in_dtype(name: str, dtype: torch.dtype) -> tuple[Any, Mapping[str, Any]]:
-    """A copy of the model in a dtype, and its inputs."""
+    """Copy the model and its inputs to a dtype."""
     model, inputs = model_of(name)
     floats = {n: v.to(dtype) for n, v in inputs.items() if torch.is_tensor(v) and v.is_floating_point()}
     return copy.deepcopy(model).to(dtype), {**inputs, **floats}

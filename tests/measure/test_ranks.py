@@ -22,7 +22,7 @@ Results = Mapping[int, Mapping[str, list[dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results of each rank, by number of ranks and case."""
+    """Launch the ranks once; return the results of each by number of ranks and case."""
     folder = tmp_path_factory.mktemp("ranks")
     place = run_ranks("tests.measure.rank_script", folder, PATIENCE)
     by_size = {
@@ -42,7 +42,7 @@ def outcomes(report: Mapping[str, Any]) -> list[str]:
 
 
 def the_fault(reports: list[dict[str, Any]], mode: str) -> dict[str, Any]:
-    """The one fault that the ranks agree on."""
+    """Return the one fault that the ranks agree on."""
     (fault,) = faults(reports[0], mode)
     assert all(faults(report, mode) == [fault] for report in reports)
     return fault

@@ -51,7 +51,7 @@ NAMES = ["|".join(role) for role in LOOKED_FOR]
 
 @cache
 def all_outcomes() -> dict[str, dict[str, Any]]:
-    """The outcomes of the broken classes, by the name that is another in the transformers that they ran in."""
+    """Run the broken classes once for each renamed name; return the outcomes by that name."""
     command = [sys.executable, "-m", "tests.measure.renamed_script", ",".join(BROKEN), *NAMES]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
@@ -59,7 +59,7 @@ def all_outcomes() -> dict[str, dict[str, Any]]:
 
 
 def outcomes(name: str = "") -> dict[str, Any]:
-    """The outcomes in a transformers in which this name is another."""
+    """Return the outcomes for one renamed name."""
     return all_outcomes()[name]
 
 

@@ -43,12 +43,12 @@ def reports(released_tree: Path, repaired_tree: Path, run_on_trees: Runner) -> d
 
 
 def plain(report: dict[str, Any]) -> int:
-    """How many of a model's blocks are no checkpointing layers."""
+    """Count a model's blocks that are no checkpointing layers."""
     return list(report["layers"].values()).count(False)
 
 
 def faults(report: dict[str, Any], mode: str) -> list[dict[str, Any]]:
-    """What checkpointing does wrong in this mode."""
+    """Return what checkpointing does wrong in this mode."""
     mode_faults: list[dict[str, Any]] = report["modes"][mode]["faults"]
     return mode_faults
 
@@ -153,7 +153,7 @@ def test_generate_with_a_cache_gives_the_tokens_of_the_release(reports: dict[str
 
 
 def failed_levels(tree: Path) -> set[tuple[str, str, str]]:
-    """What `verify` says of GPTBigCode in a tree: every class, mode and level that fails."""
+    """Verify GPTBigCode in a tree; return every class, mode and level that fails."""
     command = [sys.executable, "-m", "ckpt_surgery", "verify", "gpt_bigcode", "--output-format", "json", "--exit-zero"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)

@@ -499,7 +499,7 @@ class Silent(Model):
 
 
 def poisoned(where: str) -> Model:
-    """A model whose loss is NaN, or only its gradient: the derivative of a root at zero is not finite."""
+    """Make the loss NaN, or only its gradient: the derivative of a root at zero is not finite."""
     model = model_of(Layer)
     factor = float("nan") if where == "loss" else 0.0
     model.register_forward_hook(lambda module, arguments, output: torch.sqrt(output * output * factor).sum())

@@ -34,7 +34,7 @@ class Case:
 
 
 def nested_layers(model: nn.Module, blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """The checkpointing layers that lie inside one of `blocks`."""
+    """Return the checkpointing layers inside one of `blocks`."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -43,7 +43,7 @@ def nested_layers(model: nn.Module, blocks: Mapping[str, nn.Module]) -> dict[str
 
 
 def _under(*stacks: str) -> Callable[[nn.Module], dict[str, nn.Module]]:
-    """The children of the named stacks, by full name."""
+    """Return the children of the named stacks, by full name."""
 
     def blocks(model: nn.Module) -> dict[str, nn.Module]:
         return {f"{path}.{n}": m for path in stacks for n, m in model.get_submodule(path).named_children()}

@@ -342,7 +342,7 @@ class Slipping(Model):
 
 
 def model_of(*kinds: Callable[[], nn.Module], by_keyword: bool = False, whole: Callable[..., Model] = Model) -> Model:
-    """A model of class `whole` with one block of each kind, in float64 and training mode."""
+    """Build a `whole` with one block of each kind, in float64 and training mode."""
     torch.manual_seed(1)
     options = {"by_keyword": True} if by_keyword else {}
     model = whole(*(kind() for kind in kinds), **options)
@@ -368,7 +368,7 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The names under which two snapshots differ."""
+    """List the names under which two snapshots differ."""
     return [name for name in {**before, **after} if not _same(before.get(name), after.get(name))]
 
 

@@ -40,7 +40,7 @@ class Attends(nn.Module):
 def kept(
     query: int = 64, value: int = 64, heads: int = HEADS, mask: Tensor | None = None, **options: Any
 ) -> tuple[Counter[str], int]:
-    """The operators that keep something of a step on CUDA's operators, and the bytes that they keep."""
+    """Return the CUDA operators that keep something of a step, and the bytes."""
     dtype = options.pop("dtype", torch.bfloat16)
     shapes = ShapesOnly()
     model = shapes_of(Attends(**options), shapes)

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def measured(model: nn.Module, inputs: dict[str, Any]) -> int:
-    """The bytes that a real step of the model keeps as it stands."""
+    """Return the bytes that a real step of the model keeps as it is."""
     blocks = {block.name: block.module for block in find_blocks(model)}
     record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=lambda *_: None)
     assert record.error is None

@@ -34,7 +34,7 @@ H200 = DEVICES["h200"]
 
 
 def gradients(model: Any, *lengths: int) -> list[Tensor]:
-    """Those of one step whose loss is made of batches of these lengths."""
+    """Take a step whose loss adds up batches of these lengths; return the gradients."""
     model.zero_grad()
     sum(model(**batch(length)).loss for length in lengths).backward()
     return [parameter.grad for parameter in model.parameters()]

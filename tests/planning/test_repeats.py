@@ -38,7 +38,7 @@ def gpt_oss() -> nn.Module:
 
 
 def t5() -> nn.Module:
-    """Two stacks, of which one runs after the other, and uses what that made."""
+    """Build a model of two stacks, of which the second uses the first's output."""
     sizes = {"d_model": 32, "d_ff": 32, "d_kv": 16, "num_heads": 2, "vocab_size": 64}
     model: nn.Module = T5ForConditionalGeneration(
         T5Config(num_layers=14, num_decoder_layers=13, decoder_start_token_id=0, **sizes)

@@ -34,14 +34,14 @@ RANKS = 4
 
 @pytest.fixture
 def rank() -> Iterator[Any]:
-    """The first of several ranks, of which the others do not exist; its device mesh."""
+    """Pose as the first of several ranks; return its device mesh."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     yield init_device_mesh("cpu", (RANKS,))
     dist.destroy_process_group()
 
 
 def wide_llama() -> tuple[Any, dict[str, Any]]:
-    """A Llama whose blocks weigh about as much as what they keep, and its inputs."""
+    """Build a Llama whose blocks weigh about as much as what they keep, and its inputs."""
     sizes = {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 200}
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=3, use_cache=False, **sizes)).train()
     ids = torch.zeros(1, 64, dtype=torch.long)
@@ -71,7 +71,7 @@ class RankBytes(LiveBytes):  # type: ignore[no-untyped-call]
 
 
 def sharded_step(model: nn.Module, inputs: Mapping[str, Any], mesh: Any) -> tuple[int, int, int]:
-    """What a real rank holds of parameters and gradients, and the peak of its step besides parameters."""
+    """Return a real rank's bytes of parameters and gradients, and its step's peak besides parameters."""
     for layer in model.model.layers:  # type: ignore[union-attr]
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -98,7 +98,7 @@ def test_a_treemap_with_a_wrong_area_or_an_overlap_is_seen() -> None:
 
 
 def treemap_faults(weights: list[float], boxes: list[Box]) -> list[str]:
-    """What is wrong with parts of a box of 720 x 260."""
+    """Describe the faults of the parts of a box of 720 x 260."""
     near, faults = 1e-6, []
     for at, (weight, box) in enumerate(zip(weights, boxes, strict=True)):
         if abs(box.width * box.height / (720 * 260) - weight / sum(weights)) > near:
@@ -250,7 +250,7 @@ def browser() -> Iterator[Browser]:
 
 
 def drawing_faults(browser: Browser, page: Path) -> list[str]:
-    """What is wrong with a page as it is shown: messages, requests, areas without a colour, cells without a name."""
+    """Show a page; describe messages, requests, areas without a colour and cells without a name."""
     browser.open(page)
     faults = [*browser.messages(), *browser.requests()]
     script = """const plain = (e) => getComputedStyle(e).fill === "rgb(0, 0, 0)";

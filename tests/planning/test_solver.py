@@ -47,7 +47,7 @@ def _beats(one: tuple[float, int], other: tuple[float, int]) -> bool:
 
 
 def faults(model: Model, solve: Solver = front) -> list[str]:
-    """What is wrong with the solutions for a model."""
+    """Describe the faults of the solutions for a model."""
     found = solve(model.blocks, edges=model.edges, loss=model.loss)
     tried = model.by_trying()
     wrong = [] if [(each.seconds, each.peak) for each in found] == tried else ["another front"]

@@ -48,7 +48,7 @@ def test_many_blocks_take_few_patterns() -> None:
 
 
 def done(stacks: dict[str, tuple[str, ...]], arguments: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    """What each block that is checkpointed keeps, as `wrap_blocks` reads its arguments."""
+    """Read each checkpointed block's kept operators from arguments of `wrap_blocks`."""
     options = SurgeryOptions.of(**arguments)
     found = {}
     for name, blocks in stacks.items():

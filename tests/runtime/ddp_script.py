@@ -66,7 +66,7 @@ def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) 
 
 
 def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False, static: bool = False) -> nn.Module:
-    """The model with a surgery that was asked for reentrant checkpointing, in DistributedDataParallel."""
+    """Wrap the model for reentrant checkpointing, and put it in DistributedDataParallel."""
     if before:
         wrap_blocks(model, use_reentrant=True)
     outer = DistributedDataParallel(model, find_unused_parameters=unused, static_graph=static)
@@ -85,7 +85,7 @@ def in_fsdp(model: nn.Module, *, wrap: dict[str, Any], before: bool) -> nn.Modul
 
 
 def shard(model: nn.Module) -> nn.Module:
-    """Every layer by itself, and the rest."""
+    """Shard every layer by itself, and the rest."""
     for layer in layers_of(model):
         fully_shard(layer)
     fully_shard(model)

@@ -66,7 +66,7 @@ def test_views_and_complex_results_keep_their_gradient(kind: Kind) -> None:
 
 
 def recorded_calls(model: Model) -> int:
-    """How many calls of a model's blocks are remembered somewhere."""
+    """Count the remembered calls of a model's blocks."""
     gc.collect()
     calls = [thing for thing in gc.get_objects() if type(thing) is RecordedCall]
     return sum(call._state._block in model.layers for call in calls)
@@ -87,7 +87,7 @@ def test_what_a_block_keeps_holds_no_step_before(kind: Kind) -> None:
 
 
 def check_model_inputs(module: nn.Module, recorded: list[Tensor]) -> Callable[..., Any]:
-    """A forward that records what the present one returns, called like the one of transformers 4."""
+    """Record what the present forward returns, as the decorator of transformers 4 does."""
     forward = module.forward
 
     def wrapped_forward(*args: Any, **kwargs: Any) -> Any:
@@ -161,7 +161,7 @@ def test_scores_that_are_left_later_keep_their_gradient() -> None:
 
 
 def holding(layer: Any) -> Callable[..., Tensor]:
-    """A faster forward that goes back to the one before it only if asked."""
+    """Make a faster forward that returns to the one before it only if asked."""
     original = layer.forward
 
     def forward(hidden_states: Tensor, slow: bool = False) -> Tensor:
@@ -171,7 +171,7 @@ def holding(layer: Any) -> Callable[..., Tensor]:
 
 
 def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
-    """One that could call a function that is gone."""
+    """Make one that could call a function that is gone."""
     gone: Any = None
 
     def forward(hidden_states: Tensor) -> Tensor:

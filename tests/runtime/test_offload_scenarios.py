@@ -44,7 +44,7 @@ pytestmark = [
 
 @pytest.fixture(params=["late", "files"])
 def offloader(request: pytest.FixtureRequest, tmp_path: Path) -> Offloader:
-    """One that moves everything."""
+    """Return an offloader that moves everything."""
     transport: Transport = Deferred(0) if request.param == "late" else DiskTransport(tmp_path)
     return Offloader(transport, minimum_bytes=0)
 
@@ -100,7 +100,7 @@ def test_dropout_drops_the_same_again(offloader: Offloader) -> None:
 
 
 def nested(outer: Offloader | None, inner: Offloader | None) -> list[Tensor]:
-    """Two stages of two blocks; both stages and blocks are checkpointed."""
+    """Build two stages of two blocks; stages and blocks are checkpointed."""
     stack, hidden = blocks(4), first()
 
     def stage(some: Sequence[nn.Module]) -> nn.Module:
@@ -169,8 +169,7 @@ class Turned(torch.autograd.Function):
 
 
 def test_a_gradient_may_be_a_view_of_what_came_back(offloader: Offloader) -> None:
-    """And is kept by a hook while later inputs come back."""
-
+    # A hook keeps it while later inputs come back.
     def run(given: Offloader | None) -> list[Tensor]:
         kept: list[Tensor] = []
         hidden = (values := square(1)) * 1
@@ -217,7 +216,7 @@ def test_of_a_branch_that_the_loss_leaves_out_nothing_stays(offloader: Offloader
 
 
 def threads_of(offloaders: Sequence[Offloader], steps: int) -> int:
-    """The most threads of ours that there were while each took so many steps."""
+    """Return the most threads of ours at any time while each took some steps."""
     before, most = set(threading.enumerate()), 0
     for _ in range(steps):
         for offloader in offloaders:

@@ -49,7 +49,7 @@ def towers(offloader: Offloader | None, order: Sequence[int] = IN_ORDER) -> list
 
 
 def ahead(offloader: Offloader, order: Sequence[int] = IN_ORDER) -> tuple[int, int]:
-    """How many were fetched in a step, and how many of them ahead of their use."""
+    """Return how many were fetched in a step, and how many of them ahead of their use."""
     fetched, prefetched = offloader.stats.fetched, offloader.stats.prefetched
     assert same(towers(offloader, order), towers(None, order))
     return offloader.stats.fetched - fetched, offloader.stats.prefetched - prefetched
@@ -126,13 +126,13 @@ def test_a_copy_that_a_backward_asked_for_in_vain_gives_way() -> None:
 
 
 def waiting_tensors() -> list[Any]:
-    """All that wait for a backward."""
+    """Return all tensors that wait for a backward."""
     gc.collect()
     return [thing for thing in gc.get_objects() if type(thing) is OffloadedTensor]
 
 
 def some_step(number: int, offloader: Offloader) -> None:
-    """A whole step, or one that ends in some other way."""
+    """Take a whole step, or one that ends in some other way."""
     hidden = first(number)
     match number % 6:
         case 0:

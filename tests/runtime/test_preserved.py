@@ -210,7 +210,7 @@ def test_hooks_see_a_cache_and_it_is_filled() -> None:
 
 
 def seen_by_hooks(model: Any, **more: Any) -> list[Any]:
-    """What hooks on all blocks of a model see in one step."""
+    """Return what hooks on all blocks of a model see in one step."""
     calls: list[Any] = []
     for block in layers_of(model).values():
         block.register_forward_pre_hook(
@@ -226,7 +226,7 @@ def seen_by_hooks(model: Any, **more: Any) -> list[Any]:
 
 
 def outline(value: Any) -> Any:
-    """A value with its tensors replaced by what they are like; caches by their class."""
+    """Replace a value's tensors by their descriptions, and caches by their class."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype, value.requires_grad
     if isinstance(value, (list, tuple)):
@@ -346,7 +346,7 @@ def compiled(model: nn.Module, *, fullgraph: bool, **more: Any) -> Compiled:
 
 @pytest.fixture(scope="module")
 def compiled_plain() -> Compiled:
-    """A model without surgery."""
+    """Compile a model without surgery."""
     return compiled(llama(2), fullgraph=True, use_cache=False)  # torch 2.8 compiles no making of a cache
 
 
@@ -406,7 +406,7 @@ def test_a_model_that_breaks_into_graphs_anyway_breaks_into_no_more() -> None:
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank of `sharded_script` found, by case."""
+    """Launch the ranks of `sharded_script` once; return the results by case."""
     return case_results("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
 
 

@@ -33,7 +33,7 @@ LAYERS = "model.layers"
 
 
 def kept_by_block(model: Any, save: Any) -> dict[str, int]:
-    """What each block keeps because of `save`, as the policies count it, held against what the meter sees."""
+    """Return what `save` makes each block keep by the policies' count, which has to match the meter."""
     wrap_blocks(model)
     before = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
     surgery = wrap_blocks(model, save=save)

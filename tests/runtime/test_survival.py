@@ -124,7 +124,7 @@ def made(kind: Callable[[], nn.Module]) -> toys.Model:
 
 
 def expected(kind: Callable[[], nn.Module]) -> Step:
-    """What a model with any of the replacements computes, without checkpointing."""
+    """Compute what a model with any of the replacements does, without checkpointing."""
     model = made(kind)
     on_the_instance(model)
     return step(model)

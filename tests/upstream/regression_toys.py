@@ -213,18 +213,18 @@ class Trees:
     series: Path
 
     def write(self, path: str, text: str) -> None:
-        """The same file in both."""
+        """Write the same file to both."""
         for tree in (self.base, self.series):
             (tree / path).write_text(text)
 
     def tests(self, tree: Path) -> dict[str, bytes]:
-        """All that lies under `tests`, compiled files left out."""
+        """Read everything under `tests` but compiled files."""
         paths = sorted((tree / "tests").rglob("*.py"))
         return {path.relative_to(tree).as_posix(): path.read_bytes() for path in paths}
 
 
 def damaged(damage: Damage) -> str:
-    """The text of the model before its repair."""
+    """Return the model's text before its repair."""
     model = MODELING_TEXT
     for after, before in damage:
         assert after in model
@@ -288,7 +288,7 @@ class Scripted(PythonInterpreter):
 
 
 def _selects(arguments: Sequence[str], name: str) -> bool:
-    """As pytest's ids and `-k` do, for the little that is used of them."""
+    """Select tests as pytest's ids and `-k` do, for the few forms used here."""
     ids = [word.partition("::")[2] for word in arguments if "::" in word]
     if "-k" in arguments:
         expected = re.split(r" or ", arguments[arguments.index("-k") + 1])

@@ -37,13 +37,13 @@ class Run:
 
 
 def released(name: str) -> Run:
-    """A tiny model of transformers, and another batch for each rank."""
+    """Build a tiny model of transformers, and another batch for each rank."""
     tiny = tiny_model(model_classes()[name].load())
     return Run(tiny.model.train(), [rolled(tiny.inputs)] * STEPS)
 
 
 def rolled(inputs: Mapping[str, Any]) -> list[Batch]:
-    """The same words in another order on each rank."""
+    """Shift the same words differently on each rank."""
     return [{**inputs, "input_ids": inputs["input_ids"].roll(rank, dims=1)} for rank in range(SIZE)]
 
 
@@ -94,12 +94,12 @@ def mean_gradients(model: nn.Module, batches: Sequence[Batch]) -> Gradients:
 
 
 def gradients(model: nn.Module) -> Gradients:
-    """By name; whole ones also where the model is sharded."""
+    """Return gradients by name, gathered if the model is sharded."""
     return {name: whole(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def apart(ours: Tensor | None, theirs: Tensor | None) -> float:
-    """The largest absolute difference; infinite where one has a gradient other than zero that the other lacks."""
+    """Return the largest absolute difference; infinite where only one has a gradient other than zero."""
     if ours is None or theirs is None:
         return 0.0 if _zero(ours) and _zero(theirs) else float("inf")
     return float((ours - theirs).abs().max())

@@ -67,7 +67,7 @@ class Family:
         return self.in_4 if RELEASE == 4 else self.in_5
 
     def built(self) -> Made:
-        """A model in training mode, and its inputs."""
+        """Build a model in training mode, and its inputs."""
         model, inputs = self._tiny() if self.make is None else self.make()
         return model.train(), {**inputs, **(self.more(model) if self.more else {})}
 
@@ -106,7 +106,7 @@ class Subject:
         return self._references[self._rate]
 
     def run(self, mode: Mode | None, *, rounding_seed: int = 0) -> RunRecord:
-        """A step with checkpointing switched on in this mode by transformers' own method."""
+        """Take a step with checkpointing switched on in this mode by transformers' own method."""
         return run_step(
             self.model,
             self.inputs,
@@ -118,7 +118,7 @@ class Subject:
         )
 
     def run_as_released(self, mode: Mode) -> RunRecord:
-        """A step without a repair, also of a model that says it supports no checkpointing."""
+        """Take a step without a repair, even of a model that claims no support."""
         before = dict(vars(self.model))
         vars(self.model)["supports_gradient_checkpointing"] = True
         try:
@@ -128,7 +128,7 @@ class Subject:
             vars(self.model).update(before)
 
     def judged(self, run: RunRecord) -> Verdict:
-        """A run next to the reference; what looks wrong is held against what another order of sums changes."""
+        """Compare a run with the reference; hold suspects against what another order of sums changes."""
         strict = compare(self.reference, run, floors={})
         if not (strict.lost or strict.gained or strict.wrong):
             return strict

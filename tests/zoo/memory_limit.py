@@ -74,7 +74,7 @@ def limit_memory(limit: int | None) -> MemoryLimit:
 
 
 def _size(count: int) -> str:
-    """As CUDACachingAllocator writes it."""
+    """Format a size as CUDACachingAllocator does."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:.2f} {name}"

@@ -40,7 +40,7 @@ class Mlps(nn.Module):
 
 
 def peaks_of(model: nn.Module, rows: Tensor, memory: MemoryLimit) -> tuple[int, int]:
-    """The most bytes that a forward holds, and a step; the model is left without gradients."""
+    """Return the peak bytes of a forward and of a step; the model is left without gradients."""
     memory.peak_bytes = 0
     loss = model(rows).sum()
     forward = memory.peak_bytes

@@ -78,19 +78,19 @@ def forward(
 
 
 def backward(loss: Tensor, *, again: bool = False) -> None:
-    """The backward; `again` where another one will follow."""
+    """Run the backward; `again` if another one will follow."""
     torch.autograd.backward(loss, retain_graph=again)
 
 
 def gradients(offloader: Offloader | None = None) -> list[Tensor]:
-    """Those of the first hidden states and of all parameters, after a step on a new stack."""
+    """Take a step on a new stack; return the gradients of the first hidden states and of all parameters."""
     stack, hidden = blocks(), first()
     backward(forward(stack, hidden, offloader))
     return grads(hidden, *(parameter for block in stack for parameter in block.parameters()))
 
 
 def trained(offloader: Offloader, steps: int) -> list[list[Tensor]]:
-    """The gradients of each of so many steps, each on a new stack."""
+    """Return the gradients of each of some steps, each on a new stack."""
     return [gradients(offloader) for _ in range(steps)]
 
 

@@ -144,7 +144,7 @@ SHAPES = (
 
 
 def modeling(shape: str) -> str:
-    """The code of the model class of one shape."""
+    """Return the code of the model class of one shape."""
     head, name = _HEAD, class_name(shape)
     match shape:
         case "old switch":  # its branch leaves out the position bias, and its method switches no layer on
@@ -173,11 +173,11 @@ def modeling(shape: str) -> str:
 
 
 def class_name(shape: str) -> str:
-    """The name of the model class of one shape."""
+    """Return the name of the model class of one shape."""
     return "GPT2Model" if shape == "name of transformers" else "ToyModel"
 
 
 def write_shape(folder: Path, shape: str) -> Path:
-    """A folder of that shape, with its configuration."""
+    """Write a folder of that shape, with its configuration."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "vocab_size": 64}
     return write_folder(folder, {"modeling_toy": modeling(shape)}, name=class_name(shape), **sizes)

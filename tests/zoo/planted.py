@@ -54,7 +54,7 @@ class Fault:
 
 
 def switch_with(kind: Callable[[nn.Module, Function], Fault]) -> Callable[[nn.Module, Mode | None], None]:
-    """A switch that plants the fault wherever a block checkpoints, while checkpointing is on."""
+    """Make a switch that plants the fault wherever a block checkpoints, while checkpointing is on."""
     planted: list[Fault] = []
 
     def switch(model: nn.Module, mode: Mode | None) -> None:

@@ -56,7 +56,7 @@ class Stage(nn.Module):
 
 
 def around_single_layers() -> nn.Module:
-    """A block as ConvMixer has it: a module, and beside it, in a `Sequential`, single layers."""
+    """Build a block as ConvMixer does: a module and, in a `Sequential` beside it, single layers."""
     return nn.Sequential(FeedBlock(), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
 
@@ -206,10 +206,10 @@ class SelfCheckpointing(nn.Module):
 
 
 def blocks(count: int = 3, kind: Callable[[], nn.Module] = FeedBlock) -> nn.ModuleList:
-    """A list of new blocks."""
+    """Make a list of new blocks."""
     return nn.ModuleList(kind() for _ in range(count))
 
 
 def values() -> Tensor:
-    """An input for all of these, shape (batch, width)."""
+    """Make an input for all of these, shape (batch, width)."""
     return torch.linspace(-1, 1, 3 * WIDTH).reshape(3, WIDTH)

@@ -33,7 +33,7 @@ class ScalingBlock(nn.Module):
         self.down = nn.Linear(WIDTH, WIDTH)
 
     def scale(self) -> Any:
-        """What the block reads in this call."""
+        """Return the factor that the block reads in this call."""
         return 1.0
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class KeyCache:
         self.layers: dict[int, Tensor] = {}
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """How many keys a layer has."""
+        """Return how many keys a layer has."""
         return len(self.layers[layer]) if layer in self.layers else 0
 
 
@@ -292,7 +292,7 @@ class Clock:
         self._count = memoryview(bytearray(8)).cast("q")
 
     def tick(self) -> int:
-        """The number of calls so far."""
+        """Return the number of calls so far."""
         self._count[0] += 1
         return self._count[0]
 
@@ -398,7 +398,7 @@ class Stack(nn.Module):
         return loss
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        """What the model makes of one block."""
+        """Return what the model makes of one block."""
         result: Tensor = layer(hidden)
         return result
 
@@ -440,12 +440,12 @@ Make = Callable[[], list[nn.Module]]
 
 
 def two(kind: Callable[[], nn.Module]) -> Make:
-    """Two blocks of a kind."""
+    """Build two blocks of a kind."""
     return lambda: [kind(), kind()]
 
 
 def stack(make: Make) -> Stack:
-    """A stack of blocks with the same weights each time, and nothing counted outside of it."""
+    """Build a stack with the same weights each time, and with nothing counted outside of it."""
     global CALLS
     torch.manual_seed(0)
     LOG.clear()
@@ -454,7 +454,7 @@ def stack(make: Make) -> Stack:
 
 
 def train(model: nn.Module, steps: int = 2) -> list[Any]:
-    """The losses and gradients of a few steps, and the state in the end: buffers, and the generators' next numbers."""
+    """Train a few steps; return losses, gradients and the final state: buffers, and the generators' next numbers."""
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(1)
     results: list[Any] = []
@@ -468,7 +468,7 @@ def train(model: nn.Module, steps: int = 2) -> list[Any]:
 
 
 def same(ours: list[Any], theirs: list[Any]) -> bool:
-    """Whether two trainings came to the same."""
+    """Tell whether two trainings gave the same."""
     return len(ours) == len(theirs) and all(
         torch.allclose(a.double(), b.double(), rtol=0, atol=1e-6) for a, b in zip(ours, theirs, strict=True)
     )

@@ -46,9 +46,9 @@ def step(
     loss: Callable[[Any], Tensor] = loss_of,
     blocks: Mapping[str, nn.Module] | None = None,
 ) -> Step:
-    """One step of training without an optimizer, from no gradients and a seed, on `values()` if nothing is given.
+    """Take a training step without optimizer, from no gradients and a seed, on `values()` by default.
 
-    `blocks` are those of `model.layers` if they are not given.
+    `blocks` are those of `model.layers` by default.
     """
     blocks = blocks_of(model) if blocks is None else blocks
     model.zero_grad()
@@ -91,7 +91,7 @@ def _first_leaf(block: nn.Module) -> nn.Module:
 
 
 def differences(some: Step, others: Step, *, relative: float = 1e-9) -> list[str]:
-    """The names of gradients and buffers that differ by more than rounding, and "loss"."""
+    """Return "loss" and the names of gradients and buffers that differ by more than rounding."""
     differing = [] if _close(torch.tensor(some.loss), torch.tensor(others.loss), relative) else ["loss"]
     for ours, theirs in ((some.gradients, others.gradients), (some.buffers, others.buffers)):
         assert ours.keys() == theirs.keys()

@@ -41,7 +41,7 @@ def outcome(treatment: Treatment, *features: str, **options: Any) -> Outcome:
 
 
 def case_with(name: str, scenario: str = "OneStep", **variant: Any) -> Case:
-    """The first case of a feature whose variant has these attributes."""
+    """Return the first case of a feature whose variant has these attributes."""
     cases = (case_of(name, scenario=scenario, seed=seed) for seed in range(99))
     return next(case for case in cases if variant.items() <= vars(case.make_features()[0]).items())
 
@@ -277,7 +277,7 @@ def test_another_failure_is_not_taken_for_it() -> None:
 
 
 def lose(target: torch.Tensor, source: torch.Tensor) -> None:
-    """A copy that doesn't copy."""
+    """Fail to copy."""
     target.zero_()
 
 

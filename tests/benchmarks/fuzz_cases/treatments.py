@@ -18,7 +18,7 @@ Forward = Callable[..., Any]
 
 
 def replacing(change: Callable[[Forward], Forward]) -> Callable[[nn.Module, Case], Callable[[], None]]:
-    """The treatment that gives each block that a case checkpoints another forward."""
+    """Return the treatment that replaces the forward of every block a case checkpoints."""
 
     def treat(model: nn.Module, case: Case) -> Callable[[], None]:
         layers: Any = model.layers

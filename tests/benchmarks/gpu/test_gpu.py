@@ -49,21 +49,21 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script(tmp_path: Path, text: str, name: str = "own", **options: Any) -> Part:
-    """A part that runs a script of the test's own, which is expected to take 20 seconds."""
+    """Make a part of a script, expected to take 20 seconds."""
     file = tmp_path / f"{name}.py"
     file.write_text(f"import json, os, pathlib, sys, time\nout = pathlib.Path(sys.argv[-1])\n{text}\n")
     return replace(Part(name, "What?", "it is so", (str(file),), 20, toy=()), **options)
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, more: tuple[str, ...] = ()) -> tuple[int, str]:
-    """The exit code and the page of a dry run of these parts."""
+    """Run these parts as a dry run; return the exit code and the page."""
     monkeypatch.setattr(gpu, "PARTS", parts)
     code = gpu.main(["--dry", "--out", str(tmp_path / "out"), *more])
     return code, (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
 
 
 def counting(tmp_path: Path) -> tuple[Part, Path]:
-    """A part that counts its runs in a file."""
+    """Make a part that counts its runs in a file."""
     count = tmp_path / "count"
     count.write_text("")
     return script(tmp_path, f"p = pathlib.Path({str(count)!r}); p.write_text(p.read_text() + 'x'); {WRITE}"), count
@@ -177,7 +177,7 @@ def test_all_parts_together_fit_in_the_time() -> None:
 
 
 def test_a_run_that_is_killed_takes_its_part_along_and_the_next_goes_on(tmp_path: Path) -> None:
-    """The part keeps one measurement, and waits; the run is killed; the next run makes the second one alone."""
+    # The part keeps one measurement, and waits; the run is killed; the next run makes the second one alone.
     text = """
 import time
 from benchmarks.device import PROCESSOR
@@ -234,7 +234,7 @@ def _runs(process: int) -> bool:
 
 
 def test_a_part_finds_its_imports_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a new process it would have to import them again, which takes longer than many a measurement."""
+    # In a new process it would have to import them again, which takes longer than many a measurement.
     part = script(tmp_path, f"assert {{'torch', 'transformers'}} <= set(sys.modules); {WRITE}")
     assert run(tmp_path, monkeypatch, part)[0] == 0
 
@@ -275,7 +275,7 @@ def test_the_page_shows_medians_and_a_plot_for_each_unit(tmp_path: Path) -> None
 
 
 def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
-    """As the tests of the pages ask it of every page: the first run on a GPU must not break them."""
+    # The tests of the pages ask the same of every page: the first run on a GPU must not break them.
     results = [
         Result(
             part, State.ENDED, "", FIGURES, 3.0, failed=["tests/gpu/test_offload.py::test_it[a-b]"], no_room=["32K"]

@@ -78,7 +78,7 @@ def test_the_tests_marked_gpu_pass_on_the_processor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["offload", "policies", "check_cost", "ways", "offload_128k", "policies_128k"])
 def test_the_bars_of_a_real_run_are_those_of_its_figures(name: str) -> None:
-    """What a page draws is named by the starts of names: each stands for a figure that the benchmark makes."""
+    # The bars are given by the starts of names: each start must match a figure that the benchmark makes.
     part = next(part for part in PARTS if part.name == name)
     topic, *_ = part.real
     lengths = [int(word) for word in part.real[2:]] or TOPICS[topic].tokens

@@ -60,7 +60,7 @@ def comments(text: str) -> set[str]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those in f-strings, whose places Python 3.11 gets wrong, and those in patterns."""
+    """Yield every node but patterns and those in f-strings, whose places Python 3.11 gets wrong."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.JoinedStr | ast.pattern):
             yield node
@@ -105,7 +105,7 @@ def without_method(node: ast.FunctionDef, places: Places) -> tuple[ModuleTransfo
 
 
 def in_a_statement_list(tree: ast.AST, branch: ast.If) -> bool:
-    """Whether a branch is no `elif`."""
+    """Tell whether a branch is no `elif`."""
     return not any(isinstance(node, ast.If) and node.orelse[:1] == [branch] for node in ast.walk(tree))
 
 
@@ -146,7 +146,7 @@ CHANGES = {
 
 
 def same(left: object, right: object) -> bool:
-    """Whether two syntax trees are equal but for the places of their nodes."""
+    """Compare two syntax trees without the places of their nodes."""
     if isinstance(left, ast.AST):
         return type(left) is type(right) and all(
             same(getattr(left, name, []), getattr(right, name, [])) for name in left._fields

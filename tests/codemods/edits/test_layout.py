@@ -19,7 +19,7 @@ ARGUMENTS = (NewArgument(0, None), NewArgument(1, None))
 def rendered(
     text: str, arguments: tuple[NewArgument, ...] = ARGUMENTS, *, before: str = "    ", after: str = ""
 ) -> str:
-    """The call `f(...)` of a method with its arguments anew, as it stands after `before`."""
+    """Render the call `f(...)` of a method anew, as it appears after `before`."""
     body = f"def g():\n{before}{text}{after}\n"
     call = Occurrence(Definition("g"), text.partition("(")[0])
     made = transform(RearrangeArguments(call, arguments, width=WIDTH), body)

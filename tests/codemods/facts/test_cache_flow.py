@@ -15,7 +15,7 @@ MAKE = "if use_cache and cache is None:\n    cache = Cache()\n"
 
 
 def call(body: str, decorator: str = "") -> ModuleCall:
-    """The block's call in a forward with this body."""
+    """Find the block's call in a forward with this body."""
     head = f"class FooModel:\n    {decorator}\n    def forward(self, hidden_states, cache=None, use_cache=None):\n"
     (cls,) = extract(head + textwrap.indent(body, " " * 8)).classes
     (found,) = cls.calls

@@ -18,11 +18,10 @@ class Texts(Interpreter[frozenset[str]]):
     passes = 2
 
     def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Any of the texts."""
+        """Return one or the other."""
         return frozenset().union(*values)
 
     def value(self, node: ast.expr) -> frozenset[str]:
-        """A constant holds its text."""
         return frozenset({str(node.value)}) if isinstance(node, ast.Constant) else super().value(node)
 
 

@@ -105,7 +105,7 @@ ENDLESS = "NeverEnds"
 
 
 def trained(path: Path, reference: str = REFERENCE) -> dict[str, Any]:
-    """The file's names, with what a step of its forward comes to as `outcome`: how the gradients are, or an error."""
+    """Run the file; add `outcome`, a step's gradients or its error, to its names."""
     names: dict[str, Any] = {}
     exec(path.read_text(encoding="utf-8") + STEP.replace(REFERENCE, reference), names)
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.both]
 
 
 def runs(*, by_hand: bool) -> int:
-    """How often the attention of a model with two layers runs in a training step."""
+    """Count how often the attention of a model with two layers runs in a training step."""
     import torch
     from transformers import SiglipVisionConfig, SiglipVisionModel
 

@@ -36,13 +36,13 @@ ENABLE = "\n    def gradient_checkpointing_enable(self):\n        {}\n\n    def 
 
 
 def encoder(head: str = "class FooModel(PreTrainedModel):\n" + CLAIM) -> str:
-    """The stack and its branch in a part of the model, which a model holds."""
+    """Move the stack and its branch into a part of the model."""
     part = DIRECT.replace(MODEL + CLAIM, "class FooEncoder(nn.Module):\n").replace("__init__(config)", "__init__()")
     return f"{part}\n\n{head}{HELD}"
 
 
 def inline(root: Path, files: dict[str, str]) -> Finding:
-    """The one finding of CKPT002. Where it is information, `apply --unsafe` leaves every file as it is."""
+    """Return the only finding of CKPT002. If it is information, `apply --unsafe` must leave every file as it is."""
     tree(root, files)
     (finding,) = check([root], select="CKPT002", jobs=1).findings
     if finding.applicability is Applicability.INFO:

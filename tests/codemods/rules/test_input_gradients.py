@@ -61,7 +61,7 @@ SCRIPTS = {
 
 
 def trains(net: Any) -> bool:
-    """Whether every block gets a gradient in a step."""
+    """Tell whether every block gets a gradient in a step."""
     ids = torch.arange(4)[None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -39,7 +39,7 @@ class Scale(nn.Module):
 
 
 def gradients(*, frozen: bool, sharded: bool, reentrant: bool) -> list[Any]:
-    """The gradients of a checkpointed block: those of an adapter behind the weight, and of what flows through."""
+    """Return the gradients of a checkpointed block: of an adapter behind the weight, and of its input."""
     torch.manual_seed(0)
     block = nn.Sequential(Scale(frozen=frozen, sharded=sharded), nn.Linear(8, 8))
     hidden = torch.randn(4, 8, requires_grad=True)

@@ -44,7 +44,7 @@ def planned(
 
 
 def written(signature: str, call: str, *, gradient: bool = True, past: bool = True) -> str:
-    """The argument list that the plan asks for, as text; empty where it asks for none."""
+    """Write the argument list that the plan asks for; empty if it asks for none."""
     args = arguments(call)
     new = planned(signature, call, gradient=gradient, past=past).arguments
     if new is None:

@@ -15,12 +15,12 @@ VOCABULARY, LENGTH = 96, 64
 
 
 def limited() -> MemoryLimit:
-    """The limit of the environment, to be set before a model is made."""
+    """Apply the environment's limit; call it before a model is made."""
     return limit_memory(int(os.environ["LIMIT"]) if os.environ.get("LIMIT") else None)
 
 
 def llama() -> Any:
-    """A Llama of three layers; its weights are the same each time."""
+    """Build a Llama of three layers; its weights are the same each time."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,

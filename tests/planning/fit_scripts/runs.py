@@ -48,7 +48,7 @@ def python(folder: Path, *arguments: str, limit: int | None = None, ranks: bool 
 
 
 def check_fit(folder: Path, script: str, limit: int, *, ranks: bool = False, off_by: float = 1e-3) -> None:
-    """A script that fails under a limit trains with `fit` as without the limit, and takes about what was predicted."""
+    """Assert that a script that fails under a limit trains the same with `fit`, near the predicted peak."""
     bare = python(folder, "-m", script, "out", ranks=ranks)
     assert bare.code == 0, bare.output
     failed = python(folder, "-m", script, "out", limit=limit, ranks=ranks)

@@ -47,7 +47,7 @@ class DownProjector(nn.Conv1d):
 
 
 def model(weight: int = 0, **parts: nn.Module) -> nn.Module:
-    """A module of these parts, and a projection of that many numbers."""
+    """Build a module of these parts and a projection to that many numbers."""
     whole = nn.Module()
     for name, part in parts.items():
         whole.add_module(name, part)

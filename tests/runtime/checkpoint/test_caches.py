@@ -53,7 +53,7 @@ def t5() -> Any:
 
 
 def qwen() -> Any:
-    """A model that gives back no cache while its flag is on."""
+    """Build a model that returns no cache while its flag is on."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -61,7 +61,7 @@ def qwen() -> Any:
 
 
 def two_forwards(model: Any, cache: Any, more: dict[str, Any]) -> list[Tensor]:
-    """The gradients of two forwards of which the second reads what the first has left in a cache, and that."""
+    """Return the gradients of two forwards that share a cache, and the cache."""
     ids = tokens()["labels"]
     model.zero_grad()
     first = model(**more, past_key_values=cache)

@@ -43,7 +43,7 @@ class Reading(Block):
 
 
 def signature(block: nn.Module | None = None) -> BlockSignature:
-    """That of a block of transformers."""
+    """Return the signature of a block of transformers."""
     block = block or Block()
     own = BlockSignature.of("Block b", block, block.forward, fills_cache=False)
     return replace(own, is_of_transformers=True)

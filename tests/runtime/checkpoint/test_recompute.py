@@ -32,7 +32,7 @@ Make = Callable[[], toys.Model]
 
 
 def of(layer: Callable[[], nn.Module], whole: Callable[..., toys.Model] = toys.Model, **options: Any) -> Make:
-    """A model of three such blocks."""
+    """Build a model of three such blocks."""
     return lambda: model_of(layer, layer, layer, whole=whole, **options)
 
 
@@ -64,7 +64,7 @@ models = pytest.mark.parametrize("name", MODELS)
 
 @contextlib.contextmanager
 def or_error(problems: list[str]) -> Iterator[None]:
-    """What raises is as wrong as what differs."""
+    """Count an exception as a difference."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
@@ -198,7 +198,7 @@ def test_a_graph_that_is_kept_can_be_gone_through_twice() -> None:
 
 
 def in_bfloat16(model: nn.Module, *, all_of_it: bool) -> own.Step:
-    """A step under autocast, with the backward inside or outside of it."""
+    """Take a step under autocast, with the backward inside or outside of it."""
     model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         result = model(values()["values"].float()).float().sum()

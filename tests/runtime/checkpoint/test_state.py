@@ -263,7 +263,7 @@ def evaluate(model: nn.Module) -> None:
 
 
 def gradients_after(model: nn.Module, between: Callable[[nn.Module], object]) -> list[Any]:
-    """The gradients of a step in which something happens between forward and backward, in the order of parameters."""
+    """Run something between a step's forward and backward; return the gradients in the order of parameters."""
     parameters = list(model.parameters())
     loss = model(torch.linspace(-1, 1, 16 * toys.WIDTH).view(16, toys.WIDTH))
     between(model)

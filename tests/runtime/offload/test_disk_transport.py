@@ -58,7 +58,7 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs L
 
 
 def mapped(folder: Path) -> int:
-    """How many files of this folder the process has mapped."""
+    """Count the files of this folder that the process has mapped."""
     return Path("/proc/self/maps").read_text().count(f"{folder}/")
 
 

@@ -44,7 +44,7 @@ Save = str | list[str] | None
 
 
 def ran_in(run: Callable[[], Any]) -> Counter[str]:
-    """How often each operator runs, also in compiled code whatever the release of torch."""
+    """Count the runs of each operator, also in compiled code whatever the release of torch."""
     with torch.autograd.profiler.profile() as seen:
         run()
     return Counter(event.name for event in seen.function_events or ())
@@ -65,7 +65,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
 
 
 def counts(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> tuple[Counter[str], Counter[str]]:
-    """How often each operator runs in a forward, and in its backward."""
+    """Count the runs of each operator in a forward and in its backward."""
     with Counting() as forward:
         loss = model(**(tokens() if inputs is None else inputs)).loss
     with Counting() as backward:
@@ -74,7 +74,7 @@ def counts(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> tuple[C
 
 
 def equal(model: nn.Module, plain: nn.Module, inputs: Mapping[str, Any] | None = None) -> bool:
-    """Whether two models have the same gradients bit for bit, in each of three steps."""
+    """Compare two models' gradients bit for bit in each of three steps."""
     results = []
     for each in (model, plain):
         results.append([step(each, inputs or tokens(), seed=seed, blocks={}).gradients for seed in range(3)])
@@ -86,7 +86,7 @@ def equal(model: nn.Module, plain: nn.Module, inputs: Mapping[str, Any] | None =
 
 
 def without(model: nn.Module) -> nn.Module:
-    """The model with its blocks checkpointed, and no policy."""
+    """Return the model with its blocks checkpointed and without a policy."""
     wrap_blocks(model)
     return model
 
@@ -545,7 +545,7 @@ def test_draws_that_are_run_again_follow_those_kept() -> None:
 
 @torch.library.custom_op("ckpt_surgery_tests::attention", mutates_args=())
 def outside_attention(weights: Tensor, dropout_p: float) -> Tensor:
-    """A kernel of another library: it draws, and no tag says so."""
+    """Draw like a kernel of another library: no tag says so."""
     return weights * (torch.rand_like(weights) > dropout_p)
 
 
@@ -672,7 +672,7 @@ class Slope(nn.Module):
 
 
 def slopes(before: int, after: int, **options: Any) -> list[Tensor]:
-    """The gradients of two such blocks behind a layer."""
+    """Return the gradients of two such blocks behind a layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(before, after) for _ in range(2)))
     if options:

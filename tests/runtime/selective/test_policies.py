@@ -100,7 +100,7 @@ def test_attention_without_dropout_draws_nothing() -> None:
 
 
 def kept(text: str, *calls: tuple[Any, tuple[Any, ...]]) -> list[bool]:
-    """Which of these calls, each an operator with its arguments, a policy keeps."""
+    """Return those of the calls, operators with arguments, that a policy keeps."""
     choices, selector = choices_of([text]), Selector()
     roles = [(role_of(operator, choices), operator, args) for operator, args in calls]
     return [role is not None and bool(selector.chosen(operator, role, args, {})) for role, operator, args in roles]

@@ -135,7 +135,7 @@ SAVES: Mapping[Callable[..., Tensor], list[str]] = {
 
 
 def trained(model: nn.Module, *, autocast: bool = False, twice: bool = False) -> Iterator[Tensor | None]:
-    """The loss, the input's gradient and those of parameters, in each step."""
+    """Return each step's loss and gradients of input and parameters."""
     for seed in range(STEPS):
         torch.manual_seed(seed)
         model.zero_grad()

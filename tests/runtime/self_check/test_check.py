@@ -174,7 +174,7 @@ def test_one_block_a_step_is_checked_after_three() -> None:
 
 
 def test_a_tensor_kept_outside_is_told_late() -> None:
-    """From step 4 on the second of two forwards reads what the first has left outside of the blocks."""
+    # From step 4 on the second of two forwards reads what the first has left outside of the blocks.
     kept: list[Tensor] = []
 
     class Remembering(toys.ScalingBlock):
@@ -218,7 +218,7 @@ def test_rounding_without_drift_is_no_drift() -> None:
 def test_noise_is_no_drift_and_drift_is_no_noise(
     threads: int, size: float, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread of a processor makes no noise: what differs there was drawn or counted."""
+    # One thread of a processor makes no noise: what differs there was drawn or counted.
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     model = stack(two(partial(toys.NoisyBlock, size)))
     wrap_blocks(model, self_check="always")

@@ -30,7 +30,7 @@ SHAPES = [(37, 53), (512, 64), (), (1, 3), (5000, 17)]
 
 @pytest.fixture(params=["memory", "rows", "kernel"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way in which sums are made; that of GPUs by Triton's interpreter."""
+    """Make sums in each way; Triton's interpreter runs that of GPUs."""
     if request.param != "memory":
         monkeypatch.setattr(digests, "_is_readable", lambda tensor: False)
     if request.param == "kernel":
@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def interpreted_kernel() -> Any:
-    """The module of the kernel, in a process in which Triton was imported as an interpreter."""
+    """Import the kernel's module in a process that imported Triton as an interpreter."""
     if INTERPRETER not in os.environ:
         pytest.skip("runs in a process of its own")
     return importlib.import_module("ckpt_surgery.runtime.self_check.digest_kernel")
@@ -72,7 +72,7 @@ def some(dtype: torch.dtype, shape: tuple[int, ...] = (37, 53)) -> Tensor:
 
 
 def flipped(tensor: Tensor, place: int) -> Tensor:
-    """The tensor with one bit of one byte changed."""
+    """Flip one bit of one byte of the tensor."""
     changed = tensor.clone()
     changed.view(-1).view(torch.uint8)[place] ^= 1
     return changed

@@ -75,7 +75,7 @@ def towers() -> Towers:
 
 
 def recomputed(model: nn.Module) -> list[str]:
-    """Which of the blocks of `Towers` a step recomputes; the gradients have to be right."""
+    """Return which blocks of `Towers` a step recomputes; the gradients have to be right."""
     blocks = {name: model.get_submodule(name) for name in [*BLOCKS, *PLAIN]}
     record, plain = step(model, blocks=blocks), step(towers(), blocks=blocks)
     assert differences(record, plain) == []
@@ -513,7 +513,7 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(case: str) -> None:
 
 
 def attributes(model: Any) -> list[dict[str, Any]]:
-    """All attributes of all modules, the contents of dictionaries among them copied."""
+    """Return all attributes of all modules, with copies of dictionaries."""
     if not isinstance(model, nn.Module):
         return []
     return [

@@ -19,7 +19,7 @@ PLAIN = fault_at("recompute", "layers.0", explanation=WHY)
 
 
 def report(*levels: Level, kept: int = 7) -> Report:
-    """A report on the class Toy that failed at these levels, in one mode."""
+    """Make a report on the class Toy, which failed at these levels in one mode."""
     faults = tuple(fault_at(level, "layers.0", explanation=WHY) for level in levels)
     cost = Cost(kept, 9, 5, 1, 1, 1, 1)
     return Report("Toy", modes=(ModeReport("non_reentrant", faults, {"run": "ok"}, cost=cost),))
@@ -33,12 +33,12 @@ UNSUPPORTED = Report("Toy", problem="Toy says that it does not support gradient 
 
 
 def unclaimed(*levels: Level) -> Report:
-    """A report on a class that was verified although it claims no support."""
+    """Make a report on a class that was verified although it claims no support."""
     return replace(report(*levels), supported=False)
 
 
 def row(before: Report | None, after: Report | None) -> ModelRow:
-    """The row of two runs in the one mode that their reports have."""
+    """Make the row of two runs, whose reports have one mode."""
     sides = [[side] if side else [] for side in (before, after)]
     rows, _ = rows_of("toy", *sides)
     return rows

@@ -28,7 +28,7 @@ CLOSED = {
 
 
 def described(name: str) -> dict[str, Any]:
-    """The part of the schema for one dataclass."""
+    """Return the schema's part for a dataclass."""
     return SCHEMA if name == "Evidence" else dict(SCHEMA["$defs"][name])
 
 
@@ -76,7 +76,7 @@ def test_the_schema_has_the_words_that_the_types_have() -> None:
 
 
 def enum_fields(made: type) -> list[str]:
-    """The fields of a dataclass whose type is a choice of words."""
+    """Return the fields of a dataclass whose type is a choice of words."""
     return [key for key, kind in get_type_hints(made).items() if isinstance(kind, type) and issubclass(kind, StrEnum)]
 
 

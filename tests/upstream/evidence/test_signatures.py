@@ -27,7 +27,7 @@ AFTER = "self, hidden_states: Tensor, mask: Tensor = None, layer_past: Cache = N
 
 
 def tree(top: Path, files: dict[str, str]) -> Path:
-    """A folder with these files."""
+    """Write a folder with these files."""
     for name, text in files.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text(text)
@@ -35,13 +35,13 @@ def tree(top: Path, files: dict[str, str]) -> Path:
 
 
 def changed(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> tuple[SignatureChange, ...]:
-    """The signatures that differ between two sets of files."""
+    """Find the signatures that differ between two sets of files."""
     both = tree(tmp_path / "before", before), tree(tmp_path / "after", after)
     return tuple(change for file in sorted({*before, *after}) for change in changed_signatures(*both, file))
 
 
 def between(tmp_path: Path, before: str, after: str) -> tuple[SignatureChange, ...]:
-    """The reported changes after a change of the toy block's parameters."""
+    """Change the toy block's parameters; return the reported changes."""
     return changed(tmp_path, *({TOY: BLOCK.replace("PARAMETERS", signature)} for signature in (before, after)))
 
 

@@ -73,7 +73,7 @@ class Toy:
         write(self.tree / name, text.replace(old, new))
 
     def repair(self) -> None:
-        """What the codemods do to the block of ash."""
+        """Repair the block of ash as the codemods do."""
         self.edit(ASH, "class AshLayer(nn.Module)", "class AshLayer(GradientCheckpointingLayer)")
         self.edit(ASH, "from ...modeling_utils", f"{IMPORT}from ...modeling_utils")
 
@@ -88,7 +88,7 @@ class Maker:
         self.folder = folder
 
     def __call__(self, **options: Any) -> Toy:
-        """A toy as `toy_checkout.make` makes it; `scripts` are files that it has besides, or has otherwise."""
+        """Make a toy with `toy_checkout.make`; `scripts` adds or replaces files."""
         scripts: dict[str, str] = options.pop("scripts", {})
         tree = make(self.folder / "transformers", site=False, **options)
         if scripts:
@@ -347,7 +347,7 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckerResult]:
-    """All of `OUTCOMES` in one toy."""
+    """Compare all of `OUTCOMES` in one toy."""
     head = "import sys\nfrom pathlib import Path\n\nSERIES = int(Path('series').exists())\n"
     scripts = {f"utils/check_{name}.py": f"{head}{code}\n" for name, (code, *_) in OUTCOMES.items()}
     with pytest.MonkeyPatch.context() as patch:

@@ -26,7 +26,6 @@ def trees(tmp_path: Path) -> Trees:
 
 
 def plain(tree: Path, base: Answers, series: Answers) -> Answers:
-    """The answers for one tree or the other."""
     return base if tree.name == "base" else series
 
 

@@ -55,7 +55,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def with_python(tree: Path, *, ruff: str | None = RUFF, torch: bool = True) -> Path:
-    """The least that can be imported as transformers, and an interpreter beside it."""
+    """Write a minimal importable transformers with an interpreter beside it."""
     write(tree / "src/transformers/__init__.py", f"__version__ = {VERSION!r}\n")
     make_interpreter(tree / ".venv", ruff=ruff, torch=torch, site=False)
     return tree
@@ -75,12 +75,12 @@ class Pipe:
         self.end = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
 
     def script(self, end: str) -> str:
-        """A Python program with a child that holds the pipe; it does `end` once the child has begun."""
+        """Write a program whose child holds the pipe; it does `end` once the child has begun."""
         words = {"CHILD": repr(CHILD), "PIPE": repr(str(self.path)), "SEEN": repr(str(self.seen)), "END": end}
         return re.sub("|".join(words), lambda match: words[match[0]], FAMILY)
 
     def read(self) -> bytes:
-        """What has been written, waiting for it; empty at the end of the last writer."""
+        """Wait for what has been written; return nothing once the last writer has ended."""
         assert select.select([self.end], [], [], 20)[0], "nobody wrote, and nobody ended"
         return os.read(self.end, 100)
 

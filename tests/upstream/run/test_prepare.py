@@ -114,13 +114,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toy(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Where no test of upstream's runs, its interpreter needs no pytest."""
+    """Make a toy whose interpreter has no pytest: no test of upstream's runs."""
     return toy_checkout.make(tmp_path / "transformers", site="quick" not in request.fixturenames)
 
 
 @pytest.fixture
 def untied(toy: Path) -> Path:
-    """The same, with a birch that is nobody's copy."""
+    """Make the same with a birch that is nobody's copy."""
     path = toy / MODELS / "birch" / "modeling_birch.py"
     path.write_text(re.sub(r"# Copied from .*\n", "", path.read_text()))
     toy_checkout.commit(toy, "Birch goes its own way")
@@ -289,7 +289,7 @@ def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, q
 
 
 def with_past_state_first(text: str) -> str:
-    """A model whose block takes past state before a tensor that carries gradient."""
+    """Write a model whose block takes past state before a tensor that carries gradient."""
     for old, new in (
         ("attention_mask=None):\n        return", "layer_past=None, encoder_hidden_states=None):\n        return"),
         ("attention_mask=None):\n        for", "past=None, memory=None):\n        for"),
@@ -359,7 +359,7 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: Non
 
 
 def a_new_test(family: str, *_: object, modes: Sequence[Mode], **__: object) -> RegressionTest:
-    """The regression as it is for a family without a test of upstream's: a new one, if some mode can pass it."""
+    """Run the regression for a family without an upstream test: it adds one if some mode can pass it."""
     return RegressionTest(family, RegressionKind.ADDED if modes else RegressionKind.IMPOSSIBLE)
 
 
@@ -408,7 +408,7 @@ def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: 
 
 
 def with_a_stale_copy(toy: Path, copied: str) -> str:
-    """A model elm in the toy whose copy of one of ash's classes differs from it; the path of its file."""
+    """Add a model elm whose copy of a class of ash has diverged; return its file's path."""
     name = f"{MODELS}/elm/modeling_elm.py"
     text = (toy / MODELS / "ash" / "modeling_ash.py").read_text().partition("class AshModel")[0]
     tied = f"# Copied from transformers.models.ash.modeling_ash.{copied} with Ash->Elm\nclass Elm"

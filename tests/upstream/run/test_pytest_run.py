@@ -58,7 +58,7 @@ FILE = "tests/models/oak/test_modeling_oak.py"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree with tests that end in every way."""
+    """Write a tree whose tests end in every way."""
     top = tmp_path_factory.mktemp("tree")
     for path, text in {
         FILE: TESTS,
@@ -77,7 +77,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tree: Path) -> PytestRun:
-    """All of them in one run."""
+    """Run them all at once."""
     return run_pytest(PYTHON, tree, ["tests/models/oak"], options=["--continue-on-collection-errors"])
 
 

@@ -44,18 +44,17 @@ def run(
     blocks: tuple[str, ...] = ("ElmLayer",),
     modes: tuple[Mode, ...] = BOTH,
 ) -> tuple[RegressionTest, list[str]]:
-    """The regression, and the commands that were run."""
+    """Run the regression; return it and the commands that were run."""
     python = Scripted(Path("python"), answer)
     return regression("elm", trees.base, trees.series, python, blocks=blocks, modes=modes), python.shown
 
 
 def plain(tree: Path, base: Answers, series: Answers) -> Answers:
-    """The answers for one tree or the other."""
     return base if tree.name == "base" else series
 
 
 def excused(tree: Path) -> Answers:
-    """The generic test is red on the base and green on the series, where nothing excuses the family from it."""
+    """Make the generic test red on the base and green on the series, and excuse the family nowhere."""
     if "xfail" in (tree / ELM).read_text():
         return {f"ElmModelTest::{SWITCH}": "xfailed"}
     return {f"ElmModelTest::{SWITCH}": "failed" if tree.name == "base" else "passed"}

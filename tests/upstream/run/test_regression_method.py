@@ -30,7 +30,7 @@ TEXT = method(["ElmLayer"], ["non_reentrant", "reentrant"], OLD)
 
 
 def ruff(*arguments: str, source: str) -> str:
-    """What ruff says of a test file, with those of upstream's settings that concern one; empty where it is content."""
+    """Run ruff on a test file with upstream's settings for one; return what it says."""
     settings = ("--isolated", "--line-length=119", "--stdin-filename=tests/models/elm/test_modeling_elm.py")
     command = [sys.executable, "-m", "ruff", *arguments, *settings, "-"]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)

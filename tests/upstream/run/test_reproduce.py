@@ -35,7 +35,7 @@ PATIENCE = 20.0
 
 @pytest.fixture
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files, which must be empty again at the end."""
+    """Use a temporary folder that must be empty again at the end."""
     folder = tmp_path / "temp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -63,7 +63,7 @@ def python(tmp_path: Path) -> Python:
 
 
 def a_tree(tmp_path: Path, text: str = "") -> Path:
-    """A checkout with one class, and a transformers that is this text."""
+    """Write a checkout with one class, and this text as transformers."""
     models = tmp_path / "tree" / MODELS
     (models / "toy").mkdir(parents=True)
     (models.parent / "__init__.py").write_text(text)
@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_no_process_and_no_file(temp: Path, tmp_path: Path, 
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Tell whether a process is alive and no zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -138,7 +138,7 @@ PIN = "pebbles>=2.0 is required for a normal functioning of this module, but fou
 
 
 def versions(folder: Path, start: str = "", *, ruff: str | None = RUFF) -> dict[str, str]:
-    """What is found in a tree whose transformers begins with these lines, with an interpreter beside it."""
+    """Read the versions of a tree whose transformers begins with these lines, with an interpreter beside it."""
     write(folder / "src/transformers/__init__.py", f"{start}\n__version__ = {VERSION!r}\n")
     return versions_of(PythonInterpreter(make_interpreter(folder / ".venv", ruff=ruff, site=False)), folder)
 
@@ -187,7 +187,7 @@ def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
 
 
 def installed(folder: Path) -> Path:
-    """A tree with the transformers that is installed here."""
+    """Build a tree with the installed transformers."""
     spec = find_spec("transformers")
     assert spec is not None
     assert spec.origin is not None
@@ -197,7 +197,7 @@ def installed(folder: Path) -> Path:
 
 
 def with_own(tree: Path, folder: Path, families: tuple[str, ...]) -> Path:
-    """A tree of links to another, with copies of some families."""
+    """Link a tree to another, with copies of some families."""
     package = (tree / "src" / "transformers").resolve()
     models = folder / MODELS
     models.mkdir(parents=True)
