@@ -101,7 +101,7 @@ def installed_major(distribution: str) -> int:
 
 
 def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool = False) -> str:
-    """Why a test with these marks cannot run with this major version of transformers; empty if it can."""
+    """Say why a test with these marks cannot run with this major version of transformers; empty if it can."""
     installed = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
     live = marks & {"torch", "transformers4", "both", "gpu"}
     if live and not torch:

@@ -31,7 +31,7 @@ PATIENCE = 240
 
 
 def case_results(script: str, folder: Path, size: int, **environment: str) -> Results:
-    """Start `script` in a process of its own and read the results of its `size` ranks. Raises as `run_ranks`."""
+    """Run `script` in a separate process and read the results of its `size` ranks. Raises as `run_ranks`."""
     place = run_ranks(script, folder, PATIENCE, **environment)
     by_rank = [json.loads(Path(f"{place}-{rank}").read_text(encoding="utf-8")) for rank in range(size)]
     return {case: [results[case] for results in by_rank] for case in by_rank[0]}

@@ -183,7 +183,7 @@ def _cache() -> Path:
 
 
 def _install(release: Release) -> None:
-    """Put the unpacked release in its place in one step, so that nobody ever sees half of it."""
+    """Move the unpacked release to its place in one step, so that nobody ever sees half of it."""
     with tempfile.TemporaryDirectory(prefix=f".{release.name}-", dir=release.cache) as scratch:
         archive = release.archive if release.archive.exists() else _download(release, Path(scratch))
         _require_hash(archive, release)

@@ -73,7 +73,7 @@ class Capitals(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        """Keys are looked up."""
+        """Leave keys: they are looked up."""
         node.values = [self.visit(value) for value in node.values]
         return node
 

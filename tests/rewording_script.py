@@ -22,7 +22,7 @@ def type_name(value: object) -> str:
 
 
 def static(messages: list[str]) -> Decisions:
-    """Findings and repairs of every third case of the rules, and the exit codes of the commands."""
+    """Collect findings and repairs of every third case of the rules, and the exit codes of the commands."""
     from ckpt_surgery.static.apply import apply
     from ckpt_surgery.static.check import check
     from tests.codemods.rules.test_fixtures import CHANGED, UNCHANGED, read
@@ -89,7 +89,7 @@ def commands(messages: list[str]) -> Decisions:
 
 
 def live(messages: list[str]) -> Decisions:
-    """Verdicts and causes of every planted fault, and what `wrap_blocks` does, or refuses, on the same models."""
+    """Collect verdicts and causes of every planted fault, and what `wrap_blocks` does to the same models."""
     from ckpt_surgery import verify, wrap_blocks
     from ckpt_surgery.errors import CkptSurgeryError
     from tests.measure.test_verify import FAULTS, HEALTHY

@@ -13,7 +13,7 @@ UPDATE = "CKPT_SURGERY_UPDATE_SNAPSHOTS"
 
 
 def check_snapshot(text: str, path: Path) -> None:
-    """Raises AssertionError with the difference if `text` is not what the file holds; or writes the file, if asked."""
+    """Raise AssertionError with the difference if `text` is not what the file holds, or write the file if asked."""
     if os.environ.get(UPDATE) == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("bash"), reason="there is no ba
 
 
 def expression_faults(action: Mapping[str, Any]) -> list[str]:
-    """Expressions that reach the shell as code, inputs that do not exist, and variables that no step sets."""
+    """Find expressions that reach the shell as code, unknown inputs, and variables that no step sets."""
     faults = []
     for step in action["runs"]["steps"]:
         faults += [f"in the code: {found}" for found in re.findall(r"\$\{\{.*?\}\}", step.get("run", ""))]

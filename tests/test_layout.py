@@ -96,7 +96,7 @@ def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
 
 
 def wrong_way_imports(root: Path) -> list[str]:
-    """Imports of a part to which no arrow of the drawing leads, or of what is no part of the package."""
+    """Find imports of a part to which no arrow of the drawing leads, or of what is no part of the package."""
     arrows = drawn_arrows()
     allowed = {part: reached(part, arrows) | BASE | {part} for part in arrows} | dict.fromkeys(BASE, BASE)
     return [
@@ -109,7 +109,7 @@ def wrong_way_imports(root: Path) -> list[str]:
 
 
 def wrong_way_inside(root: Path) -> list[str]:
-    """Imports inside a room from the same floor or above, and of one rule by another."""
+    """Find imports inside a room from the same floor or above, and of one rule by another."""
     faults = []
     for name, path in modules(root).items():
         above, rooms = f"{PACKAGE}.{room(name)}.", INNER_ROOMS.get(room(name), ())
@@ -125,7 +125,7 @@ def wrong_way_inside(root: Path) -> list[str]:
 
 
 def import_cycles(root: Path) -> list[str]:
-    """Files that import one another, at whatever distance: each file from which a way leads back to itself."""
+    """Find files that import one another, at whatever distance."""
     files = modules(root)
     graph = {
         name: {
@@ -150,7 +150,7 @@ def import_cycles(root: Path) -> list[str]:
 
 
 def heavy_imports(root: Path) -> list[str]:
-    """Imports of torch or transformers in the half that has to work without them."""
+    """Find imports of torch or transformers in the half that has to work without them."""
     return [
         f"{path.relative_to(root)}:{line}: {module}"
         for name, path in modules(root).items()
@@ -161,13 +161,13 @@ def heavy_imports(root: Path) -> list[str]:
 
 
 def long_files(root: Path) -> list[str]:
-    """Files of the package with more lines than anyone reads at once."""
+    """Find files of the package that are too long to read."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules(root).values()}
     return [f"{path.relative_to(root)}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES]
 
 
 def shared_class_names(root: Path) -> dict[str, list[str]]:
-    """Names that several classes of the package have, with their modules."""
+    """Find names that several classes of the package have, with their modules."""
     homes: dict[str, list[str]] = {}
     for module, path in modules(root).items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -275,7 +275,7 @@ def test_pytest_runs_with_the_plugin_beside_packages_of_the_user(place: Place) -
 
 
 def link_faults(root: Path) -> list[str]:
-    """Linked folders that are no links to their folder at top level, and test files in them, which pytest would run.
+    """Find linked folders that are no links to their top-level folder, and test files in them, which pytest would run.
 
     Were they no links, mypy and ruff would see two copies of each file.
     """

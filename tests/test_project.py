@@ -31,7 +31,7 @@ def read(name: str) -> Any:
 
 
 def unknown_commands(script: str) -> Iterator[str]:
-    """Targets of make and sessions of nox that a shell script names and that do not exist."""
+    """Find unknown targets of make and sessions of nox in a shell script."""
     for target in re.findall(r"\bmake ([^\s;|&-]+)", script):
         if target not in TARGETS:
             yield f"no target {target}"

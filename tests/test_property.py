@@ -83,7 +83,7 @@ EXTRAS = ("", "# note", "x = 'ü∑'", 'x = """a\n  b\n"""', "if use_cache:\n   
 
 
 def indented(text: str, size: int) -> str:
-    """`text` further to the right, the lines inside its strings left where they are."""
+    """Indent `text`, but for the lines inside its strings."""
     lines = text.split("\n")
     inside = '"""' in lines[0] and lines[0].count('"""') == 1
     return "\n".join(line if inside and number else " " * size + line for number, line in enumerate(lines))
@@ -175,7 +175,7 @@ def parses(text: str) -> bool:
 
 
 def settled(text: str, unsafe: bool) -> tuple[ApplyResult, str]:
-    """Repair a text in a folder of its own; assert that the result parses and settles."""
+    """Repair a text in a separate folder; assert that the result parses and settles."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "models" / "foo" / "modeling_foo.py"
         path.parent.mkdir(parents=True)

@@ -55,7 +55,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def pin(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
-    """Call it with an archive to pin its hash as the release 9.9.9 and lay it into the cache."""
+    """Return a function that pins an archive's hash as the release 9.9.9 and puts it in the cache."""
 
     def lay(archive: bytes) -> Path:
         monkeypatch.setitem(releases.SHA256, VERSION, hashlib.sha256(archive).hexdigest())
@@ -227,7 +227,7 @@ IN_A_WHEEL = {
 
 
 def lay_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> Path:
-    """Pin a wheel with these files and lay it into the cache."""
+    """Pin a wheel with these files and put it in the cache."""
     cache.mkdir(parents=True)
     path = cache / f"{WHEEL}.whl"
     with zipfile.ZipFile(path, "w") as archive:

@@ -40,7 +40,7 @@ def decided(words: str, half: str) -> dict[str, Any]:
 
 
 def compare(half: str) -> None:
-    """Run the half with the usual words and in capitals: other messages, the same decisions."""
+    """Run the half with the usual words and in capitals: messages differ, decisions do not."""
     usual, capitals = decided("usual", half), decided("capitals", half)
     pairs = zip(usual["messages"], capitals["messages"], strict=True)
     assert sum(one != other for one, other in pairs) > len(usual["messages"]) / 2, "hardly a message reads differently"

@@ -153,7 +153,7 @@ def _path(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def faults(root: Path, attributes: set[str]) -> list[str]:
-    """Private names that are torch's, or of which nothing says whose they are, outside of the file for them."""
+    """Find private names of torch, or of unknown origin, outside of the file for them."""
     return [
         f"{place}: {name}" for place, name in private_names(root) if name not in attributes and name not in OF_OTHERS
     ]

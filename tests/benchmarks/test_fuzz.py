@@ -62,7 +62,7 @@ def test_it_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fuzzed(setup: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the benchmark in a process of its own: none can be forked where a backward has begun threads."""
+    """Run the benchmark in a separate process: none can be forked once a backward has begun threads."""
     code = f"{setup}\nfrom benchmarks.fuzz import main\nraise SystemExit(main({list(arguments)}))"
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 

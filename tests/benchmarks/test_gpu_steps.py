@@ -48,7 +48,7 @@ Changes = Mapping[str, Mapping[str, Any] | None]
 
 
 def kept(topic: str, lengths: Iterable[int], changes: Changes = MappingProxyType({})) -> dict[str, Any]:
-    """Measurements in which all ways took the same, but for these."""
+    """Return measurements in which all ways but these took the same."""
     made: dict[str, Any] = {}
     for length in lengths:
         for way in TOPICS[topic].ways:

@@ -120,7 +120,7 @@ def test_rows_of_the_page_are_measured_again(name: str, save: str, outcome: Outc
 
 
 def run_again(patch: pytest.MonkeyPatch) -> None:
-    """Recomputes run what is kept, and use it all the same."""
+    """Run what is kept again in the recompute, and use the kept values."""
     from ckpt_surgery.runtime.selective import kept_results
 
     giving: Any = kept_results._Giving

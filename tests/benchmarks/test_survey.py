@@ -18,7 +18,7 @@ PAGES = (guard_survey, kept_bytes, policies, release_table, stacks, versions, wi
 
 
 def measure(name: str) -> Row:
-    """Do what the name says."""
+    """Behave as the name says."""
     if name == "waste":
         filled = bytearray(os.urandom(2**26))
         time.sleep(30)

@@ -24,7 +24,7 @@ EXPLAIN = ["explain", "--tokens", "32"]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what is said of arguments that cannot be used, in one line, with exit code 2."""
+    """Return the message about unusable arguments: one line, with exit code 2."""
     assert main(["explain", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""

@@ -144,16 +144,16 @@ def repair(root: Path, *, unsafe: bool = False, select: tuple[str, ...] = ()) ->
 
 
 def check_noop(root: Path, case: str, *, unsafe: bool = False) -> ApplyResult:
-    """`apply` leaves the case as it is, and the findings are those that it tells."""
+    """Assert that `apply` leaves the case as it is, with the findings it lists."""
     return check_transformed(root, case, case, unsafe=unsafe)
 
 
 def check_transformed(
     root: Path, before: str, after: str, *, unsafe: bool = False, select: tuple[str, ...] = ()
 ) -> ApplyResult:
-    """`apply` makes `after` of `before`: the same text, which parses, settles and has no safe finding left.
+    """Assert that `apply` turns `before` into `after`, which parses, settles and has no safe finding left.
 
-    The findings of each are those that it tells.
+    Both have the findings that they list.
     """
     expected, files = files_of(before)
     expected_after, wanted = files_of(after)

@@ -36,12 +36,12 @@ Values = list[Any]
 
 
 def bag(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> nn.ParameterList:
-    """Parameters "0", "1" and so on, of ones."""
+    """Make parameters "0", "1" and so on, of ones."""
     return nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes)
 
 
 def named(*names: str) -> nn.ParameterDict:
-    """Parameters of one shape in this order."""
+    """Make parameters of one shape in this order."""
     model = nn.ParameterDict()
     for name in names:
         model[name] = nn.Parameter(torch.ones(2))
@@ -128,7 +128,7 @@ def tied() -> dict[str, Any]:
 
 
 def frozen() -> dict[str, Any]:
-    """Frozen with a gradient that is left, on which SGD steps; trained; and frozen without a gradient."""
+    """Average a frozen parameter with a gradient, on which SGD steps, a trained one, and a frozen one without."""
     model = bag((2,), (2,), (2,))
     fill(model, [0, 1])
     model[0].requires_grad_(False)
@@ -219,7 +219,7 @@ def wide_gradient() -> str:
 
 
 def any_gradient() -> list[Any]:
-    """bfloat16 parameters that take a gradient of any dtype: float32 ones on all ranks, and none on one rank."""
+    """Average float32 gradients of bfloat16 parameters, on all ranks and with one rank lacking its own."""
     model = bag((2,), (2,), dtype=torch.bfloat16)
     if not hasattr(model[0], "grad_dtype"):
         return ["torch.float32", "torch.bfloat16"]
@@ -232,7 +232,7 @@ def any_gradient() -> list[Any]:
 
 
 def in_inference_mode() -> dict[str, Any]:
-    """Averaged there, where two ranks have no gradient; then a backward adds to it."""
+    """Average in inference mode, where two ranks have no gradient; then add to it in a backward."""
     model = bag((2,))
     fill(model, [0] if dist.get_rank() == 0 else [])
     with torch.inference_mode():
@@ -349,7 +349,7 @@ def on_rank(rank: int, there: Callable[[], nn.Module], elsewhere: Callable[[], n
 
 
 def changed(rank: int, change: Callable[[nn.ParameterList], None]) -> nn.Module:
-    """Three parameters with gradients, and on one rank something about them is different."""
+    """Make three parameters with gradients, and change something about them on one rank."""
     model = bag((2,), (3,), (2,))
     fill(model, range(3))
     if dist.get_rank() == rank:
@@ -374,7 +374,7 @@ def convert(model: nn.ParameterList) -> None:
 
 
 def frozen_with_one_gradient() -> nn.Module:
-    """Frozen everywhere; one rank still has a gradient."""
+    """Freeze a parameter everywhere, with a gradient left on one rank."""
     model = bag((2,), (3,))
     freeze(model)
     return fill(model, [0, 1] if dist.get_rank() == 1 else [0])
@@ -513,7 +513,7 @@ def counted() -> Any:
 
 
 def how_many() -> dict[str, Any]:
-    """Collectives for 500 small parameters, of which each rank has gradients of others, by each way."""
+    """Count each way's collectives for 500 small parameters of which each rank has other gradients."""
     model = fill(bag(*[(64, 16)] * 500), range(dist.get_rank(), 500, 2))
     with counted() as ours:
         stats = sync_gradients(model)

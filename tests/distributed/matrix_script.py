@@ -65,7 +65,7 @@ def made(kind: Any, config: Any) -> Run:
 
 
 def lora(*, inputs: bool) -> Run:
-    """Low-rank adapters in a frozen Llama, whose embeddings' outputs need gradient where `inputs` says so."""
+    """Put low-rank adapters in a frozen Llama; with `inputs`, its embeddings' outputs need gradient."""
     run = released("LlamaForCausalLM")
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model: Any = peft.get_peft_model(cast(Any, run.model), config)

@@ -48,7 +48,7 @@ class Pair(nn.Module):
 
 
 def tiny_llama() -> LlamaForCausalLM:
-    """Three layers, 30 parameters."""
+    """Build three layers with 30 parameters."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2
@@ -136,7 +136,7 @@ def inference() -> list[str]:
 
 
 def unloaded_fsdp() -> list[str]:
-    """Sharded on the meta device, before and after it has memory."""
+    """Shard on the meta device; look before and after there is memory."""
     with torch.device("meta"):
         model = Pair()
     fully_shard(model)

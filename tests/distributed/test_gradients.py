@@ -49,7 +49,7 @@ def test_a_loop_of_all_reduce_waits_for_a_gradient_that_others_lack(results: Res
 
 
 def test_a_loop_of_all_reduce_adds_up_gradients_of_different_parameters(results: Results) -> None:
-    """Rank 0 has gradients of parameters 0 and 1, the others of 1 and 2: the first of each meet, then the second."""
+    # Rank 0 has gradients of parameters 0 and 1, the others of 1 and 2: the first of each meet, then the second.
     first, second = (1 + 12 + 13) / 3, (11 + 22 + 23) / 3
     for rank, expected in enumerate([[first, second, None], [None, first, second], [None, first, second]]):
         assert results["naive, others"][rank]["error"] == ""
@@ -136,7 +136,7 @@ def test_no_bucket_is_larger_than_allowed(results: Results) -> None:
 
 
 def test_all_ranks_end_with_the_same_bits(results: Results) -> None:
-    """Thirty gradients, of which five are empty and therefore equal before."""
+    # Thirty gradients, of which five are empty and therefore equal before.
     assert results["random"] == [{"before": 25, "after": [], "finite": True}] * SIZE
 
 

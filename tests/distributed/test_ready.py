@@ -295,7 +295,7 @@ def test_a_search_marks_parameters_of_a_backward_inside_twice() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_reducer_takes_no_notice_of_the_steps() -> None:
-    """Had it seen some of its parameters ready, and others not, it would raise in the next forward."""
+    # Had it seen some of its parameters ready, and others not, it would raise in the next forward.
     ddp, batch = DistributedDataParallel(BackwardInside("reversible")), {"values": torch.ones(2, 4)}
     for before in (ddp_ready, lambda model, batch: torch.autograd.backward(loss_of(model.module(**batch)))):
         ddp(**batch)

@@ -175,7 +175,7 @@ def accumulated_by_the_side(training: Training) -> None:
 
 
 def local_steps(training: Training) -> None:
-    """Steps between two averages, as the user wants: no fault, though the gradients differ."""
+    """Step between two averages, as the user wants: no fault, though the gradients differ."""
     with training.ddp.no_sync():
         for _ in range(2):
             backward(training.loss())
@@ -246,7 +246,7 @@ def accumulating(training: Training) -> None:
 
 
 def bypassed_after_a_step(training: Training) -> None:
-    """Nor is it after a step."""
+    """Bypass the wrapper after a step: an unused forward before it is no excuse."""
     with training.ddp.no_sync():
         training.loss()
     training.step()
@@ -341,7 +341,7 @@ def watched(
     ways: Mapping[str, bool] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run a scenario, and a step where a watch of steps is asked for: what the watch said, and whether it was right.
+    """Run a scenario, and a step if steps are watched; return what the watch said, and whether it was right.
 
     A static graph is trained once before, if `warm`. `ways` are attributes of the model. `early` counts what was
     noticed before `afterwards` and the step.
@@ -374,9 +374,9 @@ def watched(
 
 
 def random_steps() -> list[str]:
-    """Random orders of forwards and backwards: every backward that the watch calls averaged, or not, in a row.
+    """Run forwards and backwards in random order, and check the watch after each backward.
 
-    All ranks do the same. Returns what differs from the truth.
+    All ranks do the same. Return what differs from the truth.
     """
     wrong = []
     for seed in range(ROUNDS):
@@ -501,7 +501,7 @@ def copied() -> bool:
 
 
 def removed() -> dict[str, Any]:
-    """Nothing is left of a watch."""
+    """Undo a watch: nothing is left of it."""
     training = Training()
     training.watch.undo()
     training.watch.undo()
@@ -593,7 +593,7 @@ def part_without_backward(training: Training) -> None:
 
 
 def frozen_when_wrapped(training: Training) -> None:
-    """DDP does not wait for what was frozen when the wrapper was made."""
+    """Unfreeze after wrapping: DDP does not wait for what was frozen then."""
     training.model.head.requires_grad_(False)
     training.ddp = DistributedDataParallel(training.model)
     training.model.head.requires_grad_(True)
@@ -601,7 +601,7 @@ def frozen_when_wrapped(training: Training) -> None:
 
 
 def one_rank_raises() -> dict[str, Any]:
-    """Rank 1 raises in the method and goes on without it: how long rank 0 waits in its backward, and for what."""
+    """Raise in the method on rank 1 and go on; time rank 0's backward, and return its error."""
     with own_group(SECONDS) as group:
         ddp, batch = DistributedDataParallel(Model(), process_group=group), torch.ones(3, 4)
         begin, error = perf_counter(), ""

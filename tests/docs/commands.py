@@ -193,7 +193,7 @@ def options() -> frozenset[str]:
 
 @contextlib.contextmanager
 def shared_pool() -> Iterator[None]:
-    """Inside, all `verify` commands take their workers from one fork server: what it imports takes seconds."""
+    """Let all `verify` commands inside share one fork server: its imports take seconds."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         pools: list[WorkerPool] = []
 
@@ -209,7 +209,7 @@ def shared_pool() -> Iterator[None]:
 
 
 def ours(*arguments: str) -> tuple[int, str]:
-    """Run the command line in this process: its exit code and all that it printed."""
+    """Run the command line in this process; return its exit code and all that it printed."""
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         code = main(arguments)
@@ -217,7 +217,7 @@ def ours(*arguments: str) -> tuple[int, str]:
 
 
 def process(*words: str) -> tuple[int, str]:
-    """Run a Python command in a process of its own."""
+    """Run a Python command in a separate process."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     # in continuous integration pytest shortens no line of its summary
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}

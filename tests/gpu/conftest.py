@@ -20,7 +20,7 @@ def device() -> str:
 
 @pytest.fixture(autouse=True)
 def _deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Bit equality means something: two runs of a model on the device give the same bits.
+    """Make two runs of a model on the device give the same bits, so that bit equality means something.
 
     Memory that nobody has set stays so, as in a training: attention saves some, and no check may look at it.
     """

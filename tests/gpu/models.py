@@ -36,7 +36,7 @@ def model_of(name: str, device: str, attention: str = "eager", **options: Any) -
 
 
 def batch(device: str, tokens: int = 32) -> dict[str, Tensor]:
-    """Token ids and labels, (2, tokens) each."""
+    """Draw token ids and labels, (2, tokens) each."""
     ids = torch.randint(2, 96, (2, tokens), generator=torch.Generator().manual_seed(1)).to(device)
     return {"input_ids": ids, "labels": ids}
 

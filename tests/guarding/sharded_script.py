@@ -27,7 +27,7 @@ Result = dict[str, Any]
 
 
 def sharded(model: Any, precision: torch.dtype | None = None) -> None:
-    """Shard each layer, and the MLP in a layer that says so by itself."""
+    """Shard each layer, and the MLP by itself in layers that ask for it."""
     mesh = init_device_mesh("cpu", (SIZE,))
     policy = MixedPrecisionPolicy(param_dtype=precision)
     layers: dict[str, Any] = layers_of(model)

@@ -24,7 +24,7 @@ LAYERS = 3
 
 
 def train(folder: Path, *, wrapped: bool, resumed: bool) -> tuple[list[float], dict[str, Tensor]]:
-    """Losses and weights of a training that saves its state in the middle, or goes on from there."""
+    """Train, saving the state in the middle or resuming from there; return losses and weights."""
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     raw: Any = llama(LAYERS, attention_dropout=0.1, use_cache=False).float()
     surgery = wrap_blocks(raw) if wrapped else None

@@ -79,7 +79,7 @@ def test_gradients_that_reach_a_block_by_a_side_channel_are_no_fault() -> None:
 
 @torch.library.custom_op("ckpt_surgery_tests::drift", mutates_args=())
 def drift(scores: Tensor) -> Tensor:
-    """Return other scores in each call, as a kernel that is not deterministic."""
+    """Return other scores in each call, like a nondeterministic kernel."""
     DRIFTS[0] += 1
     return scores * (1 + DRIFTS[0] % 7)
 

@@ -43,7 +43,7 @@ def enable(model: Any, reentrant: bool = False) -> None:
 
 
 def enable_selectively(model: Any) -> None:
-    """Checkpoint with a policy of torch's, which keeps matrix products."""
+    """Checkpoint with torch's policy that keeps matrix products."""
     contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
     model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
@@ -57,7 +57,7 @@ ways = pytest.mark.parametrize(
 
 
 def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | None = None) -> list[float]:
-    """Losses of so many steps, with the gradients taken away after each."""
+    """Train for some steps, clearing the gradients after each; return the losses."""
     losses = []
     for place in range(steps):
         torch.manual_seed(place)

@@ -65,7 +65,7 @@ def witnessed_calls() -> list[WitnessedCall]:
 
 @pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
 def test_what_a_proof_has_kept_goes_with_its_step(mode: Mode) -> None:
-    """Without a garbage collection: what is in a cycle would stay for many steps."""
+    # Without a garbage collection: what is in a cycle would stay for many steps.
     model = model_of(Layer, Layer)
     switch_checkpointing(model, mode)
     left = []

@@ -325,7 +325,7 @@ class InLoop(Model):
 
 
 def bound_late(faulty: bool) -> nn.Module:
-    """Blocks that nothing but their checkpoint shows to be some."""
+    """Return blocks that only their checkpoint identifies as blocks."""
     model = model_of(SureLayer, SureLayer, whole=InLoop)
     model.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)).to(model.first.weight)
     cast(Any, model).bound = not faulty

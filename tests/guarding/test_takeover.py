@@ -515,7 +515,7 @@ def exchanging(model: nn.Module) -> None:
 
 
 def failing(model: nn.Module) -> None:
-    """Let what the product itself does in a call fail."""
+    """Make the product's own code fail in a call."""
     vars(model.get_submodule("model.layers.0"))["forward"]._state = None
 
 

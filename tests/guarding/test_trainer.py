@@ -87,7 +87,7 @@ def refusing(model: Any) -> None:
 
 
 def exchanging(model: Any) -> None:
-    """Has other weights in its forwards than in its recomputes."""
+    """Use other weights in forwards than in recomputes."""
     weight = model.model.layers[0].mlp.up_proj.weight.requires_grad_(False)
     own = weight.data
 

@@ -56,7 +56,7 @@ class Parted:
 
     @contextmanager
     def gathered(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-        """DeepSpeed's GatheredParameters."""
+        """Gather parameters with DeepSpeed's GatheredParameters."""
         self.gather(parameters)
         self.alone = True
         try:

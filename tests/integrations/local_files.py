@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in a folder, with this package."""
+    """Run Python in a folder, with this package."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -75,12 +75,12 @@ def model_folder(path: Path) -> Path:
 
 
 def sentence(place: int, length: int = 5) -> str:
-    """Words, others for each place."""
+    """Return words that differ by place."""
     return " ".join(WORDS[(place * 7 + 3 * n) % len(WORDS)] for n in range(length))
 
 
 def rows(count: int = 16) -> list[dict[str, Any]]:
-    """Rows that serve supervised, preference and online training alike."""
+    """Return rows for supervised, preference and online training alike."""
     return [
         {
             "prompt": sentence(n),

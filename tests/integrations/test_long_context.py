@@ -47,7 +47,7 @@ MADE = ("label smoothing", "a loss of the user's")
 def trained(
     way: str, folder: Path, long: Mapping[str, Any] | None
 ) -> tuple[list[float], Any, Any, list[type[Tensor]]]:
-    """Losses and gradient norms, the model, its `LongContext`, and of what class the logits of its forwards were."""
+    """Train; return losses, gradient norms, the model, its `LongContext`, and the class of its forwards' logits."""
     model = llama().train()
     context = None if long is None else long_context(model, TOKENS, **long)
     arguments = SFTConfig(

@@ -140,7 +140,7 @@ def averaged(shard: DTensor) -> Tensor:
 
 
 def alone() -> dict[str, Any]:
-    """Without DistributedDataParallel each rank keeps the gradients of its own labels."""
+    """Train without DistributedDataParallel: each rank keeps the gradients of its own labels."""
     speaker = Speaker(tied=False, checkpointed=False)
     mine = batch(dist.get_rank(), silent=None)
     return compare(speaker, wanted(speaker, None), lambda: speaker(*mine))

@@ -14,7 +14,7 @@ TOKENS, WIDTH, VOCABULARY = 12, 6, 17
 
 
 def case(dtype: torch.dtype = torch.float64, *, bias: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Hidden states, head, labels of which every third is ignored, and a bias; all need gradient."""
+    """Draw hidden states, head, labels of which every third is ignored, and a bias; all need gradient."""
     torch.manual_seed(0)
     hidden, weight = torch.randn(3, TOKENS // 3, WIDTH), torch.randn(VOCABULARY, WIDTH)
     labels = torch.randint(0, VOCABULARY, (3, TOKENS // 3))
@@ -51,7 +51,7 @@ def plain(
 
 
 def gradients(loss: Tensor, *inputs: Tensor | None) -> list[Tensor]:
-    """Under an upstream gradient that is another for each token where the loss is one for each."""
+    """Run the backward; a loss per token gets a different upstream gradient for each."""
     upstream = torch.linspace(-1, 2, loss.numel(), dtype=loss.dtype).reshape(loss.shape) if loss.ndim else None
     return list(torch.autograd.grad(loss, [tensor for tensor in inputs if tensor is not None], upstream))
 

@@ -190,7 +190,7 @@ def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[Fused
 
 
 def lazy() -> tuple[LazyLogits, Tensor, list[Fused | Made]]:
-    """Lazy logits, the real ones, and what is told of them."""
+    """Return lazy logits, the real ones, and what is reported of them."""
     told: list[Fused | Made] = []
     hidden, weight, _ = given()
     return lazily(hidden, weight, None, told), F.linear(hidden, weight), told

@@ -34,7 +34,7 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def training_arguments(folder: Path, **options: Any) -> Any:
-    """Return what both trainings of a test are given, and more."""
+    """Return the arguments of both trainings of a test, and more."""
     from transformers import TrainingArguments
 
     always = {"report_to": [], "use_cpu": True, "learning_rate": 1e-2, "disable_tqdm": True}

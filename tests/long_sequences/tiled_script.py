@@ -143,7 +143,7 @@ def cut_context(outer: nn.Module, model: nn.Module) -> list[str]:
 
 
 def wide(prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Summed up in float32, in bfloat16: compared with the mean of what one process, so tiled, has on each batch."""
+    """Sum gradients in float32 in a bfloat16 model; compare with one process's tiled mean over the batches."""
     run = toy(towers().bfloat16())
     ours(run.model, num_shards=SHARDS, fp32_accumulate=True)
     return train(run, prepare)
@@ -163,9 +163,9 @@ def ours_in(prepare: Callable[[nn.Module], object], model: nn.Module) -> None:
 def cut(
     prepare: Callable[[nn.Module], nn.Module], *, adapters: bool = False, after: bool = False, host: bool = False
 ) -> dict[str, Any]:
-    """Steps of a language model whose blocks are cut at their attention, before it is prepared or after that.
+    """Train a language model whose blocks are cut at their attention, before or after it is prepared.
 
-    With `uncut`, the reasons of blocks that were not; and `heard`, how often the parameters heard of a gradient.
+    With `uncut`, the reasons for blocks that were not; and `heard`, how often the parameters got a gradient.
     """
     heard: Counter[str] = Counter()
     contexts = []
@@ -218,7 +218,7 @@ def model_sharded(model: nn.Module) -> nn.Module:
 def case(
     make: Callable[[], nn.Module], tile: Tile, *, given: Callable[[nn.Module], Run] = toy, **options: Any
 ) -> Case:
-    """Steps in DistributedDataParallel with these options."""
+    """Train in DistributedDataParallel with these options."""
     return partial(trained, lambda: given(make()), partial(ddp, tile, **options))
 
 

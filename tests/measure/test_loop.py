@@ -131,7 +131,7 @@ def test_a_model_without_two_forwards_in_a_row_is_judged_in_other_loops() -> Non
 
 
 def selectively(policy: Any) -> Switch:
-    """Return a switch to checkpointing with a selective policy of torch's."""
+    """Return a switch to checkpointing with torch's selective policy."""
 
     def switch(model: Any, mode: str | None) -> None:
         model.gradient_checkpointing_disable()

@@ -70,7 +70,7 @@ def test_what_is_within_the_noise_of_one_step_needs_no_run() -> None:
 
 
 def bent(moved: Iterator[float], seeds: list[int]) -> NoisyReference:
-    """Steps in bfloat16 whose gradient moves by these when they are run again."""
+    """Return bfloat16 steps whose gradient moves by these when they run again."""
 
     def run(seed: int) -> Sequence[RunRecord]:
         seeds.append(seed)

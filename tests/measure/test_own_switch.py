@@ -78,7 +78,7 @@ CHANGES = {
 
 
 def plain() -> str:
-    """Plain blocks with a gradient argument by keyword."""
+    """Make plain blocks with a gradient argument by keyword."""
     text = LAYERS[: LAYERS.index("    def _set_grad")] + LAYERS[LAYERS.index("class FooModel(") :]
     attention, rest = text[: text.index("class FooLayer")], text[text.index("class FooLayer") :]
     for old, new in CHANGES.items():

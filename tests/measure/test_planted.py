@@ -105,7 +105,7 @@ class Planter:
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_is_imported_is_not_collected() -> None:
-    """Collecting what models import takes longer than a step, and what is left after a step is collected."""
+    """Freeze what models import: collecting it takes longer than a step, and garbage after a step is collected."""
     for name in CLASSES:
         getattr(transformers, name)
     gc.collect()

@@ -69,7 +69,7 @@ def seen(report: Report) -> dict[Mode, list[Fault]]:
 
 
 def assert_faults(report: Report, expected: Mapping[Mode, Sequence[Seen]]) -> None:
-    """There are exactly these faults in each mode, and matching outcomes."""
+    """Assert exactly these faults in each mode, and matching outcomes."""
     for mode in report.modes:
         wanted = expected.get(mode.mode, ())
         assert [(f.level, f.rule) for f in mode.faults] == [(level, rule) for level, rule, _ in wanted], str(report)

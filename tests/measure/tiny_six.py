@@ -79,7 +79,7 @@ def _random(model_class: Any, config: Any) -> nn.Module:
 
 
 def _double(model_class: Any, config: Any) -> nn.Module:
-    """float64, so that a difference is a fault and not the order of a sum."""
+    """Use float64, so that a difference is a fault and not the order of a sum."""
     return _random(model_class, config).double()
 
 

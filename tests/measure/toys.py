@@ -355,7 +355,7 @@ def values() -> dict[str, Tensor]:
 
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
-    """Whatever a step could leave changed: generators, attributes, hooks, flags, gradients and values."""
+    """Record whatever a step could leave changed: generators, attributes, hooks, flags, gradients and values."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for path, module in model.named_modules():
         for name, value in vars(module).items():

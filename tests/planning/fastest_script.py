@@ -27,7 +27,7 @@ def batch(length: int = 256) -> dict[str, torch.Tensor]:
 
 
 def train(*, wrapper: bool = True, known: int = SIZE) -> dict[str, Any]:
-    """Train a step, with figures on the first `known` ranks; say what was chosen, and whether gradients are right."""
+    """Train a step, with figures on the first `known` ranks; return the choice, and whether gradients are right."""
     inputs = batch((8, 256)[dist.get_rank()])
     gradients = []
     for wrap in (False, True):

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.torch
 
 
 def gpt_oss() -> nn.Module:
-    """Sliding and full attention by turns, and experts."""
+    """Build a model with alternating sliding and full attention, and experts."""
     sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64, "head_dim": 16}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4, "sliding_window": 4}
     model: nn.Module = GptOssForCausalLM(GptOssConfig(num_hidden_layers=22, **sizes, **heads))

@@ -118,7 +118,7 @@ def test_the_parts_of_odd_sizes_are_padded() -> None:
     ("stage", "expected"), [(Sharding.ZERO_1, 31.4), (Sharding.ZERO_2, 16.6), (Sharding.ZERO_3, 1.9)]
 )
 def test_the_sizes_of_the_zero_paper(stage: Sharding, expected: float) -> None:
-    """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters in half precision, Adam, 64 ranks, in GB."""
+    # Rajbhandari et al. 2020, figure 1: 7.5 billion parameters in half precision, Adam, 64 ranks, in GB.
     count, ranks = 7_500_000_000, 64
     parameter = nn.Parameter(torch.empty(count, dtype=torch.bfloat16, device="meta"))
     held = held_states([parameter], TrainingSetup(Optimizer.ADAMW, ranks, stage))

@@ -39,7 +39,7 @@ WEIGHTS = Holder(5 * MIB, 4, "model.layers.*.attn", "aten._softmax", "a.py:1", "
 
 
 def explanation() -> Explanation:
-    """Ten MiB kept, twelve at the peak, and eight that live through the whole step."""
+    """Explain a step: ten MiB kept, twelve at the peak, and eight that live all through it."""
     by_kind = {AllocationKind.KEPT: 10 * MIB, AllocationKind.BACKWARD: 2 * MIB}
     return Explanation(
         model="Small<Model>",

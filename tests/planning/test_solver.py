@@ -31,7 +31,7 @@ class Model:
         self.edges, self.loss = generator.randint(0, 30), generator.randint(0, 30)
 
     def by_trying(self) -> list[tuple[float, int]]:
-        """Seconds and peak of whatever no other beats, of all that the blocks can do."""
+        """Try all that the blocks can do; return seconds and peak of whatever no other beats."""
         tried = set()
         for taken in product(*self.blocks):
             before, alive = 0, [self.edges]
@@ -72,12 +72,12 @@ def sorted_of(beginnings: object) -> list[solver._Beginning]:
 
 
 def fastest_two(beginnings: object) -> object:
-    """Keeps no more than two beginnings."""
+    """Keep at most two beginnings."""
     return sorted_of(beginnings)[:2]
 
 
 def without_peaks(beginnings: object) -> object:
-    """Keeps what no other beats in time and bytes alone."""
+    """Keep what no other beats in time and bytes alone."""
     return unbeaten(sorted_of(beginnings), lambda each: (each.seconds, each.kept))
 
 

@@ -58,7 +58,7 @@ def twice() -> Run:
 
 
 def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Train, and note what the surgery warned of."""
+    """Train, and return the surgery's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = train(make(), prepare)
@@ -93,7 +93,7 @@ def shard(model: nn.Module) -> nn.Module:
 
 
 def batches(run: Run) -> list[dict[str, Tensor]]:
-    """Three that are large enough to leave the device."""
+    """Draw three that are large enough to leave the device."""
     return [
         {name: (value * scale).repeat(32, *(1,) * (value.dim() - 1)) for name, value in run.steps[0][0].items()}
         for scale in (1, 2, 3)
@@ -101,9 +101,9 @@ def batches(run: Run) -> list[dict[str, Tensor]]:
 
 
 def accumulated_in_ddp() -> dict[str, Any]:
-    """Three batches of which only the last reduces gradients, with offload and without.
+    """Run three batches of which only the last reduces gradients, with offload and without.
 
-    Whether the gradients are equal after two such steps, and what was offloaded.
+    Return whether the gradients are equal after two such steps, and what was offloaded.
     """
     gradients: list[list[Tensor]] = []
     moved: list[int] = []
@@ -126,9 +126,9 @@ def accumulated_in_ddp() -> dict[str, Any]:
 
 
 def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
-    """Three forwards with an evaluation after each, and then their backwards in this order, with offload and without.
+    """Run three forwards, an evaluation after each, then their backwards in this order, with offload and without.
 
-    The shards of all gradients after two such steps, whether they are equal, and what was offloaded.
+    Return the shards of all gradients after two such steps, whether they are equal, and what was offloaded.
     """
     shards: list[list[Tensor]] = []
     moved: list[int] = []
@@ -151,7 +151,7 @@ def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
 
 
 def plain_blocks_sharded_first() -> dict[str, Any]:
-    """FSDP2 replaces the class of every block by one of its own; they are still found as blocks."""
+    """Shard plain blocks first: FSDP2 replaces their class, and they are still found as blocks."""
     model = TowerTwice()
     for layer in model.layers:
         fully_shard(layer)
@@ -162,7 +162,7 @@ def plain_blocks_sharded_first() -> dict[str, Any]:
 def saving(
     prepare: Callable[[nn.Module], nn.Module], save: Any = ("attention", "matmul:2"), **options: Any
 ) -> dict[str, Any]:
-    """Train with a policy in a wrapper: what it kept of each block, and the products in all backwards."""
+    """Train with a policy in a wrapper; return what it kept of each block, and the products in all backwards."""
     surgeries: list[Any] = []
     ran: Counter[str] = Counter()
 

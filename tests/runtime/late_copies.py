@@ -56,7 +56,7 @@ class Deferred:
         return device_copy.tensor
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def _work(self) -> None:
         """Do some of the copies that wait, oldest first."""
@@ -102,5 +102,5 @@ class HostCopy:
 
 
 def _nothing_like(tensor: Tensor) -> Tensor:
-    """Values that show where nothing was copied yet."""
+    """Return values that show where nothing was copied yet."""
     return torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1)

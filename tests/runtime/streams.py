@@ -72,7 +72,7 @@ class Event:
 
 
 def instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """Let tensors on the processor pass for some on a device with streams."""
+    """Pass tensors on the processor off as tensors on a device with streams."""
     device, copy = Device(), Tensor.copy_
 
     def copied(tensor: Tensor, source: Tensor, **options: Any) -> Tensor:
@@ -163,7 +163,7 @@ class LateDevice:
 
 
 def late_instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tensors on the processor pass for some on a device whose copies are late."""
+    """Pass tensors on the processor off as tensors on a device whose copies are late."""
     device = LateDevice()
 
     def copied(tensor: Tensor, source: Tensor, **options: Any) -> Tensor:

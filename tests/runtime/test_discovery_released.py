@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 
 def blocks_of(name: str) -> Counter[tuple[str, str]]:
-    """Kinds and stacks of a released class with its own default configuration."""
+    """Return kinds and stacks of a released class with its own default configuration."""
     kind: Any = getattr(transformers, name)
     with torch.device("meta"):
         whole = kind(kind.config_class())

@@ -233,7 +233,7 @@ def test_each_offloader_has_one_thread_however_many_steps(count: int, steps: int
 
 
 def test_adapters_on_frozen_blocks_get_their_gradients() -> None:
-    """Under PEFT, with dropout in the adapters."""
+    # Under PEFT, with dropout in the adapters.
     peft = pytest.importorskip("peft")
     from ckpt_surgery import wrap_blocks
     from tests.zoo.tiny_models import llama, tokens

@@ -40,7 +40,7 @@ IN_ORDER, REVERSED = (0, 1, 2), (2, 1, 0)
 
 
 def towers(offloader: Offloader | None, order: Sequence[int] = IN_ORDER) -> list[Tensor]:
-    """Three forwards of three blocks, and then the backward of each, in this order."""
+    """Run three forwards of three blocks, and then the backward of each, in this order."""
     given = [first(seed) for seed in order]
     losses = [forward(blocks(3), hidden, offloader) for hidden in given]
     for number in order:
@@ -190,7 +190,7 @@ def test_forwards_and_backwards_that_overlap_keep_no_record_of_all() -> None:
 
 
 def accumulated(offloader: Offloader | None, seed: int) -> list[Tensor]:
-    """Gradients that add up over three forwards on one stack, evaluations between them, backwards in any order."""
+    """Add up gradients over three forwards on one stack, evaluations between them, backwards in any order."""
     chance, stack, waiting = random.Random(seed), blocks(3), list[Tensor]()
     given = [first(number) for number in range(3)]
     for hidden in given:

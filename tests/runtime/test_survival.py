@@ -53,7 +53,7 @@ KINDS = [ReplacedLayer, ReplacedPlainLayer]
 
 
 def fused(self: Any, hidden_states: Tensor) -> Tensor:
-    """Another forward, so that it shows in values which one has run."""
+    """Compute other values, which show which forward has run."""
     return torch.sin(torch.exp(torch.tanh(self.linear(hidden_states)))) * 0.5
 
 
@@ -96,7 +96,7 @@ def by_a_hook_of_accelerate(model: Any) -> None:
 
 
 def by_a_wrapper_that_runs_nothing(model: Any) -> None:
-    """It says what it was made of, and does not call it."""
+    """Replace each forward by a wrapper that names the original and does not call it."""
     for block in model.layers:
         block.forward = functools.wraps(block.forward)(functools.partial(fused, block))
 

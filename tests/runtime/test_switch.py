@@ -414,7 +414,7 @@ def test_a_foreign_reentrant_function_is_refused() -> None:
 
 
 def test_a_foreign_function_is_called_through_every_enable() -> None:
-    """Libraries put their own in the place of transformers' by `partial`, with the options of the caller."""
+    # Libraries replace transformers' function by a `partial` with the caller's options.
     model, calls = small_llama(), []
 
     def own(function: Any, *args: Any, note: str = "", **kwargs: Any) -> Any:

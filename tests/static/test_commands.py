@@ -24,7 +24,7 @@ ROOT = Path(commands.__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def decided_anew() -> Iterator[None]:
-    """Have each test decide anew: a worker decides once for a folder."""
+    """Make each test decide anew: a worker decides once for a folder."""
     commands._decided.cache_clear()
     yield
     commands._decided.cache_clear()

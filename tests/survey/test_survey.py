@@ -214,7 +214,7 @@ def log(folder: Path) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever never ends is stopped soon; whoever ends has all the time, however busy the machine is."""
+    """Stop soon whatever never ends, and give whatever ends all the time, however busy the machine is."""
     begin = Scheduler._begin_phase
 
     def begin_soon(scheduler: Scheduler, slot: Any, job: SurveyJob) -> None:
@@ -707,7 +707,7 @@ class TestResuming:
 
 
 def wait_for_none(look: Callable[[], list[str]]) -> list[str]:
-    """Return what is still there when nothing should be, after at most ten seconds."""
+    """Wait up to ten seconds for nothing to be left; return what is."""
     limit = time.monotonic() + 10
     while (left := look()) and time.monotonic() < limit:
         time.sleep(0.02)
@@ -719,7 +719,7 @@ def workers_of(pool: WorkerPool) -> list[str]:
 
 
 def running(group: int) -> list[str]:
-    """List the processes of a group, without those that are dead and only not collected."""
+    """List the processes of a group, without zombies."""
     processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -233,7 +233,7 @@ def damaged(damage: Damage) -> str:
 
 
 def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None = None) -> Trees:
-    """Both trees under `folder`: the base with the damaged model, the series with the repaired one."""
+    """Write both trees under `folder`: the base with the damaged model, the series with the repaired one."""
     for name, text in (("base", damaged(damage)), ("series", MODELING_TEXT)):
         for path, content in {**FILES, MODEL: text, **(files or {})}.items():
             place = folder / name / path

@@ -269,7 +269,7 @@ def _built(generation: str, settings: str, *, cache: bool) -> Path:
 
 
 def make_interpreter(folder: Path, *, ruff: str | None = RUFF, torch: bool = True, site: bool = True) -> Path:
-    """`bin/python` in a folder like a virtual environment's: this Python, with stand-ins of ruff and torch."""
+    """Make `bin/python` as in a virtual environment: this Python, with minimal ruff and torch."""
     library = folder / "lib"
     if torch:
         write(library / "torch/__init__.py", _TORCH)
@@ -292,7 +292,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def commit(folder: Path, subject: str) -> str:
-    """Commit all that has changed; the commit's name."""
+    """Commit all that has changed; return the commit's name."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", subject)
     return git(folder, "rev-parse", "HEAD").strip()

@@ -102,7 +102,7 @@ def modular_conversion(fix: bool, check_all: bool, files: list[str]) -> bool:
 
 
 def copies(fix: bool) -> bool:
-    """Hold copied classes against what they are copied from."""
+    """Compare copied classes with their originals."""
     changes = False
     for path in sorted(MODELS.glob("*/modeling_*.py")):
         text = source = path.read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def ruff(name: str, fix: bool) -> bool:
 
 
 def run(name: str, fix: bool, check_all: bool = False, files: list[str] | None = None) -> bool:
-    """Run one checker; whether something is wrong. With `fix` that is repaired where the checker can."""
+    """Run one checker; return whether something is wrong. With `fix`, repair it where the checker can."""
     if name == "modular_conversion":
         wrong = modular_conversion(fix, check_all, files or []) and not fix
     elif name == "copies":

@@ -48,7 +48,7 @@ def rolled(inputs: Mapping[str, Any]) -> list[Batch]:
 
 
 def train(run: Run, prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Train for the steps of `run`; the error, or how far the gradients are from the mean over the ranks' batches.
+    """Train for the steps of `run`; return the error, or the gradients' distance from the mean over the batches.
 
     `difference` is the largest of all steps; `wrong` are the numbers of wrong gradients, by step. `recomputed` are the
     numbers of blocks that the steps entered in the backward.
@@ -79,7 +79,7 @@ def train(run: Run, prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]
 
 
 def mean_gradients(model: nn.Module, batches: Sequence[Batch]) -> Gradients:
-    """Without checkpointing and without wrapper, one batch after the other; each draws the same random numbers."""
+    """Train without checkpointing and wrapper, batch after batch; each draws the same random numbers."""
     total: Gradients = {}
     for batch in batches:
         model.zero_grad()

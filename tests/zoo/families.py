@@ -91,7 +91,7 @@ class Subject:
         self._floors: dict[float, Mapping[str, Floor]] = {}
 
     def drop(self, rate: float) -> None:
-        """Let everything in the model that can drop at random do so at this rate; whole layers are not dropped."""
+        """Set the dropout rate of everything in the model that draws; whole layers are not dropped."""
         for module in self.model.modules():
             if isinstance(module, _DropoutNd):
                 module.p = rate

@@ -65,7 +65,7 @@ class MemoryLimit(LiveBytes):  # type: ignore[no-untyped-call]
 
 
 def limit_memory(limit: int | None) -> MemoryLimit:
-    """Limit what the rest of this process holds, in this thread; with None it is measured alone."""
+    """Limit the memory of the rest of this process, in this thread; with None, only measure it."""
     memory = MemoryLimit(limit)
     opened = ExitStack()
     opened.enter_context(memory)

@@ -67,7 +67,7 @@ def forward(
     others: Sequence[Tensor] = (),
     after: Callable[[int, Tensor], object] = lambda number, given: None,
 ) -> Tensor:
-    """Run the blocks; `after` sees each one's number and what it was given."""
+    """Run the blocks; `after` gets each one's number and its input."""
     hidden = hidden * 1
     for number, block in enumerate(stack):
         given, hidden = hidden, call(block, offloader, hidden, *others)

@@ -73,7 +73,7 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def counted(blocks: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
-    """Count the entries of blocks by those of the first module inside each that holds no other."""
+    """Count a block's entries by those of its first module without children."""
     entered: Counter[str] = Counter()
     handles = [
         _first_leaf(block).register_forward_pre_hook(lambda *_, name=name: entered.update([name]))

@@ -69,7 +69,7 @@ def in_bfloat16(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def towers(**options: Any) -> Towers:
-    """Always the same, in training."""
+    """Build them the same each time, in training."""
     torch.manual_seed(0)
     return Towers(**options).double()
 
@@ -131,7 +131,7 @@ def ids() -> Tensor:
 
 
 def gated(**options: Any) -> Gated:
-    """Always the same, in training."""
+    """Build it the same each time, in training."""
     torch.manual_seed(0)
     return Gated(**options).double()
 

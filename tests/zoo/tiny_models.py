@@ -47,7 +47,7 @@ def _made(kind: Any, config: Any) -> Any:
 
 
 def tokens(rows: int = 2) -> dict[str, Tensor]:
-    """Token ids and labels, both of shape (rows, LENGTH)."""
+    """Draw token ids and labels, both of shape (rows, LENGTH)."""
     ids = torch.randint(1, WORDS, (rows, LENGTH), generator=torch.Generator().manual_seed(1))
     return {"input_ids": ids, "labels": ids}
 

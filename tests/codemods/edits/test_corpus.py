@@ -157,7 +157,7 @@ def same(left: object, right: object) -> bool:
 
 
 def hashes(text: str) -> set[str]:
-    """Everything that may be a comment."""
+    """Return each line's text from its first `#`: everything that may be a comment."""
     return {line[line.index("#") :] for line in text.splitlines() if "#" in line}
 
 

@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 
 
 def tidied(before: str, after: str) -> str:
-    """`after` without the imports that only `before` used."""
+    """Remove from `after` the imports that only `before` used."""
     unused = unused_imports("models/foo/modeling_foo.py", extract(after), before, after, 119)
     text = transformed(cst.parse_module(after), [unused]).code if unused else after
     ast.parse(text)

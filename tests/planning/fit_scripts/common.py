@@ -36,7 +36,7 @@ def llama() -> Any:
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Rows of tokens, which are their labels."""
+    """Return rows of tokens, which are their labels."""
     drawn = torch.Generator().manual_seed(1)
     return [
         {"input_ids": ids, "labels": ids}
@@ -45,6 +45,6 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def told(losses: list[float], memory: MemoryLimit) -> None:
-    """Print the losses, and the most bytes that were alive."""
+    """Print the losses and the peak bytes."""
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps({"losses": losses, "peak": memory.peak_bytes}))

@@ -33,7 +33,7 @@ class Ran:
 
 
 def python(folder: Path, *arguments: str, limit: int | None = None, ranks: bool = False) -> Ran:
-    """Run Python with these arguments in a folder, under a limit of so many bytes, on two ranks if asked to."""
+    """Run Python with these arguments in a folder, under a limit in bytes, on two ranks if asked to."""
     ran = subprocess.run(
         [sys.executable, *(_RANKS if ranks else ()), *arguments],
         cwd=folder,

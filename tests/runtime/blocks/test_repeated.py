@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def wrapped(model: nn.Module) -> dict[str, str]:
-    """Stack and class of every block that is checkpointed."""
+    """Return stack and class of every block that is checkpointed."""
     surgery = wrap_blocks(model)
     return {block.name: type(block.module).__name__ for stack in surgery.stacks for block in stack.blocks}
 

@@ -230,7 +230,7 @@ class AppendingBlock(toys.ScalingBlock):
 
 
 def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
-    """Additions that count nothing in this step would count in the next."""
+    # Additions that count nothing in this step would count in the next.
     store = OwnCache()
     model = stack(two(AppendingBlock))
     model.run = lambda layer, hidden: layer(hidden, store)  # type: ignore[method-assign]

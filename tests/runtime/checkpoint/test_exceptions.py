@@ -120,7 +120,7 @@ def test_the_next_steps_train_right_after_an_error(
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_torchs_checkpoint_sees_no_error_of_a_forward(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to torch 2.12 its hooks for saved tensors would stay, as they do without a surgery."""
+    # Up to torch 2.12 its hooks for saved tensors would stay, as they do without a surgery.
     seen: list[BaseException] = []
 
     def recording(*args: Any, **kwargs: Any) -> Any:

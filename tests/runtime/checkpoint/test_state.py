@@ -93,7 +93,7 @@ def test_several_forwards_go_before_one_backward(check: Any) -> None:
 
 @pytest.mark.parametrize("what", ["a large buffer", "an attribute"])
 def test_what_is_written_late_is_told_in_turn(what: str) -> None:
-    """Until its turn a block's recompute has written it once more; from then on it is written once."""
+    # Until its turn a block's recompute has written it once more; from then on it is written once.
     model = stack(average(lambda block: None, LARGE))
     wrap_blocks(model)
     train(model, steps=4)
@@ -322,7 +322,7 @@ class InsideBlock(toys.CountingBlock):
 
 @pytest.mark.parametrize("check", ["first", "never"])
 def test_a_backward_inside_a_forward_is_right(check: Any) -> None:
-    """It recomputes the block of which the forward goes on, and so what that has set so far."""
+    # It recomputes the block whose forward goes on, and so what that has set so far.
     results = []
     for wrapped in (False, True):
         model = stack(two(InsideBlock))

@@ -288,7 +288,7 @@ def test_empty_tensors_stay() -> None:
 @pytest.mark.parametrize("late", range(4))
 @pytest.mark.parametrize("number", range(BLOCKS))
 def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late: int) -> None:
-    """Before it is sent, on its way, and after."""
+    # Before it is sent, on its way, and after.
     given: list[Tensor] = []
 
     def write(done: int, hidden: Tensor) -> None:

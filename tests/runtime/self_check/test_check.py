@@ -300,8 +300,7 @@ def test_memory_that_kernels_leave_unset_is_not_compared(
 
 
 def test_the_workspace_of_recurrent_layers_may_hold_anything() -> None:
-    """Most of it is left by oneDNN as memory was, which is other bytes before each run here."""
-
+    # oneDNN leaves most of it uninitialised, with other bytes before each run here.
     class AfterNoise(nn.LSTM):
         def forward(self, *arguments: Any) -> Any:
             for size in range(24_000, 32_000, 64):
@@ -367,7 +366,7 @@ class TaskBlock(toys.ScalingBlock):
 
 
 def test_another_weight_of_the_same_shape_is_told() -> None:
-    """It decides the gradient of what it is multiplied with, and nothing else that is saved tells of it."""
+    # It decides the gradient of what it is multiplied with, and nothing else that is saved depends on it.
     model = stack(two(TaskBlock))
     wrap_blocks(model)
     loss = model(torch.ones(2, toys.WIDTH))

@@ -27,7 +27,7 @@ stack, train, same, two = toys.stack, toys.train, toys.same, toys.two
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sums compared as those are that a device has perhaps not made yet."""
+    """Compare sums as on a device that may not have computed them yet."""
     monkeypatch.setattr(digests, "_is_readable", lambda tensor: False)
 
 

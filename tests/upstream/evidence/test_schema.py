@@ -33,7 +33,7 @@ def described(name: str) -> dict[str, Any]:
 
 
 def fields_that_differ(made: type, part: dict[str, Any]) -> set[str]:
-    """Fields that the dataclass or the schema has alone."""
+    """List the fields that only the dataclass or only the schema has."""
     fields = {field.name for field in dataclasses.fields(made)} | DERIVED.get(made.__name__, set())
     return (fields ^ set(part["properties"])) | (fields ^ set(part["required"]))
 

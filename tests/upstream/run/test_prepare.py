@@ -103,7 +103,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out what takes most of the time, for the tests that are about something else."""
+    """Skip what takes most of the time, for the tests of something else."""
     monkeypatch.setattr(series, "regression", lambda family, *_, **__: RegressionTest(family, RegressionKind.COVERED))
     monkeypatch.setattr(
         series_evidence,

@@ -61,7 +61,7 @@ def excused(tree: Path) -> Answers:
 
 
 def ours(tree: Path) -> Answers:
-    """Our own test is red on the base and green on the series, in each class that has it."""
+    """Make our own test red on the base and green on the series, in each class that has it."""
     names = [part.split("(")[0] for part in (tree / ELM).read_text().split("\nclass ") if TEST in part]
     return {f"{name}::{TEST}": "failed" if tree.name == "base" else "passed" for name in names}
 

@@ -38,7 +38,7 @@ def ruff(*arguments: str, source: str) -> str:
 
 
 def lint(source: str) -> str:
-    """Ruff's linter with upstream's imports."""
+    """Run ruff's linter with upstream's imports."""
     imports = ("lines-after-imports=2", "known-first-party=['transformers']")
     options = [f"--config=lint.isort.{setting}" for setting in imports]
     return ruff("check", "--select=I,F,E,W", "--ignore=E501", *options, source=source)

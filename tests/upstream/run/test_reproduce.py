@@ -48,7 +48,7 @@ Python = Callable[..., PythonInterpreter]
 
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
-    """Makes an interpreter that has nothing but the modules it is given."""
+    """Make an interpreter with only the modules it is given."""
 
     def make(**modules: str) -> PythonInterpreter:
         folder = tmp_path / "venv"
@@ -72,7 +72,7 @@ def a_tree(tmp_path: Path, text: str = "") -> Path:
 
 
 def refusal(python: PythonInterpreter, tree: Path) -> str:
-    """Why the models of a tree are not run."""
+    """Say why the models of a tree are not run."""
     with pytest.raises(UpstreamError) as caught:
         verify_tree(python, tree, ["toy"])
     assert "\n" not in str(caught.value)
