@@ -118,7 +118,7 @@ def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool 
 
 
 class RanCounter:
-    """Counts the tests whose body ran, under xdist too: the reports of all workers come here."""
+    """A counter of the tests whose body ran, under xdist too: the reports of all workers come here."""
 
     def __init__(self) -> None:
         self.ran = 0

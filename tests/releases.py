@@ -76,7 +76,7 @@ CACHE_VARIABLE = "CKPT_SURGERY_CACHE"
 
 
 class ReleaseError(RuntimeError):
-    """A release could not be had. The message is one sentence for the user: what, why, and what to do."""
+    """A release that could not be had. The message is one sentence for the user: what, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

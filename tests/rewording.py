@@ -45,7 +45,7 @@ _SEARCHES = frozenset(
 
 
 class Capitals(ast.NodeTransformer):
-    """Puts the sentences of a module in capitals, its docstrings and what it compares with left out."""
+    """A transformer that puts a module's sentences in capitals, but for docstrings and what is compared."""
 
     def __init__(self) -> None:
         self.changed = 0

@@ -48,7 +48,7 @@ def expression_faults(action: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Runner:
-    """What a runner has: a checkout of the action, an interpreter first on the path, and a temporary folder."""
+    """A runner: a checkout of the action, an interpreter first on the path, and a temporary folder."""
 
     checkout: Path
     environment: Path

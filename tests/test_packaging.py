@@ -74,7 +74,7 @@ def test_check_is_at_hand():
 
 @dataclass(frozen=True)
 class Installation:
-    """An interpreter that the package was installed for, and where the package must come from."""
+    """An interpreter with the package installed, and where the package must come from."""
 
     python: str
     environment: dict[str, str]
@@ -177,7 +177,7 @@ def installations(tree: Path, wheel: Path, tmp_path_factory: pytest.TempPathFact
 
 @dataclass(frozen=True)
 class Place:
-    """A working folder of the user's, and how the package was installed."""
+    """A user's working folder, and how the package was installed."""
 
     folder: Path
     installation: Installation

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 
 class Gpu:
-    """A device on which so many tokens fit, and a step of a thousand takes so many seconds."""
+    """A device that fits this many tokens and takes this many seconds for a step of a thousand."""
 
     def __init__(self, most: int, seconds: float = 0.0) -> None:
         self.most, self.seconds = most, seconds

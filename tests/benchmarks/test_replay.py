@@ -511,7 +511,7 @@ def test_the_judge_shares_no_code_with_the_codemods() -> None:
 
 
 class FakeApply:
-    """Stands for `ckpt_surgery.apply`: replaces the models folder by another one, or leaves it."""
+    """A fake `ckpt_surgery.apply` that replaces the models folder by another one, or leaves it."""
 
     def __init__(self, made: Path | None, problems: tuple[Problem, ...] = ()) -> None:
         self.made = made

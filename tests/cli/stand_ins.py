@@ -44,7 +44,7 @@ PROBLEM = Problem("models/broken.py", "does not parse")
 
 @dataclass
 class StandIn:
-    """What the library was called with, and what it is to answer or raise."""
+    """A fake of a library function: the calls it got, and what it answers or raises."""
 
     answer: Any = None
     error: BaseException | None = None

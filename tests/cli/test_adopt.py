@@ -24,7 +24,7 @@ IMPORTED = "from pathlib import Path\nPath('imported').touch()\n"
 
 
 class Proofs:
-    """What stands in for the measurement: the proofs that it is to answer with, and what it was asked."""
+    """A fake measurement: the proofs it answers with, and what it was asked for."""
 
     def __init__(self) -> None:
         self.answer: Sequence[ClassProof] = (ClassProof(BAD, GOOD),)

@@ -113,7 +113,7 @@ def reads_values() -> Any:
 
 
 class ReadsValues(nn.Linear):
-    """Its forward decides by what its weights compute."""
+    """A layer whose forward branches on values computed from its weights."""
 
     def __init__(self) -> None:
         super().__init__(2**26, 1, bias=False)

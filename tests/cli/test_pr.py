@@ -57,7 +57,7 @@ OAK = FinishedSeries(EVIDENCE, Path("out/oak"), ("git log main..ckpt-surgery/oak
 
 
 class StubPrepare:
-    """Stands in for `prepare`: what it was asked, and what it is to answer."""
+    """A fake `prepare`: what it was asked for, and what it answers."""
 
     def __init__(self) -> None:
         self.outcome = PrepareResult((OAK,), {}, {})
@@ -244,7 +244,7 @@ def test_an_interrupt_says_what_is_as_it_was(prepare: StubPrepare, capsys: pytes
 
 
 class Command:
-    """Runs the command in this process, from a folder."""
+    """The command, run in this process from a folder."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys = capsys

@@ -62,7 +62,7 @@ UNSUPPORTED = Report("OldModel", "toy", supported=False, problem="OldModel says 
 
 
 class Survey:
-    """What stands in for the survey and for the processes: what it was asked, and what it is to answer."""
+    """A fake of the survey and its processes: what it was asked for, and what it answers."""
 
     def __init__(self) -> None:
         self.reports: Sequence[Report] = (GOOD,)

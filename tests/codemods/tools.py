@@ -61,7 +61,7 @@ _FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A finding that a case tells: its code, applicability, part of its line, part of its message."""
+    """A finding that a case lists: its code, applicability, part of its line, part of its message."""
 
     code: str
     applicability: str

@@ -332,7 +332,7 @@ def sharded() -> nn.Module:
 
 
 class FullyShardedDataParallel(nn.Sequential):
-    """By its name what torch calls so: that one wants an accelerator."""
+    """A class with the name of torch's, which needs an accelerator."""
 
 
 def one_dtensor() -> nn.Module:
@@ -463,7 +463,7 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 class Unreadable(Tensor):
-    """What reads its elements fails."""
+    """A tensor whose elements cannot be read."""
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

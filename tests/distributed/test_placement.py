@@ -229,7 +229,7 @@ def test_a_guard_ends_with_remove_or_its_with_and_leaves_no_hook() -> None:
 
 
 class Around(nn.Module):
-    """A wrapper that goes past the hooks of what it wraps, as PEFT's did."""
+    """A wrapper that bypasses the hooks of the wrapped model, as PEFT's did."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ def frozen_in(name: str, part: str, **values: Any) -> Any:
 
 
 class Reticent(PreTrainedModel):  # type: ignore[misc]
-    """No embeddings of its own to find: `get_input_embeddings` raises NotImplementedError."""
+    """A model whose `get_input_embeddings` raises NotImplementedError."""
 
     def __init__(self) -> None:
         super().__init__(PretrainedConfig())

@@ -41,7 +41,7 @@ Scenario = Callable[["Training"], None]
 
 @dataclass
 class Outputs:
-    """What torch's own tools do not look into."""
+    """A class that torch's own tools do not look into."""
 
     loss: Tensor
     logits: Tensor
@@ -50,7 +50,7 @@ class Outputs:
 
 
 class Model(nn.Module):
-    """Two blocks, perhaps checkpointed, and a head; keeps its last loss."""
+    """Two blocks, perhaps checkpointed, and a head; the last loss is kept."""
 
     def __init__(self, reentrant: bool | None = None) -> None:
         super().__init__()

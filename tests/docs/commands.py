@@ -50,7 +50,7 @@ def extras(what: str) -> list[str] | None:
 
 @dataclass(frozen=True)
 class Run:
-    """How a command ended, what it printed, and the files of the working folder that are new or other than before."""
+    """How a command ended, what it printed, and the new or changed files of the working folder."""
 
     code: int
     printed: str

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class ByHand(nn.Module):
-    """Checkpoints its blocks by itself, in the way that it is given."""
+    """A model that checkpoints its blocks itself, with the given function."""
 
     def __init__(self, *blocks: nn.Module, run: Callable[..., Any] | None = None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def the_fault(report: GuardReport, kind: GuardFaultKind) -> GuardFault:
 
 
 class Aside:
-    """What blocks leave for one another beside their results."""
+    """State that blocks share beside their results."""
 
     left: Any = None
 
@@ -125,7 +125,7 @@ def test_what_a_policy_keeps_need_not_be_the_same_in_each_run(kept: bool) -> Non
 
 
 class PaddingDrifts(PlainLayer):
-    """Returns something else each time, in one row."""
+    """A layer that returns something else each time, in one row."""
 
     runs = 0
 
@@ -136,7 +136,7 @@ class PaddingDrifts(PlainLayer):
 
 
 class Unpadded(ByHand):
-    """Leaves the first row, or the last, out of the loss."""
+    """A model whose loss leaves out the first or last row."""
 
     left_out = 0
 
@@ -153,7 +153,7 @@ def test_only_results_with_a_gradient_have_to_be_those_of_the_forward(left_out: 
 
 
 class Phased(PlainLayer):
-    """Has a phase that a hook of its gradient sets; the `faulty` one sets it itself, each time."""
+    """A layer whose phase a hook on its gradient sets; the `faulty` one sets it itself in each call."""
 
     phase = 0
     faulty = False
@@ -181,7 +181,7 @@ def test_what_a_hook_of_gradients_writes_is_not_written_by_the_recompute(faulty:
 
 
 class Normed(PlainLayer):
-    """Counts its batches, and keeps its statistics as they are."""
+    """A layer that counts its batches and leaves its statistics alone."""
 
     momentum: float | None = 0.0
 
@@ -194,7 +194,7 @@ class Normed(PlainLayer):
 
 
 class Averaged(Normed):
-    """Keeps the mean over all batches, which needs their number."""
+    """A layer that keeps the mean over all batches, which needs their number."""
 
     momentum = None
 
@@ -205,7 +205,7 @@ def test_a_count_of_batches_from_which_nothing_is_computed_is_no_fault(block: ty
 
 
 class Recompute(WithBackwardInside):
-    """Checkpoints as scripts do, without autocast; `times` is how often it adds each gradient."""
+    """A checkpoint as scripts write it, without autocast; `times` is how often it adds each gradient."""
 
     times = 1
 
@@ -282,7 +282,7 @@ def test_gradients_inside_a_list_are_told_in_reentrant_mode(reentrant: bool) -> 
 
 
 class Sharing(ByHand):
-    """Hands a tensor on, which the first block writes."""
+    """A model that passes on a tensor which the first block writes."""
 
     def forward(self, values: Tensor) -> Any:
         hidden = self.first(values)
@@ -310,7 +310,7 @@ def test_an_argument_that_is_written_under_reentrant_checkpointing_is_told() -> 
 
 
 class Hooked(ByHand):
-    """Has hooks on its blocks in the forward; the `early` one takes them off before the backward."""
+    """A model with hooks on its blocks in the forward; the `early` one removes them before the backward."""
 
     early = True
 
@@ -337,7 +337,7 @@ def test_hooks_missing_in_the_recompute_are_named_for_missing_gradients() -> Non
 
 
 class TwoStacks(ByHand):
-    """Checkpoints one stack of two, or both."""
+    """A model of two stacks that checkpoints one or both."""
 
     def __init__(self) -> None:
         super().__init__(PlainLayer(), PlainLayer())
@@ -363,7 +363,7 @@ def test_a_stack_that_keeps_everything_beside_one_that_does_not_is_named(both: b
 
 
 class Unused(ByHand):
-    """Has a part that never runs, and one of which it makes nothing."""
+    """A model with a part that never runs and one whose result goes unused."""
 
     def __init__(self) -> None:
         super().__init__(PlainLayer())

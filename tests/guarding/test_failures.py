@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class ThirdUseFails:
-    """In place of a function: raises from its third call on."""
+    """A function that raises from its third call on."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

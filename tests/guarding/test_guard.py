@@ -147,7 +147,7 @@ def test_shared_parameters_add_up_gradients_in_the_unguarded_order(way: Way) -> 
 
 
 class Takes(SureLayer):
-    """Uses a tensor of the model that it is given by keyword."""
+    """A layer that uses a tensor of the model that it gets by keyword."""
 
     def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
         return torch.tanh(self.linear(hidden_states) + shared.sin() * shared)
@@ -368,7 +368,7 @@ def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(way: Way) -> None
 
 
 class Writes(SureLayer):
-    """The first block leaves keys and values in a dictionary, which the next ones use."""
+    """A layer that uses a dictionary's keys and values, which the first block writes."""
 
     runs = 0
     grows = False
@@ -385,7 +385,7 @@ class Writes(SureLayer):
 
 
 class Sharing(Model):
-    """Gives all blocks one dictionary, which `before` may have filled."""
+    """A model that gives all blocks one dictionary, which `before` may have filled."""
 
     before: Mapping[str, Any] = {}
     kind: type = dict

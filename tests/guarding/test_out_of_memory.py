@@ -112,7 +112,7 @@ print(memory.peak_bytes)
 
 
 class Locked(Mlps):
-    """Holds a lock, so that nothing can copy it."""
+    """MLPs with a lock, which nothing can copy."""
 
     def __init__(self) -> None:
         super().__init__()

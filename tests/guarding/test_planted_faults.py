@@ -90,7 +90,7 @@ def adapters_untrained(faulty: bool) -> nn.Module:
 
 
 class Pixels(Model):
-    """The first block takes what needs no gradient, unless the embedding's output is made to."""
+    """A model whose first block's input needs no gradient unless the embedding's output is made to."""
 
     inputs_need_gradient = True
 
@@ -109,7 +109,7 @@ def wrong_mode(faulty: bool) -> nn.Module:
 
 
 class Caching(SureLayer):
-    """Adds to a state that the model hands from block to block; the `sound` one takes a copy."""
+    """A layer that adds to a state passed from block to block; the `sound` one adds to a copy."""
 
     sound = True
 
@@ -137,7 +137,7 @@ def cache_written(faulty: bool) -> nn.Module:
 
 
 class Noisy(SureLayer):
-    """Multiplies by noise: torch's, which a recompute draws again, or numpy's, which it does not."""
+    """A layer that multiplies by noise: torch's, which a recompute repeats, or numpy's, which it does not."""
 
     by_numpy = False
 
@@ -154,7 +154,7 @@ def numpy_noise(faulty: bool) -> nn.Module:
 
 
 class Exchanged(SureLayer):
-    """Has a frozen weight of its own."""
+    """A layer with a frozen weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def statistics(faulty: bool) -> nn.Module:
 
 
 class Logged(SureLayer):
-    """Logs to lists and counts; where it is `quiet`, it sets an attribute to what it was."""
+    """A layer that logs to lists and counts; a `quiet` one sets an attribute to its present value."""
 
     quiet = False
 
@@ -248,7 +248,7 @@ def block_in_evaluation_mode(faulty: bool) -> nn.Module:
 
 
 class Towers(Model):
-    """The first block is a tower that should train, and runs without gradients where somebody has frozen it so."""
+    """A model whose first block is a tower that should train, and runs without gradients once frozen."""
 
     frozen = False
 
@@ -267,7 +267,7 @@ def frozen_tower(faulty: bool) -> nn.Module:
 
 
 class Around(Model):
-    """Checkpoints its blocks as a sharding wrapper does."""
+    """A model that checkpoints its blocks as a sharding wrapper does."""
 
     around = True
 
@@ -310,7 +310,7 @@ def plain_blocks(faulty: bool) -> nn.Module:
 
 
 class InLoop(Model):
-    """Checkpoints a function that finds its block in the variable of a loop, or has it `bound`."""
+    """A model whose checkpointed function looks its block up in a loop variable, or has it `bound`."""
 
     bound = True
 
@@ -333,7 +333,7 @@ def bound_late(faulty: bool) -> nn.Module:
 
 
 class Reading(SureLayer):
-    """Reads features from a bank that the model fills."""
+    """A layer that reads features from a bank that the model fills."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class Reading(SureLayer):
 
 
 class Banked(Model):
-    """Empties the banks before the backward, or before the next forward."""
+    """A model that empties the banks before the backward, or before the next forward."""
 
     early = False
 
@@ -367,7 +367,7 @@ def bank_emptied(faulty: bool) -> nn.Module:
 
 @dataclass(frozen=True)
 class Planted:
-    """A training, what is wrong in it, of which blocks or parameters, and what is said."""
+    """A training, its fault, the blocks or parameters concerned, and the expected message."""
 
     build: Callable[[bool], nn.Module]
     kind: GuardFaultKind
@@ -439,7 +439,7 @@ RUNS = itertools.count()
 
 
 class Routed(SureLayer):
-    """Sends each token to one of two experts; the one that `drifts` to the other expert in each run."""
+    """A layer that routes each token to one of two experts; one that `drifts` changes experts in each run."""
 
     drifts = False
 

@@ -40,7 +40,7 @@ def trained(model: Any, callbacks: list[Any], folder: Path) -> Any:
 
 
 class BasePlugin:
-    """What axolotl 0.19.0 has in axolotl/integrations/base.py, as far as a plugin with callbacks meets it."""
+    """The parts of axolotl 0.19.0's axolotl/integrations/base.py that a plugin with callbacks uses."""
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[Any]:
         return []

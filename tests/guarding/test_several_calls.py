@@ -30,7 +30,7 @@ HOOKS_INSIDE = "__call__" in vars(GradientCheckpointingLayer)  # in 4.52 to 5.17
 
 
 class Again(Model):
-    """Runs its stack twice, as models that share their layers over depth do."""
+    """A model that runs its stack twice, like models that share layers over depth."""
 
     def forward(self, values: Tensor) -> Any:
         return self.last(self.run_layers(self.run_layers(self.first(values))))
@@ -53,7 +53,7 @@ def test_a_stack_that_runs_twice_is_proved_call_by_call(way: Way) -> None:
 
 
 class Drifts(SureLayer):
-    """Computes something else in the recompute of its second call."""
+    """A layer that computes something else in the recompute of its second call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_a_call_that_drifts_is_told_by_its_parameters() -> None:
 
 
 class Embeds(nn.Module):
-    """A loss that embeds two columns with one model, as those of sentence-transformers do."""
+    """A loss that embeds two columns with one model, as in sentence-transformers."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_a_loss_that_embeds_several_columns_is_proved(wrapped: bool, precision: 
 
 
 class Cached(nn.Module):
-    """A loss that embeds without gradients first, and again, piece by piece, in a hook of its backward."""
+    """A loss that embeds without gradients first, and again piece by piece in a hook of its backward."""
 
     def __init__(self, model: Model, made_of: bool) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_of_a_loss_that_embeds_again_in_its_backward_nothing_is_said(made_of: bo
 
 
 class Tied(Model):
-    """Its second block has the part of the first that computes."""
+    """A model whose second block shares the first one's computing part."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)

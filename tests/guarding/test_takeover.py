@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_guarded_keeps_what_was_said_of_it() -> None:
 
 
 class Own(nn.Module):
-    """A model that checkpoints its blocks by itself, or none."""
+    """A model that checkpoints its blocks itself, or none."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Dropping(PlainLayer):
 
 
 class InItself(Dropping):
-    """A block that checkpoints itself, in a function that adds to gradients and does not put generators back."""
+    """A block that checkpoints itself, with a function that adds to gradients and does not restore generators."""
 
     def forward(self, hidden_states: Tensor) -> Any:
         return OwnFunction.apply(super().forward, hidden_states)  # type: ignore[no-untyped-call]
@@ -452,7 +452,7 @@ def test_a_model_set_to_training_after_an_evaluation_step_is_taken() -> None:
 
 
 class Inline(Own):
-    """A model that checkpoints in evaluation mode too, as those of diffusers do."""
+    """A model that checkpoints in evaluation mode too, as in diffusers."""
 
     def __init__(self) -> None:
         super().__init__(plainly)
@@ -725,7 +725,7 @@ def test_what_hooks_of_the_backward_run_without_gradients_is_no_recompute() -> N
 
 
 class OwnGradients(torch.autograd.Function):
-    """One that is given its parameters, and gives them their gradients itself."""
+    """A function that takes the parameters and sets their gradients itself."""
 
     @staticmethod
     def forward(ctx: Any, block: nn.Module, values: Tensor, *parameters: Tensor) -> Tensor:
@@ -789,7 +789,7 @@ def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
 
 
 class Around(nn.Module):
-    """A model with another inside, as adapters and tasks put it."""
+    """A model around another, as adapters and tasks are."""
 
     def __init__(self, inner: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -830,7 +830,7 @@ def replacing(_: nn.Module, given: tuple[Tensor], *__: Any) -> Tensor:
 
 
 class Once:
-    """Fails where it runs again before the next step."""
+    """A function that fails if it runs again before the next step."""
 
     runs = 0
 

@@ -64,7 +64,7 @@ def test_a_trainer_that_restarts_with_smaller_batches_leaves_nothing(tmp_path: P
     sizes = []
 
     class Full(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
-        """The device is full as the second step of the first batch size ends."""
+        """A device that is full at the end of the second step of the first batch size."""
 
         def on_step_end(self, args: object, state: Any, control: object, **_: object) -> None:
             sizes.append(state.train_batch_size)

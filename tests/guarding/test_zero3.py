@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class Parted:
-    """Takes the weights of `model` away once their gradient is there, and after each forward of a block alone."""
+    """A partition of `model` that empties weights once their gradient exists or a block has run alone."""
 
     def __init__(self, model: Any, users: type[set[str]]) -> None:
         self.whole = {parameter: parameter.data for parameter in model.parameters()}
@@ -68,7 +68,7 @@ class Parted:
 
 
 class Scaled(SureLayer):
-    """Saves its weight itself for the backward, and not a view of it."""
+    """A layer that saves its weight itself for the backward, not a view of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Scaled(SureLayer):
 
 
 class Ignoring(set[str]):
-    """Users that are not noted."""
+    """A set of users that records none."""
 
     def add(self, _: str) -> None:
         pass

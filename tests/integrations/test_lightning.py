@@ -34,7 +34,7 @@ def same_environment() -> Iterator[None]:
 
 
 class Language(LightningModule):  # type: ignore[misc]  # Lightning is not read by the type checker
-    """A Llama whose training step calls it inside the LightningModule, which is never called itself."""
+    """A Llama called by the training step inside the LightningModule, which itself is never called."""
 
     def __init__(self, checkpointed: bool = True) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ TRAINERS: dict[str, tuple[Any, Any, list[str], dict[str, Any]]] = {
 
 
 class Generates(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
-    """Lets the model write a few tokens after each step."""
+    """A callback that makes the model write a few tokens after each step."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []

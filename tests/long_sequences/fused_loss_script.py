@@ -28,7 +28,7 @@ VOCABULARY = 23
 
 
 class Speaker(nn.Module):
-    """An embedding, a block and a head, tied to the embedding or not; its forward ends in the loss."""
+    """An embedding, a block and a head, tied to the embedding or not; the forward ends in the loss."""
 
     def __init__(self, *, tied: bool, checkpointed: bool) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Speaker(nn.Module):
 
 
 class StatesOnly(nn.Module):
-    """Returns the states: the head is used by whoever computes the loss outside."""
+    """A model that returns its states and leaves the head to the loss outside."""
 
     def __init__(self, speaker: Speaker) -> None:
         super().__init__()

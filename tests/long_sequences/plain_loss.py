@@ -64,7 +64,7 @@ def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 class Products(TorchDispatchMode):
-    """Counts matrix products and keeps the size of the largest tensor that an operator makes, and products' dtypes."""
+    """A counter of matrix products, their dtypes and the largest tensor that an operator makes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

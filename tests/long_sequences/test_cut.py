@@ -229,7 +229,7 @@ def test_nothing_of_a_block_stays_on_the_device(host: bool, monkeypatch: pytest.
 
 
 class ShiftingAttention(nn.Module):
-    """Mixes each token with the one before it, beside attention."""
+    """Attention that also mixes each token with the one before it."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class ShiftingAttention(nn.Module):
 
 
 class CountingMlp(nn.Module):
-    """Counts its calls."""
+    """An MLP that counts its calls."""
 
     def __init__(self, mlp: nn.Module) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class CountingMlp(nn.Module):
 
 
 class TwiceAttention(nn.Module):
-    """Attends twice."""
+    """A layer that attends twice."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ def hooked(model: Any) -> None:
 
 
 class ShiftingMlp(nn.Module):
-    """Mixes each token with the one before it, and has more to say where it `writes`."""
+    """An MLP that mixes each token with the one before it, or `writes` a buffer instead."""
 
     def __init__(self, mlp: nn.Module, *, writes: bool = False) -> None:
         super().__init__()

@@ -215,7 +215,7 @@ def capped() -> Any:
 
 
 class Own(transformers.LlamaForCausalLM):  # type: ignore[misc]
-    """Computes its loss by itself."""
+    """A Llama that computes its loss itself."""
 
     def forward(self, input_ids: Any, labels: Any, **_: Any) -> Any:
         logits = self.lm_head(self.model(input_ids).last_hidden_state)

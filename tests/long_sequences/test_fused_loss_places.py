@@ -32,7 +32,7 @@ DEVICES = [("cpu:0", "cpu:1"), ("cpu", "meta"), ("meta", "cpu"), ("meta:0", "met
 
 
 class CopiesFromMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Copies tensors without data to the CPU, as zeros: autograd does not check the devices of fake tensors."""
+    """A mode that copies tensors without data to the CPU as zeros: autograd ignores the devices of fake tensors."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

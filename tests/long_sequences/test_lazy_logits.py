@@ -261,7 +261,7 @@ def test_a_view_sees_what_is_written_later() -> None:
 
 
 class Squared(torch.autograd.Function):
-    """A loss whose inputs go past `__torch_function__`."""
+    """A loss whose inputs bypass `__torch_function__`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:

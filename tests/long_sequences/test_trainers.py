@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.both]
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Eight rows of which each has another number of labels."""
+    """Eight rows with different numbers of labels."""
 
     def __len__(self) -> int:
         return 8

@@ -38,7 +38,7 @@ Where = Literal["mlp", "layer", "model", "inside"]
 
 
 class Naive(torch.autograd.Function):
-    """The tiled MLP as it is written first: the backward of each shard leaves gradients in the parameters at once."""
+    """The tiled MLP as first written: each shard's backward adds to the parameters' gradients at once."""
 
     @staticmethod
     def forward(ctx: Any, module: nn.Module, values: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Runner(Protocol):
-    """Runs a script of this folder once per tree, all at a time, each in a process of its own, for their results."""
+    """A function that runs a script of this folder once per tree, all in parallel, and returns the results."""
 
     def __call__(self, script: str, trees: Mapping[str, Path], *arguments: str) -> dict[str, Any]: ...
 

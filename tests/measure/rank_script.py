@@ -36,7 +36,7 @@ Case = Callable[[int], dict[str, Any]]
 
 
 class Skipping(DistributedDataParallel):
-    """Calls the module it wraps on some ranks as if it wrapped nothing."""
+    """A wrapper that on some ranks calls its module as if unwrapped."""
 
     ranks: tuple[int, ...]
 
@@ -46,7 +46,7 @@ class Skipping(DistributedDataParallel):
 
 
 class OneRankOnly(toys.Model):
-    """Uses one of its layers on the last rank alone."""
+    """A model that uses one of its layers on the last rank alone."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -73,7 +73,7 @@ class FailingOnRankOne(toys.Layer):
 
 
 class NoisyOnRankOne(toys.Model):
-    """Draws from a generator that it does not hold on rank 1, so that no two of its runs there are equal."""
+    """A model that on rank 1 draws from a generator it does not hold, so that no two runs there are equal."""
 
     own = torch.Generator()
 

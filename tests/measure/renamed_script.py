@@ -22,7 +22,7 @@ from typing import Any
 
 
 class _Renaming(SourceFileLoader):
-    """Loads a module from its source, in which a name is another."""
+    """A loader that renames something in a module's source."""
 
     def __init__(self, loader: SourceFileLoader, name: str) -> None:
         super().__init__(loader.name, loader.path)
@@ -34,7 +34,7 @@ class _Renaming(SourceFileLoader):
 
 
 class _RenamedTransformers(MetaPathFinder):
-    """Finds the modules of transformers, for a loader that renames."""
+    """A finder of transformers' modules for a loader that renames."""
 
     def __init__(self, name: str) -> None:
         self._name = name

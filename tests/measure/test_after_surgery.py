@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class RefusingLayer(CountingLayer):
-    """Does in its second run what a surgery does where a recompute would be wrong."""
+    """A layer whose second run refuses as a surgery does where a recompute would be wrong."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         if self.runs:
@@ -61,7 +61,7 @@ class RefusingLayer(CountingLayer):
 
 
 class Stubborn(Model):
-    """Switches checkpointing off on each of its blocks before it runs it."""
+    """A model that switches checkpointing off on each block before running it."""
 
     def run_layers(self, hidden_states: Tensor) -> Tensor:
         for layer in self.layers:
@@ -71,7 +71,7 @@ class Stubborn(Model):
 
 
 class OtherWithoutCache(Model):
-    """Computes something else without a cache, and switches it off while it checkpoints."""
+    """A model that computes something else without a cache, and drops it while it checkpoints."""
 
     def forward(self, values: Tensor, use_cache: bool = True) -> Any:
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
@@ -92,7 +92,7 @@ _OWN = torch.Generator().manual_seed(0)
 
 
 class Moody(Model):
-    """Draws from a generator that it does not hold."""
+    """A model that draws from a generator it does not hold."""
 
     def forward(self, values: Tensor) -> Any:
         return super().forward(values * torch.rand((), generator=_OWN, dtype=torch.float64))
@@ -179,7 +179,7 @@ def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
 
 
 class FirstInATuple(nn.Linear):
-    """Embeddings that transformers' method to switch checkpointing on breaks: they return a tuple."""
+    """Embeddings that return a tuple, which breaks transformers' method to switch checkpointing on."""
 
     def forward(self, values: Tensor) -> Any:
         return (super().forward(values),)

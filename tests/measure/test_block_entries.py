@@ -204,7 +204,7 @@ def test_a_block_that_is_not_recomputed_has_no_other_randomness() -> None:
 
 
 class Restoring(PlainLayer):
-    """Sets the generator for what it holds, as a checkpoint does: only its own hook runs in the caller's state."""
+    """A layer that sets the generator for its parts as a checkpoint does: only its hook sees the caller's state."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -233,7 +233,7 @@ def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
 
 
 class Repeating(PlainLayer):
-    """Runs its first part twice, and another once."""
+    """A layer that runs its first part twice, and another once."""
 
     def __init__(self) -> None:
         super().__init__()

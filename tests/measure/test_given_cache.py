@@ -125,7 +125,7 @@ def test_the_size_of_a_cache_is_seen_where_it_does_not_tell_its_length(monkeypat
 
 
 class Outer(transformers.PreTrainedModel):  # type: ignore[misc]
-    """A model of transformers that hands all keywords on to the one inside."""
+    """A model of transformers that passes all keywords to the one inside."""
 
     def __init__(self) -> None:
         tiny = tiny_model(transformers.ImageGPTModel)
@@ -140,7 +140,7 @@ class Outer(transformers.PreTrainedModel):  # type: ignore[misc]
 
 
 class TwoCaches(Plain):
-    """Fills only the second of two caches."""
+    """A model that fills only the second of two caches."""
 
     def forward(
         self, input_ids: Tensor, first_cache: DynamicCache | None = None, second_cache: DynamicCache | None = None

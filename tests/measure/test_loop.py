@@ -29,7 +29,7 @@ pytestmark = pytest.mark.torch
 
 
 class Scaled(Model):
-    """Writes in every forward into what the backward of an earlier one needs: two forwards cannot come before it."""
+    """A model whose forward overwrites what an earlier backward needs: no two forwards may precede it."""
 
     scale: Tensor
 
@@ -43,7 +43,7 @@ class Scaled(Model):
 
 
 class TrainedOnly(Model):
-    """Refuses to be evaluated."""
+    """A model that cannot be evaluated."""
 
     def forward(self, values: Tensor) -> Any:
         if not self.training:
@@ -52,7 +52,7 @@ class TrainedOnly(Model):
 
 
 class Positions(nn.Embedding):
-    """Returns the positions besides, as ProphetNet's does."""
+    """Embeddings that also return the positions, as ProphetNet's do."""
 
     def forward(self, positions: Tensor) -> Any:
         return super().forward(positions), positions
@@ -68,7 +68,7 @@ class WithPositions(Model):
 
 
 class AfterAStep(planted.Fault):
-    """The recompute is off once the weights are others; nothing is held."""
+    """A recompute that is off once the weights have changed; nothing is held."""
 
     weights: float | None = None
 
@@ -84,7 +84,7 @@ class AfterAStep(planted.Fault):
 
 
 class NotTheLatest(planted.Fault):
-    """The recompute of any forward but the latest is off; nothing is held."""
+    """A recompute that is off for any forward but the latest; nothing is held."""
 
     latest = 0.0
 

@@ -284,7 +284,7 @@ def test_blocks_are_named_whose_unreturned_tensors_are_used_outside() -> None:
 
 
 class FirstScores(Model):
-    """Uses the first block's scores as an argument of their own, not in a list."""
+    """A model that uses the first block's scores as a separate argument, not in a list."""
 
     def forward(self, values: Tensor) -> Any:
         return super().forward(values) + vars(self.layers[0]).pop("scores")

@@ -23,7 +23,7 @@ MOVED = {0: 0.0, 1: 1e-10, 2: -1e-10, 3: 4e-8}
 
 
 class Training:
-    """Steps of one run, whose one noisy gradient has this many entries."""
+    """The steps of a run whose only noisy gradient has this many entries."""
 
     def __init__(self, entries: int) -> None:
         self.entries = entries

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 
 class Recomputing(torch.autograd.Function):
-    """A checkpoint function of somebody's own."""
+    """A third party's checkpoint function."""
 
     @staticmethod
     def forward(ctx: Any, block: nn.Module, hidden: Tensor) -> Any:
@@ -110,7 +110,7 @@ def test_a_loss_function_that_checkpoints_is_not_the_models() -> None:
 
 
 class FrozenFirst(nn.Module):
-    """Hands its blocks what needs no gradient, to a call that cuts them off then."""
+    """A model whose blocks get input without gradient, which cuts their parameters off in its own checkpoint call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ def test_frozen_blocks_of_a_plain_stack_need_no_recompute() -> None:
 
 
 class Cycles(Model):
-    """Runs its blocks several times, the first of them without gradient."""
+    """A model that runs its blocks several times, first without gradient."""
 
     def forward(self, values: Tensor) -> Tensor:
         hidden_states: Tensor = self.first(values)
@@ -147,7 +147,7 @@ def test_inputs_from_a_graph_and_inputs_in_containers_have_gradients() -> None:
 
 
 class Noisy(Model):
-    """Adds noise from a generator that is no attribute of the model itself."""
+    """A model that adds noise from a generator it does not hold."""
 
     own = torch.Generator()
 
@@ -192,7 +192,7 @@ def test_a_block_that_draws_from_its_own_generator_is_named() -> None:
 
 
 class Statistics(SureLayer):
-    """Keeps a mean in a frozen parameter, as codebooks do."""
+    """A layer that keeps a mean in a frozen parameter, as codebooks do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def test_lists_and_plain_tensors_of_a_model_are_as_they_were() -> None:
 
 
 class WrapperByKeyword(nn.Module):
-    """A wrapper of somebody's own, whose method takes its options by keyword alone."""
+    """A third party's wrapper whose method takes its options by keyword alone."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def test_a_method_that_takes_its_options_by_keyword_alone_is_called_so() -> None
 
 
 class OnePlain(Model):
-    """Checkpoints its only block itself: no stack, and memory is saved."""
+    """A model that checkpoints its only block itself: no stack, and memory is saved."""
 
     def forward(self, values: Tensor) -> Tensor:
         hidden_states: Tensor = self.first(values)

@@ -93,7 +93,7 @@ IN_ANY_ORDER = (
 
 
 class Planter:
-    """A switch that plants whichever fault is its `kind`."""
+    """A switch that plants the fault named by its `kind`."""
 
     def __init__(self) -> None:
         self.kind: type[planted.Fault] = planted.Fault

@@ -36,7 +36,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks that `function` checkpoints, if there is one; one block may be left out."""
+    """Blocks that `function` checkpoints, if given; one block may be left out."""
 
     def __init__(self, *, left_out: int = -1) -> None:
         super().__init__()

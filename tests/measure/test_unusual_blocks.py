@@ -26,7 +26,7 @@ def looked_at(model: nn.Module) -> ModeReport:
 
 
 class Forces(Layer):
-    """Adds the gradient of an energy, as interatomic potentials do."""
+    """A layer that adds the gradient of an energy, as interatomic potentials do."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         energy = super().forward(hidden).tanh().sum()
@@ -65,7 +65,7 @@ class EnergyAndForces(Of):
 
 
 class Forgetful(Of):
-    """Leaves an argument out of the checkpointed call."""
+    """A layer that leaves an argument out of the checkpointed call."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = self.first(hidden)

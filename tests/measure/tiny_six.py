@@ -203,7 +203,7 @@ def _clvp_config() -> Any:
 
 
 class _SpokenPrompt(nn.Module):
-    """CLVP's conditioning encoder in front of its decoder: the path on which the former gets gradients.
+    """CLVP's conditioning encoder before its decoder: the path on which the encoder gets gradients.
 
     The model's own contrastive loss goes through an argmax and reaches neither.
     """

@@ -184,7 +184,7 @@ def test_a_model_without_data_is_explained_too() -> None:
 
 
 class MakesNested(nn.Module):
-    """Works on rows of several lengths, as one nested tensor."""
+    """A model that puts rows of several lengths into one nested tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ asked: list[str] = []
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Has the configuration of one model, one whose authors ask for consent, and no other."""
+    """A Hub with one model's configuration, one model that asks for consent, and no other."""
 
     def do_HEAD(self) -> None:
         self.answer()

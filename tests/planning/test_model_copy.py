@@ -43,7 +43,7 @@ class Model(nn.Module):
 
 
 class ReadsWeights(Model):
-    """Does not run on shapes."""
+    """A model that does not run on shapes."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         first: Any = self.blocks[0]

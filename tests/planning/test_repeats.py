@@ -176,7 +176,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Blocks in a row; `by_number` needs each of them, `counted` makes more of the result the more there are."""
+    """A row of blocks; `by_number` needs each of them, `counted` repeats the result once for each."""
 
     def __init__(self, blocks: Iterable[nn.Module], *, by_number: bool = False, counted: bool = False) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_what_depends_on_the_number_of_blocks_is_no_proof() -> None:
 
 
 class Listed(Blocks):
-    """Runs its blocks from a list of its own, so that none can be left out."""
+    """Blocks that run from a separate list, so that none can be left out."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         super().__init__(blocks)
@@ -232,7 +232,7 @@ def test_blocks_that_run_although_they_were_left_out_have_no_gradients() -> None
 
 
 class Gated(nn.Module):
-    """Has a softmax, and no attention."""
+    """A model with a softmax and without attention."""
 
     def __init__(self) -> None:
         super().__init__()

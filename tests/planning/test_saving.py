@@ -192,7 +192,7 @@ def test_a_block_waits_for_what_takes_longer_to_move_than_to_compute(
 
 
 class Layer(nn.Module):
-    """Writes what a product made in place."""
+    """A layer that writes a product's result in place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ def test_such_a_number_is_below_one(dtype: torch.dtype) -> None:
 
 
 class ConvertsInForward(nn.Module):
-    """Its router computes in float32, to which each forward converts it, as routers of released models do."""
+    """A layer whose forward converts its router to float32, as released models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def test_a_view_of_a_dimension_of_one_element_ignores_its_stride(
 
 
 class Recurrent(nn.Module):
-    """An LSTM, whose workspace oneDNN alone knows the size of."""
+    """An LSTM, whose workspace only oneDNN knows the size of."""
 
     def __init__(self, layers: int, both: bool) -> None:
         super().__init__()

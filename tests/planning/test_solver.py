@@ -16,7 +16,7 @@ Solver = Callable[..., list[Solution]]
 
 
 class Model:
-    """A small model: what its blocks can do, of which some are of one kind, and the bytes outside of blocks."""
+    """A small model: the choices of its blocks, some of one kind, and the bytes outside of blocks."""
 
     def __init__(self, seed: int) -> None:
         generator = random.Random(seed)

@@ -27,7 +27,7 @@ VOID = {"meta", "input", "link", "br"}
 
 
 class Tags(HTMLParser):
-    """The elements of a page by name, and those that were not closed in order."""
+    """The elements of a page by name, and those not closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

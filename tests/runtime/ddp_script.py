@@ -24,7 +24,7 @@ from tests.zoo.ddp_models import SIZE, STEPS, Run, released, train
 
 
 class TowerTwice(nn.Module):
-    """A stack that runs twice in a step, as a vision tower does for images and for videos."""
+    """A stack that runs twice in a step, like a vision tower for images and for videos."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +40,6 @@ class TowerTwice(nn.Module):
 
 
 class AttentionLike(nn.Module):
-    """A block."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
@@ -183,7 +181,7 @@ _PRODUCTS = frozenset({"aten::mm", "aten::bmm"})
 
 
 class CountingBackward(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Counts the products in backwards, recomputes among them."""
+    """A counter of the products in backwards, recomputes included."""
 
     def __init__(self, ran: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Deferred:
-    """Copies happen at some later call, at the latest when one has to wait for them, as on a device that lags.
+    """A device that lags: copies happen at some later call, at the latest when one has to wait for them.
 
     Sources are not held: the memory of one that was given back reads as NaN, as if others had it. Without a seed,
     nothing is copied before one has to wait for it.
@@ -69,7 +69,7 @@ class Deferred:
 
 @dataclass(eq=False)
 class DeviceCopy:
-    """A copy back, which `copy` does; until then it is NaN."""
+    """A copy back, made by `copy`; until then it is NaN."""
 
     host_copy: HostCopy
     tensor: Tensor
@@ -81,7 +81,7 @@ class DeviceCopy:
 
 @dataclass(eq=False)
 class HostCopy:
-    """A copy of `source`, which `copy` does if the memory of that is still there; until then it is NaN."""
+    """A copy of `source`, made by `copy` if its memory still exists; until then it is NaN."""
 
     source: Tensor | None
     host: Tensor = field(init=False)

@@ -24,7 +24,7 @@ PLENTY = HostMemory(free=10**12, total=10**12)
 
 
 class Device:
-    """Stands for `torch.cuda`: it writes down what streams are asked, in order. Copies happen at once."""
+    """A fake `torch.cuda` that logs what streams are asked, in order. Copies happen at once."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -87,7 +87,7 @@ def instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 class LateStream:
-    """A side stream, whose copies happen when something waits for them; without `computing`, that of the compute.
+    """A side stream whose copies happen when something waits for them; without `computing`, the compute stream's.
 
     Memory that was given back meanwhile is not there any more: what is copied from it is NaN.
     """
@@ -141,7 +141,7 @@ class LateEvent:
 
 
 class LateDevice:
-    """Stands for `torch.cuda` where the host is far ahead of all copies."""
+    """A fake `torch.cuda` whose host is far ahead of all copies."""
 
     def __init__(self) -> None:
         self.computing = LateStream()
@@ -181,7 +181,7 @@ def _nothing() -> None:
 
 
 class Pinning:
-    """Pins up to `most` bytes and then fails, as a host does. `sizes` are those that it was asked for."""
+    """A host that pins up to `most` bytes and then fails. `sizes` are the requests."""
 
     def __init__(self, most: int = 10**9) -> None:
         self.most = most

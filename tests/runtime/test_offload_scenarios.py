@@ -154,7 +154,7 @@ def test_where_hooks_are_forbidden_that_is_said_and_the_next_step_works(offloade
 
 
 class Turned(torch.autograd.Function):
-    """Its gradient is a view of what it has saved."""
+    """A function whose gradient is a view of what it saved."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_a_gradient_may_be_a_view_of_what_came_back(offloader: Offloader) -> Non
 
 
 class Packed(Tensor):
-    """What a quantised tensor is like: a subclass. What becomes of its class is in `test_recorded_call`."""
+    """A tensor subclass, like quantised tensors. `test_recorded_call` tests what becomes of its class."""
 
 
 def test_a_subclass_stays_and_keeps_its_gradient(offloader: Offloader) -> None:

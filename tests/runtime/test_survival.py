@@ -38,7 +38,7 @@ RELEASE = int(transformers.__version__.partition(".")[0])
 
 
 class ReplacedLayer(SureLayer):
-    """Its class's forward is replaced in tests, which are to leave other classes alone."""
+    """A layer for tests that replace a class's forward, which leaves other classes alone."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return super().forward(hidden_states)

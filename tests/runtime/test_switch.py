@@ -370,7 +370,7 @@ def test_a_submodel_is_switched_by_itself() -> None:
 
 
 class Foreign:
-    """A checkpointing function in the manner of libraries for fine-tuning: it asks the block it is to run."""
+    """A checkpointing function as in fine-tuning libraries: it queries the block it will run."""
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self.asked: list[nn.Module] = []

@@ -194,7 +194,7 @@ def test_threads_train_models_of_their_own(tmp_path: Path) -> None:
 
 
 class Latents(nn.Module):
-    """A learned input that its first block is given, as it is or as a view, as resamplers do."""
+    """A learned input, given to the first block as it is or as a view, as in resamplers."""
 
     def __init__(self, *, expanded: bool) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Latents(nn.Module):
 
 
 class NormedLatents(nn.Module):
-    """Saves its input for its backward."""
+    """A block that saves its input for its backward."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Makes the rows it is given into one tensor of the kind."""
+    """A stack that packs its input rows into one tensor of the kind."""
 
     def __init__(self, made: Callable[[Tensor], Tensor], drift: float = 0.0) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Recorded:
-    """Copies at once, out of torch's memory, and writes down every call with the number of the put."""
+    """A transport that copies at once, out of torch's memory, and logs every call with the number of the put."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

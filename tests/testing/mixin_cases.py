@@ -18,7 +18,7 @@ from tests.measure import toys
 
 
 class ModelTesterMixin:
-    """What ours relies on in the one of transformers, and the three tests that it replaces."""
+    """The parts of transformers' mixin that ours relies on, and the three tests that ours replaces."""
 
     all_model_classes: Any = ()
 
@@ -70,7 +70,7 @@ class NeverCheckpointed(toys.Model):
 
 
 class ByKeyword(toys.ResidualByKeyword):
-    """Crashes in reentrant mode."""
+    """A model that crashes in reentrant mode."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(toys.TwoStreamLayer(), toys.TwoStreamLayer())

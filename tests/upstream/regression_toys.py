@@ -207,7 +207,7 @@ class PreTrainedModel(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The base with what is to be repaired, and the series with it repaired; the tests are the same."""
+    """The base with what is to be repaired, and the series with it repaired; both have the same tests."""
 
     base: Path
     series: Path
@@ -248,7 +248,7 @@ Answers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Scripted(PythonInterpreter):
-    """Says for each run of pytest what `answer` says for the tree: nothing is executed. `shown` keeps the commands.
+    """An interpreter that answers each run of pytest with `answer` for the tree. `shown` keeps the commands.
 
     An answer that is a number is an exit code without a report.
     """

@@ -30,7 +30,7 @@ Gradients = dict[str, Tensor | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A model and what it is trained on: for each step the batches of the ranks."""
+    """A model and its training data: for each step the batches of the ranks."""
 
     model: nn.Module
     steps: Sequence[Sequence[Batch]]

@@ -43,7 +43,7 @@ def reentrant(level: Level) -> Known:
 
 @dataclass(frozen=True)
 class Family:
-    """A class of transformers, with what is wrong in `in_4` (4.57.6) and `in_5` (5.23.0); None where it is not there.
+    """A class of transformers and its faults `in_4` (4.57.6) and `in_5` (5.23.0), None where it does not exist.
 
     `options` are set on the tiny configuration; `make` takes the place of the tiny machinery; `more` makes inputs
     on top. `drops` tells whether anything in its blocks can drop at random.
@@ -79,7 +79,7 @@ class Family:
 
 
 class Subject:
-    """One family's model, and runs of it next to one without checkpointing and without a repair."""
+    """A family's model, and its runs beside one without checkpointing and without a repair."""
 
     def __init__(self, family: Family) -> None:
         self.family = family

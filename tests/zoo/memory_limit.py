@@ -23,7 +23,7 @@ from ckpt_surgery.measure.meter import LiveBytes
 
 
 class MemoryLimit(LiveBytes):  # type: ignore[no-untyped-call]
-    """While active, operators whose results would be too much raise torch.OutOfMemoryError. It can be used again.
+    """A reusable mode in which operators whose results exceed a limit raise torch.OutOfMemoryError.
 
     `live_bytes` is what is held now, `peak_bytes` the most that was: set it to 0 to measure from here. Fake tensors
     and those on "meta" are free.

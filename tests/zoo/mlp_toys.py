@@ -15,7 +15,7 @@ PARAMETERS = 4 * (BLOCKS * (2 * WIDTH * 4 * WIDTH + 5 * WIDTH) + WIDTH * WIDTH +
 
 
 class Block(nn.Module):
-    """Adds an MLP to what it is given."""
+    """A block that adds an MLP to its input."""
 
     def __init__(self) -> None:
         super().__init__()

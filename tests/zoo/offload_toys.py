@@ -20,7 +20,7 @@ INPUT_BYTES = ROWS * WIDTH * 4
 
 
 class Block(nn.Module):
-    """Takes what it is given by position: hidden states, and others that it multiplies them by."""
+    """A block with positional arguments: hidden states, and tensors that it multiplies them by."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ WIDTH = 4
 
 
 class FeedBlock(nn.Module):
-    """A block that nothing in its name tells."""
+    """A block whose name does not tell that it is one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class FeedBlock(nn.Module):
 
 
 class Attention(FeedBlock):
-    """One of two kinds of layers that follow each other in a list."""
+    """One of two kinds of layers that alternate in a list."""
 
 
 class OtherBlock(FeedBlock):
@@ -39,7 +39,7 @@ class OtherBlock(FeedBlock):
 
 
 class Reduction(FeedBlock):
-    """What stands between stages."""
+    """A layer between stages."""
 
 
 class Stage(nn.Module):
@@ -92,7 +92,7 @@ class Cells(nn.Module):
 
 
 class Branches(nn.Module):
-    """A block as GoogLeNet has it: branches that are added up, of which some are sequences of modules."""
+    """A block as in GoogLeNet: the sum of branches, some of them sequences of modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Branches(nn.Module):
 
 
 class FlaggedStage(Stage):
-    """A stage that checkpoints its blocks where its flag says so, by a method of its own."""
+    """A stage with a method that checkpoints its blocks if its flag says so."""
 
     def __init__(self, blocks: int = 6) -> None:
         super().__init__(blocks)
@@ -125,7 +125,7 @@ class FlaggedStage(Stage):
 
 
 class Chain(nn.Module):
-    """Runs what it holds one after the other, in the order in which it was given."""
+    """A model that runs its parts one after the other, in the given order."""
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Chain(nn.Module):
 
 
 class SwitchableChain(Chain):
-    """Has the switch that models of timm have."""
+    """A model with timm's switch."""
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         for part in self.modules():
@@ -149,7 +149,7 @@ class SwitchableChain(Chain):
 
 
 class Namespace(nn.Module):
-    """Keeps its stack in a dictionary, beside other things."""
+    """A model that keeps its stack in a dictionary, beside other things."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Namespace(nn.Module):
 
 
 class Library(Chain):
-    """Has a stack, and a part in no list that it checkpoints with the function and the flag of diffusers."""
+    """A model with a stack and, in no list, a part checkpointed with diffusers' function and flag."""
 
     _supports_gradient_checkpointing = True
 
@@ -188,7 +188,7 @@ class Library(Chain):
 
 
 class SelfCheckpointing(nn.Module):
-    """Checkpoints its one part by itself."""
+    """A model that checkpoints its only part itself."""
 
     _gradient_checkpointing_func: Any
 

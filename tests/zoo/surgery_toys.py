@@ -30,7 +30,7 @@ KEPT = (1, 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A forward and a backward: what came out, and how often each block was entered in the one and the other."""
+    """A forward and a backward: the results, and the entries into each block in both."""
 
     loss: float
     gradients: Mapping[str, Tensor | None]
@@ -107,7 +107,7 @@ def _close(ours: Tensor | None, theirs: Tensor | None, relative: float) -> bool:
 
 
 class ReturningLayer(SureLayer):
-    """Returns a tensor that it was given beside what it made, as WavLM's layers return their position bias."""
+    """A layer that also returns a tensor it was given, as WavLM's layers do with their position bias."""
 
     def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Any:
         assert bias is not None
@@ -123,7 +123,7 @@ class Returned(TwoStreams):
 
 
 class DictLayer(SureLayer):
-    """Takes everything in a dictionary, a dataclass, or whatever else gives its parts by name."""
+    """A layer that takes everything in a dictionary, a dataclass, or anything else with named parts."""
 
     def forward(self, states: Any) -> Any:
         first, (second, scale) = (
@@ -141,14 +141,14 @@ class States:
 
 
 class Handle:
-    """No container that anyone knows."""
+    """A container of an unknown class."""
 
     def __init__(self, **contents: Any) -> None:
         vars(self).update(contents)
 
 
 class OneArgument(TwoStreams):
-    """Hands its blocks one object that holds all tensors."""
+    """A model that passes its blocks one object with all tensors."""
 
     make: Callable[..., Any]
 
@@ -176,11 +176,11 @@ class InAnObject(OneArgument):
 
 
 class Router(nn.Linear):
-    """Its outputs are what a hook collects."""
+    """A router whose outputs a hook collects."""
 
 
 class HookedLayer(SureLayer):
-    """Its router's outputs are used by nobody but hooks."""
+    """A layer whose router's outputs only hooks use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class HookedLayer(SureLayer):
 
 
 class Collecting(Model):
-    """Adds a loss of what hooks found on routers: their outputs, or with `inputs` their arguments."""
+    """A model that adds a loss of what hooks collect on routers: outputs or, with `inputs`, arguments."""
 
     inputs = False
     early = False
@@ -231,7 +231,7 @@ class NormedLayer(SureLayer):
 
 
 class SpectralLayer(SureLayer):
-    """Its weight's norm is iterated in every forward, on buffers."""
+    """A layer whose weight's norm is iterated in every forward, on buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class SpectralLayer(SureLayer):
 
 
 class ListLayer(SureLayer):
-    """Reads the whole list of earlier results, and appends its own."""
+    """A layer that reads the whole list of earlier results, and appends its own."""
 
     def forward(self, hidden_states: Tensor, earlier: list[Tensor] | None = None) -> Tensor:
         assert earlier is not None
@@ -257,7 +257,7 @@ class SharedList(Model):
 
 
 class ObjectLayer(SureLayer):
-    """Reads what the block before it left on a shared object, and leaves its own."""
+    """A layer that reads the previous block's entry on a shared object, and leaves its own."""
 
     def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
         hidden = torch.tanh(self.linear(hidden_states) + shared.last)
@@ -274,7 +274,7 @@ class SharedObject(Model):
 
 
 class WritingOverLayer(SureLayer):
-    """Writes over the hidden states that it was given."""
+    """A layer that overwrites its hidden states."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states += torch.sin(self.linear(hidden_states))
@@ -282,7 +282,7 @@ class WritingOverLayer(SureLayer):
 
 
 class MaskLayer(SureLayer):
-    """Writes over a mask that needs no gradient."""
+    """A layer that overwrites a mask, which needs no gradient."""
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         assert mask is not None

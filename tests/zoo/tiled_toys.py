@@ -13,7 +13,7 @@ MIDDLE = 24
 
 
 class Gated(nn.Module):
-    """An MLP as most language models have it."""
+    """An MLP as in most language models."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Layer(nn.Module):
 
 
 class Towers(nn.Module):
-    """Two layers, with an MLP of its own each or one `shared`, and a parameter that is used only if not `unused`."""
+    """Two layers with an MLP each or one `shared`, and a parameter that is used unless `unused`."""
 
     def __init__(self, *, shared: bool = False, unused: bool = False, dropout: float = 0.0) -> None:
         super().__init__()

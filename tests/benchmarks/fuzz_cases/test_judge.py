@@ -204,7 +204,7 @@ def test_zeros_are_another_gradient_than_none() -> None:
 
 
 class Undetermined(Feature):
-    """Gives something else in each run of the process."""
+    """A feature whose result differs in each run of the process."""
 
     runs = 0
 
@@ -214,14 +214,14 @@ class Undetermined(Feature):
 
 
 class Failing(Feature):
-    """Cannot run."""
+    """A feature that cannot run."""
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         raise KeyError("nothing")
 
 
 class Infinite(Feature):
-    """Divides by zero."""
+    """A feature that divides by zero."""
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         return hidden / 0

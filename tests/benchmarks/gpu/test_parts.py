@@ -29,7 +29,7 @@ STEPS = ("offload", "policies", "check_cost", "ways")
 
 
 class Parsed(Exception):
-    """The options of a command, in place of its run."""
+    """The parsed options of a command, raised instead of running it."""
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part.name != "tests"], ids=lambda part: part.name)

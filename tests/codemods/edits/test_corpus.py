@@ -42,7 +42,7 @@ GOES = re.compile(r"checkpoint|use_reentrant|# None for|# ?(?:type:|noqa|fmt:|py
 
 
 class Substitution(ast.NodeTransformer):
-    """Another node, or several, in the place of one."""
+    """A replacement of a node by another or several."""
 
     def __init__(self, old: ast.AST, new: ast.AST | list[ast.stmt] | None) -> None:
         self.old, self.new = old, new

@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.facts.interpreter import Interpreter
 
 
 class Texts(Interpreter[frozenset[str]]):
-    """Follows texts: a name holds those that it may be bound to."""
+    """An interpreter of texts: a name holds those it may be bound to."""
 
     nothing = frozenset()
     passes = 2

@@ -8,7 +8,7 @@ LEADS_TO = {"a": "bc", "b": "a", "c": "d", "d": ""}
 
 
 class Graph:
-    """Counts how often it is asked."""
+    """A graph that counts its queries."""
 
     def __init__(self) -> None:
         self.asked = 0

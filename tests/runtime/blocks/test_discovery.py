@@ -20,7 +20,7 @@ WIDTH = 4
 
 
 class Attention(nn.Linear):
-    """What mixes positions is known by its name."""
+    """A layer whose name says that it mixes positions."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)

@@ -144,7 +144,7 @@ def test_a_flag_that_a_method_of_the_forward_reads_is_off_and_comes_back() -> No
 
 
 class BranchOverOneStack(Chain):
-    """Says what models of transformers say, and checkpoints one of its two stacks."""
+    """A model that claims support and checkpoints one of its two stacks."""
 
     supports_gradient_checkpointing = True
 

@@ -98,7 +98,7 @@ def test_a_given_cache_is_filled_and_read(
 
 
 class Chunked(nn.Module):
-    """Runs a text in two parts with a cache that it makes, or finds in its batch, through a model or its decoder."""
+    """A wrapper that runs a text in two parts with a cache, made or in the batch, through a model or its decoder."""
 
     def __init__(self, model: Any, *, whole: bool) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
 
 
 class AddingBlock(toys.ScalingBlock):
-    """Adds to a cache, and scales by how much that holds."""
+    """A block that adds to a cache and scales by its length."""
 
     def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
         past_key_values.layers[len(past_key_values.layers)] = hidden.detach()
@@ -183,7 +183,7 @@ def test_each_recompute_has_the_cache_of_its_forward() -> None:
 
 
 class KeepingStack(Model):
-    """Keeps a cache, and gives it to its blocks; `use_cache` is what the caller said."""
+    """A stack that keeps a cache and gives it to its blocks; `use_cache` is the caller's."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -215,14 +215,14 @@ def test_use_cache_is_left_alone_where_a_cache_is_given() -> None:
 
 
 class OwnCache:
-    """Keys that it appends to; it is no Cache of transformers."""
+    """A growing list of keys that is no Cache of transformers."""
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
 
 
 class AppendingBlock(toys.ScalingBlock):
-    """Appends to a store and reads all of it."""
+    """A block that appends to a store and reads all of it."""
 
     def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
         store.keys.append(self.up(hidden).detach())
@@ -241,7 +241,7 @@ def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
 
 
 class SlopeBlock(AppendingBlock):
-    """Takes a gradient in its forward, before it reads the store: it is recomputed while it runs."""
+    """A block that takes a gradient in its forward before reading the store: it is recomputed while it runs."""
 
     def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
         store.keys.append(self.up(hidden).detach())
@@ -293,7 +293,7 @@ def test_nothing_is_said_where_no_cache_was_asked_for() -> None:
 
 
 class Asking(nn.Module):
-    """Asks its model for a cache, whatever its caller says."""
+    """A model that asks the one inside for a cache, whatever its caller says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ def test_nothing_is_said_where_only_a_part_was_asked() -> None:
 
 
 class PairStack(toys.Stack):
-    """Gives its blocks a cache and use_cache=True."""
+    """A stack that gives its blocks a cache and use_cache=True."""
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         result: Tensor = layer(hidden, past_key_values=toys.KeyCache(), use_cache=True)
@@ -322,7 +322,7 @@ class PairStack(toys.Stack):
 
 
 class UsingCacheBlock(toys.ScalingBlock):
-    """Computes something else with use_cache=True."""
+    """A block that computes something else with use_cache=True."""
 
     def forward(self, hidden: Tensor, past_key_values: Any = None, use_cache: bool = False) -> Tensor:
         return super().forward(hidden) * (3.0 if use_cache else 1.0)

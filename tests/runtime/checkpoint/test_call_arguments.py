@@ -57,7 +57,7 @@ def filled(layers: int = 1, length: int = 3) -> DynamicCache:
 
 
 class RecurrentCache:
-    """Past state by its own name and that of the argument; it has no length."""
+    """Past state, by its name and the argument's, without a length."""
 
     def __init__(self, state: Tensor) -> None:
         self.state = state
@@ -115,7 +115,7 @@ def test_caches_that_the_caller_gave_stay() -> None:
 
 
 class Tables:
-    """No cache: what is made once and read by all layers."""
+    """No cache: tables that are made once and read by all layers."""
 
 
 @pytest.mark.parametrize("name", ["layer_past", "past_key_values"])

@@ -35,7 +35,7 @@ checks = pytest.mark.parametrize("check", ["first", "never"])
 
 
 class FailingBlock(ScalingBlock):
-    """Raises `error` between its operators, in so many calls from now."""
+    """A block that raises `error` between its operators once `calls_left` is used up."""
 
     error: BaseException | None = None
     calls_left = 0
@@ -49,7 +49,7 @@ class FailingBlock(ScalingBlock):
 
 
 class RememberingBlock(ScalingBlock):
-    """Keeps the exceptions that pass through it: those by which torch ends a recompute early."""
+    """A block that keeps the exceptions passing through it: those by which torch ends a recompute early."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         try:

@@ -141,7 +141,7 @@ OUTSIDE: list[Tensor] = []
 
 
 class LeavingLayer(toys.SureLayer):
-    """Leaves a tensor with gradient in a list that is no part of the model."""
+    """A layer that leaves a tensor with gradient in a list outside of the model."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden = super().forward(hidden_states)
@@ -243,7 +243,7 @@ def test_a_block_that_does_not_train_runs_as_it_is(mode: str) -> None:
 
 
 class Registering(toys.SureLayer):
-    """Adds a term of the loss to a list, as those of some routers do."""
+    """A layer that adds a term of the loss to a list, as some routers do."""
 
     registry: ClassVar[list[Tensor]] = []
 
@@ -277,7 +277,7 @@ def test_what_a_recompute_leaves_in_a_list_is_no_part_of_a_loss(early: bool) -> 
 
 
 class WritingSlope(toys.SureLayer):
-    """Writes into its argument, and takes a gradient by it: the block is recomputed while it runs."""
+    """A layer that writes into its argument and takes a gradient by it: it is recomputed while it runs."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states = hidden_states.add_(0.1)

@@ -128,7 +128,7 @@ def test_what_is_written_late_and_read_is_refused(write: Callable[[AverageBlock]
 
 
 class TemperedBlock(ScalingBlock):
-    """Clamps a trained parameter before it is used, or lets it grow."""
+    """A block that clamps a trained parameter before use, or lets it grow."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def test_a_trained_parameter_may_be_written_by_the_block_itself() -> None:
 
 
 class RandomBlock(ScalingBlock):
-    """Draws from Python's generator, once it is told to."""
+    """A block that draws from Python's generator once told to."""
 
     drawing = False
 
@@ -177,7 +177,7 @@ def test_draws_that_begin_late_are_told() -> None:
 
 
 class TwoModesBlock(ScalingBlock):
-    """Writes one buffer in training mode, and another while a part of it is in evaluation mode."""
+    """A block that writes one buffer in training mode, and another while a part is in evaluation mode."""
 
     first: Tensor
     second: Tensor
@@ -195,7 +195,7 @@ class TwoModesBlock(ScalingBlock):
 
 
 class GrowingBlock(ScalingBlock):
-    """Runs another module, if it has been given one."""
+    """A block that also runs another module, if given one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,14 +241,14 @@ def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module
 
 
 class AttentionBlock(ScalingBlock):
-    """Scales by whether attention may choose its kernel of plain operators."""
+    """A block that scales by whether attention may use plain operators."""
 
     def scale(self) -> Any:
         return 1 + attention_kernels()[2]
 
 
 class ModeBlock(ScalingBlock):
-    """Scales while a part of it is in training mode."""
+    """A block that scales while a part of it is in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ def test_a_layer_that_the_first_forward_makes_trains() -> None:
 
 
 class InsideBlock(toys.CountingBlock):
-    """Holds blocks of its own, through which it takes a gradient in its forward."""
+    """A block that takes a gradient through inner blocks in its forward."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         energy = super().forward(hidden).square().sum()

@@ -212,7 +212,7 @@ def test_a_forked_process_shares_no_buffer(broken: bool, monkeypatch: pytest.Mon
 
 
 class Runtime:
-    """Stands for CUDA's runtime."""
+    """A fake of CUDA's runtime."""
 
     def __init__(self, error: int = 0) -> None:
         self.error = error

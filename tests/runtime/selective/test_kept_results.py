@@ -51,7 +51,7 @@ def ran_in(run: Callable[[], Any]) -> Counter[str]:
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Counts the operators that are run inside, also by operators of higher order."""
+    """A counter of the operators that run inside, also by operators of higher order."""
 
     supports_higher_order_operators = True
 
@@ -296,7 +296,7 @@ def test_under_autocast() -> None:
 
 
 class Adapter(nn.Module):
-    """A frozen linear layer with two small ones beside it, whose result is added into that of the layer."""
+    """A frozen linear layer whose result takes in that of two small ones beside it."""
 
     def __init__(self, base: nn.Linear, *, in_place: bool) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def test_adapters_that_add_in_place_are_refused() -> None:
 
 
 class Leaking(nn.Module):
-    """Returns what it goes on with, so that the caller may write it."""
+    """A layer that returns a tensor it goes on using, so that the caller may write it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -391,7 +391,7 @@ WRITES: SimpleQueue[float] = SimpleQueue()
 
 
 class Scaling(nn.Module):
-    """Multiplies by what it did not have as an argument; `by_data`, by a parameter that it writes uncounted."""
+    """A layer that multiplies by a non-argument; `by_data`, by a parameter that it writes uncounted."""
 
     def __init__(self, *, by_data: bool) -> None:
         super().__init__()
@@ -426,7 +426,7 @@ def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
 
 
 class NoisyExperts(nn.Module):
-    """Experts whose scores are noisy in a way that nobody can put back. `draws` is where the noise comes from."""
+    """Experts whose scores have noise that nobody can put back. `draws` is where the noise comes from."""
 
     def __init__(self, draws: Callable[[], float], *, noisy_scores: bool) -> None:
         super().__init__()
@@ -463,7 +463,7 @@ class Mixture(nn.Module):
 
 
 class Noise:
-    """Numbers of the operating system; or those of an earlier run, again."""
+    """Numbers of the operating system, or those of an earlier run again."""
 
     def __init__(self, again: Iterable[float] = ()) -> None:
         self.drawn: list[float] = []
@@ -510,7 +510,7 @@ def test_dropout_masks_stand_in_for_the_state_of_generators() -> None:
 
 
 class Drawing(nn.Module):
-    """Two draws of which one may be kept."""
+    """A layer with two draws of which one may be kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -654,7 +654,7 @@ def test_an_operator_that_gets_other_shapes_is_refused(rows: list[int]) -> None:
 
 
 class Slope(nn.Module):
-    """A block that takes a gradient of its own, which runs it again in the middle of its forward."""
+    """A block that takes a gradient, which runs it again in the middle of its forward."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -698,7 +698,7 @@ def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
 
 
 class GivenUp(Exception):
-    """Ends a forward."""
+    """The end of a forward."""
 
 
 def give_up(*_: object) -> None:
@@ -844,7 +844,7 @@ one_kernel = pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 tak
 
 
 class OldContext:
-    """What torch before 2.12 hands a policy: it does not say what an operator made."""
+    """A policy's context in torch before 2.12: it does not say what an operator made."""
 
     def __init__(self, *, is_recompute: bool, **_: Any) -> None:
         self.is_recompute = is_recompute

@@ -46,7 +46,7 @@ class Part(nn.Module):
 
 
 class Squared(torch.autograd.Function):
-    """A product in a function of autograd, where no gradient is taken by torch."""
+    """A product in an autograd function, where torch takes no gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 
 
 class Chosen(nn.Module):
-    """Uses one of two layers, by its name."""
+    """A layer that uses one of two others, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def test_the_difference_is_named_with_its_place() -> None:
 
 
 class _SavingUnset(torch.autograd.Function):
-    """Saves memory that nobody has set, as kernels of attention on CUDA do for a dropout that there is not."""
+    """A function that saves unset memory, as attention on CUDA does for the dropout it lacks."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, unset: Tensor) -> Tensor:
@@ -353,7 +353,7 @@ def test_weights_that_change_between_are_refused(between: Callable[[nn.Module], 
 
 
 class TaskBlock(toys.ScalingBlock):
-    """Has a layer for each of two tasks, and runs that of the task."""
+    """A block that runs the layer of the current task of two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ def test_another_weight_of_the_same_shape_is_told() -> None:
 
 
 class GatheringBlock(toys.ScalingBlock):
-    """Frees a weight once it has run, and puts the next one there; in a backward it does not free it, as FSDP2."""
+    """A block that, like FSDP2, frees a weight after use and puts the next in its place, but not in a backward."""
 
     reused = False
 

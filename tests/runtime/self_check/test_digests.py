@@ -207,7 +207,7 @@ def test_a_plan_is_taken_only_where_it_holds(other: Any) -> None:
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that run inside, but for views."""
+    """A counter of the operators that run inside, but for views."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

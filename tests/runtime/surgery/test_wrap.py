@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class Attention(nn.Linear):
-    """By its name, what makes a module a block."""
+    """A layer whose name makes the module around it a block."""
 
 
 class MixingLayer(PlainLayer):
@@ -41,7 +41,7 @@ class MixingLayer(PlainLayer):
 
 
 class Towers(toys.Model):
-    """Two stacks of layers, one of plain modules, and a layer that stands alone."""
+    """Two stacks of layers, one of plain modules, and a single layer."""
 
     layers: Any
     vision: Any
@@ -236,7 +236,7 @@ def test_randomness_may_be_left_alone_where_nothing_drops() -> None:
 
 
 class AttributeLayer(SureLayer):
-    """Drops by a rate of its own, without a module."""
+    """A layer that drops by a rate without a module."""
 
     attention_dropout = 0.0
 
@@ -246,7 +246,7 @@ class AttributeLayer(SureLayer):
 
 
 class JitterLayer(SureLayer):
-    """Multiplies by random numbers, as routers do."""
+    """A layer that multiplies by random numbers, as routers do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -588,7 +588,7 @@ def test_scripted_blocks_are_refused_and_the_model_is_left_as_it_was() -> None:
 
 
 class PlainTower(nn.Module):
-    """Repeats a plain block."""
+    """A stack of plain blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -601,7 +601,7 @@ class PlainTower(nn.Module):
 
 
 class Tower(PlainTower):
-    """Checkpoints its blocks by hand where a flag of its class says so, as towers of open_clip do."""
+    """A stack that checkpoints its blocks by hand if a flag of its class says so, as in open_clip."""
 
     grad_checkpointing = True
 

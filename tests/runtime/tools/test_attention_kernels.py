@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.torch]
 
 
 class Attending(nn.Module):
-    """Attends to its own rows."""
+    """Attention to its own rows."""
 
     def __init__(self) -> None:
         super().__init__()

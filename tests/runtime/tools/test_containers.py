@@ -58,7 +58,7 @@ class Unset:
 
 
 class Shared(MutableMapping[Any, Any]):
-    """A mapping whose copies hold the same."""
+    """A mapping whose copies share their contents."""
 
     def __init__(self, **held: Any) -> None:
         self._held = held
@@ -87,7 +87,7 @@ class Fixed(dict[str, Any]):
 
 
 class Counted(tuple[Any, ...]):
-    """A tuple that is made of something else than its items."""
+    """A tuple whose constructor takes something other than its items."""
 
     def __new__(cls, first: Any, number: int) -> Counted:
         return super().__new__(cls, (first,) * number)

@@ -38,7 +38,7 @@ both = pytest.mark.parametrize("generation", ["checkers", "scripts"])
 
 @dataclass(frozen=True)
 class Toy:
-    """A toy checkout on a branch of its own, and a worktree of it that stays at the base."""
+    """A toy checkout on a branch, and a worktree of it that stays at the base."""
 
     tree: Path
     base: Path
@@ -82,7 +82,7 @@ class Toy:
 
 
 class Maker:
-    """Makes toys in a folder of their own."""
+    """A maker of toys in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

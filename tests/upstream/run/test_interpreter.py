@@ -67,7 +67,7 @@ def python(tree: Path) -> PythonInterpreter:
 
 
 class Pipe:
-    """The reading end of a named pipe, and the name of the file that its writer makes when it has begun."""
+    """The reading end of a named pipe, and the file that its writer makes on starting."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.seen = folder / "pipe", folder / "seen"

@@ -56,7 +56,7 @@ MODELS = "src/transformers/models"
 
 
 class Verify:
-    """Stands in for the models: a family is right where its modeling file names the checkpointing layer."""
+    """A fake of the models: a family is right if its modeling file names the checkpointing layer."""
 
     def __init__(self) -> None:
         self.right: Collection[str] = ()
