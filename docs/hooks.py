@@ -25,7 +25,7 @@ def with_rules(navigation: list[Any]) -> list[Any]:
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: object) -> str:
-    """Render `<details>` and pipes in the code of tables as GitHub does; give the tables of coverage pages more room."""
+    """Render `<details>` and pipes in tables' code as GitHub does, and give tables of coverage pages more room."""
     if page is not None and page.file.src_uri.startswith("coverage/"):
         page.meta["hide"] = ["toc"]
     markdown = markdown.replace("<details>", '<details markdown="1">')
