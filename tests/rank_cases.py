@@ -1,6 +1,7 @@
 """Run cases on several real ranks of one machine: fork the ranks, run every case on each, and collect the results.
 
-A script beside the tests defines its cases and calls `run_cases`; a fixture starts the script with `case_results`.
+A script beside the tests defines its cases and calls `run_cases`, and a fixture starts it with `case_results`. The
+ranks meet on 127.0.0.1; each result is JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The package with every message in capitals, to show that nothing depends on how a message is worded.
 
-`install` makes this process import `ckpt_surgery` so that the sentences in its source are in capitals. A string is a
-sentence where two words of lower-case letters stand next to each other in it. What the code compares strings with or
-searches for stays as it is written: a decision that looks at a message no longer finds it.
+`install` makes this process import `ckpt_surgery` with the sentences in its source in capitals. A string is a
+sentence if two words of lower-case letters are next to each other in it. Strings that the code compares or searches
+for stay: a decision that looks at a message no longer finds it.
 """
 
 from __future__ import annotations

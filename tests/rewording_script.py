@@ -1,6 +1,6 @@
-"""What the package decides, without a word of how it says so, as JSON: `python -m tests.rewording_script WORDS HALF`.
+"""The package's decisions without their wording, as JSON: `python -m tests.rewording_script WORDS HALF`.
 
-WORDS is `usual` or `capitals`, HALF is `static` or `live`. Messages go to a list of their own.
+WORDS is `usual` or `capitals`, HALF is `static` or `live`. Messages go to a separate list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Generated texts held against files, compared whole.
+"""Generated texts compared with files.
 
-After a change that is meant, run the tests with CKPT_SURGERY_UPDATE_SNAPSHOTS=1 and read the difference in git.
+After an intended change, run the tests with CKPT_SURGERY_UPDATE_SNAPSHOTS=1 and read the difference in git.
 """
 
 from __future__ import annotations

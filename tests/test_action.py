@@ -1,4 +1,4 @@
-"""The GitHub Action: its own commands, run as a runner runs them, in an environment with what the project declares."""
+"""The GitHub Action's commands, run as a runner does, in an environment with the declared dependencies."""
 
 from __future__ import annotations
 

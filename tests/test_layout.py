@@ -1,6 +1,6 @@
-"""What the folders promise: imports go one way, the static half needs no torch, files stay short.
+"""The promises of the folders: imports go one way, the static half needs no torch, files stay short.
 
-Each checker is also run on a small tree in which the promise is broken.
+Each checker also runs on a small tree that breaks the promise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The targets of `make` and the sessions of nox: what is offered is explained, and exists."""
+"""The targets of `make` and the sessions of nox exist and are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever text goes into a piece of Markdown, a reader sees that text and nothing made of it."""
+"""Any text in Markdown reads as that text, without formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases that were tested: older ones are refused, newer ones are told once, and static parts take any."""
+"""Older releases than the tested ones are refused, newer ones are noted once, and static parts take any."""
 
 from __future__ import annotations
 

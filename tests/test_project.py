@@ -1,4 +1,4 @@
-"""What GitHub and pre-commit read: it parses, and what it runs exists. Each checker is also run on what is broken."""
+"""The files of GitHub and pre-commit parse, and what they run exists. Each checker also runs on broken files."""
 
 from __future__ import annotations
 

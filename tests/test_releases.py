@@ -1,4 +1,4 @@
-"""A release is fetched once, whole and unchanged, or refused with one sentence."""
+"""A release is fetched once, whole and unchanged, or refused in one sentence."""
 
 from __future__ import annotations
 

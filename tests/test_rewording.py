@@ -1,4 +1,4 @@
-"""Messages are for people: reword them all, and findings, repairs, verdicts, causes and exit codes are the same."""
+"""Reword every message, and findings, repairs, verdicts, causes and exit codes stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names of torch stand in one file: each that the package uses elsewhere is told, with its place."""
+"""Private names of torch are in one file: any that the package uses elsewhere is reported with its place."""
 
 from __future__ import annotations
 

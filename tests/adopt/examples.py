@@ -1,4 +1,4 @@
-"""Reports and adoptions as measurements make them, for the tests of what judges and shows them. No torch is needed."""
+"""Reports and adoptions for the tests that judge and show them, without torch."""
 
 from __future__ import annotations
 

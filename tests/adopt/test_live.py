@@ -1,4 +1,4 @@
-"""`adopt` from beginning to end on folders of each shape: what it says is what a measurement says afterwards."""
+"""`adopt` from beginning to end on folders of each shape: a later measurement agrees with its report."""
 
 from __future__ import annotations
 

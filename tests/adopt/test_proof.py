@@ -1,4 +1,4 @@
-"""What two measurements of a class say of the repair between them: anything that got worse is seen."""
+"""Two measurements of a class prove the repair between them; anything that got worse is seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repair of several files is written as a whole, or not at all."""
+"""A repair of several files is written as a whole or not at all."""
 
 from __future__ import annotations
 

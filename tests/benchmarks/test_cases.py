@@ -1,4 +1,4 @@
-"""The cases: what is not right is told, and what cannot run is skipped."""
+"""The cases: faults are reported, and what cannot run is skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo shows what is lost as released and is there after `wrap_blocks`."""
+"""The demo shows what is lost as released and kept after `wrap_blocks`."""
 
 from __future__ import annotations
 

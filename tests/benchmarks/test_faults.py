@@ -1,4 +1,4 @@
-"""CKPT-Bench: twins are folded, every fault shows by numbers, and ours find a sample without a false alarm."""
+"""CKPT-Bench: twins are folded, figures show every fault, and our tools find a sample without a false alarm."""
 
 from __future__ import annotations
 

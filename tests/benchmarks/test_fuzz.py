@@ -1,4 +1,4 @@
-"""The command: what it prints and ends with, for many cases and for one, and that it finds a broken product."""
+"""The command: its output and exit codes for many cases and for one; it finds a broken product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps on a GPU: every target can be missed, and what has no room has no figures."""
+"""The steps on a GPU: every target can be missed, and a step without room has no figures."""
 
 from __future__ import annotations
 

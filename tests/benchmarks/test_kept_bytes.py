@@ -1,4 +1,4 @@
-"""The page of `kept_bytes`: what is counted, and that a step which is not equal is named."""
+"""The page of `kept_bytes`: its counts, and the names of steps with unequal results."""
 
 from __future__ import annotations
 

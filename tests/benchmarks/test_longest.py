@@ -1,4 +1,4 @@
-"""The search for the longest sequence: a device that takes so many tokens is found to, and what stopped it is said."""
+"""The search for the longest sequence finds a device's limit and says what stopped it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of plans on a GPU, dry: what is told is what the meter sees, and each target can be missed."""
+"""The benchmark of plans on a GPU, dry: it reports what the meter sees, and each target can be missed."""
 
 from __future__ import annotations
 

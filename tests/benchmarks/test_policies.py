@@ -1,4 +1,4 @@
-"""Policies on released models: rows of the page measured again, checks that fail where what they check is broken."""
+"""Policies on released models: rows of the page measured again, and checks that fail on broken code."""
 
 from __future__ import annotations
 

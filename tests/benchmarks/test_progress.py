@@ -1,4 +1,4 @@
-"""Measurements are kept as they are made: what has no room or fails is told, and the next run goes on behind it."""
+"""Measurements are kept as they are made: failures are reported, and the next run goes on after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of releases: the page is what its figures say, and holds every class and release; each word is earned."""
+"""The table of releases: the page follows from its figures and has every class and release; each word is earned."""
 
 from __future__ import annotations
 

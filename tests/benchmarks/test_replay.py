@@ -1,4 +1,4 @@
-"""The replay's judge: what it calls identical, harmless, safer, changed and worse, and that it can be seen to fail."""
+"""The replay's judge: what it calls identical, harmless, safer, changed and worse, and that it can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The survey of other libraries' models tells what is found, what is wrong, and what keeps more."""
+"""The survey of other libraries' models reports the blocks found, the faults, and what saves more."""
 
 from __future__ import annotations
 

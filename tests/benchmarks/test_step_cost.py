@@ -1,4 +1,4 @@
-"""The benchmark of a step: what is counted is exact, every target can be missed, and times never decide a test."""
+"""The benchmark of a step: counts are exact, every target can be missed, and times never decide a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stopwatch measures what it says: wall time and the largest process, and nothing that failed."""
+"""The stopwatch measures wall time and the largest process, and nothing that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the surveys: a case costs no more than it may, a run goes on, and pages are what their figures say."""
+"""The frame of the surveys: a case stays within its limits, runs resume, and pages follow from their figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of versions: a row for each environment, which says what does not work, and is replaced when run again."""
+"""The table of versions: one row for each environment, which lists what fails and is replaced by the next run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark on other packages' code: what it counts is what is there, and each kind of failure is seen."""
+"""The benchmark on other packages' code: its counts are right, and each kind of failure is seen."""
 
 from __future__ import annotations
 

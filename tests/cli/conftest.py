@@ -1,4 +1,4 @@
-"""The library is replaced by stand-ins, so that the tests see what the command line asks of it."""
+"""Fakes of the library, which show what the command line asks of it."""
 
 from __future__ import annotations
 

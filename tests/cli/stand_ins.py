@@ -1,4 +1,4 @@
-"""What stands in for the library behind the command line, and the results it gives."""
+"""Fakes of the library behind the command line, and their results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The command `adopt` without torch: what it shows of the source, what it refuses, and its exit codes.
 
-`prove` is replaced by a stand-in; what it does live is in `tests/adopt/test_live.py`.
+`prove` is a fake; `tests/adopt/test_live.py` runs the real one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `check`: its exit codes, and what it prints where."""
+"""The command `check`: its exit codes and output."""
 
 from __future__ import annotations
 

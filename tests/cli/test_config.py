@@ -1,4 +1,4 @@
-"""What pyproject.toml may say, and the one line for everything that it may not."""
+"""The contents of pyproject.toml, with one line for everything that is not allowed there."""
 
 from __future__ import annotations
 

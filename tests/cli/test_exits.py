@@ -1,4 +1,4 @@
-"""How a command ends: interrupts, errors and bugs are one line and an exit code."""
+"""The ends of a command: interrupts, errors and bugs are one line and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `explain`: what it prints and writes, its exit codes, and one sentence for each bad input."""
+"""The command `explain`: its output and exit codes, and one sentence for each bad input."""
 
 from __future__ import annotations
 

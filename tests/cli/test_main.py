@@ -1,4 +1,4 @@
-"""The command line as a whole: usage, help, the version, and what starting it loads."""
+"""The command line as a whole: usage, help, version, and imports on starting."""
 
 from __future__ import annotations
 

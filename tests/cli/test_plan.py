@@ -1,4 +1,4 @@
-"""The command `plan`: what it prints, its exit codes, and one sentence for each bad input."""
+"""The command `plan`: its output and exit codes, and one sentence for each bad input."""
 
 from __future__ import annotations
 

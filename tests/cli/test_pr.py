@@ -1,4 +1,4 @@
-"""The command `pr`: its options and exit codes, what it prints, and one clear line for each thing that goes wrong."""
+"""The command `pr`: its options, exit codes and output, and one clear line for each failure."""
 
 from __future__ import annotations
 

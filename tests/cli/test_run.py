@@ -1,4 +1,4 @@
-"""The command `run`: what its options become, and one sentence for each bad input. `tests/guarding` runs scripts."""
+"""The command `run`: its options, and one sentence for each bad input. `tests/guarding` runs scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `verify`: what it asks of a survey, what it prints where, its exit codes, and what it does live."""
+"""The command `verify`: its survey, output and exit codes, and a live run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every test of the rules has a cache of its own, and no transformers installed: cases say what they need."""
+"""A separate cache for every test of the rules, and no transformers unless a case writes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models for tests that need one at hand: a block, a stack of it, a parent in another file."""
+"""Small models for tests: a block, a stack of it, a parent in another file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one file says: which calls a method makes, and what its names stand for."""
+"""Facts of one file: the calls of a method, and the meaning of its names."""
 
 from __future__ import annotations
 

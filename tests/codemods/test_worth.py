@@ -1,4 +1,4 @@
-"""Which files a check parses, and that nothing is found in the others."""
+"""The files that a check parses; the others hold no findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three real ranks that average and compare their gradients: every case of `CASES`, as JSON for `test_gradients`."""
+"""Three real ranks that average and compare their gradients, for `test_gradients`."""
 
 from __future__ import annotations
 

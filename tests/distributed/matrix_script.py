@@ -1,7 +1,4 @@
-"""Released models in DistributedDataParallel on real ranks, as released and after the cure, for `test_matrix`.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""Released models in DistributedDataParallel on real ranks, as released and cured, for `test_matrix`."""
 
 from __future__ import annotations
 

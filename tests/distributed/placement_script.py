@@ -1,6 +1,6 @@
-"""Models that lie in different places, on two real ranks: what the check, the guard and others say to training them.
+"""Models split over devices on two real ranks, with the check, the guard and others, for `test_placement`.
 
-The ranks have no accelerator: a split is what `hf_device_map` says, or a frozen part on the meta device.
+The ranks have no accelerator: `hf_device_map` declares the split, or a frozen part is on the meta device.
 """
 
 from __future__ import annotations

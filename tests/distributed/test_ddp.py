@@ -1,4 +1,4 @@
-"""`watch_ddp` and `call_through_ddp` on two real ranks: the cases of `watch_script`, which run once."""
+"""`watch_ddp` and `call_through_ddp` on two real ranks, with the cases of `watch_script`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Gradients averaged and compared by hand: cases of `gradients_script`.
+"""Gradients averaged and compared by hand, with the cases of `gradients_script`.
 
-What people write instead is run beside it, so that what goes wrong there is seen to go wrong.
+The loop that people write runs beside it and goes wrong where expected.
 """
 
 from __future__ import annotations

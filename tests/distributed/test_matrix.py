@@ -1,6 +1,6 @@
-"""What released models do in DistributedDataParallel, release by release, and that `ddp_ready` and a surgery cure it.
+"""Released models in DistributedDataParallel, release by release; `ddp_ready` and a surgery cure them.
 
-The cases, and the two ranks they run on, are in `matrix_script`; all of them run once, at the first test.
+The cases, and the two ranks they run on, are in `matrix_script`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a model may be trained: split models and the guard, in one process here and on two ranks in the script."""
+"""Devices for training: split models and the guard, in one process here and on two ranks in the script."""
 
 from __future__ import annotations
 

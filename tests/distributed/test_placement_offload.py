@@ -1,4 +1,4 @@
-"""Training with parameters that accelerate offloads: what goes wrong as released, and what the check refuses."""
+"""Training with parameters that accelerate offloads: its faults as released, and the check's refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What `ddp_ready` says about a model, by its structure and by batches, and that it leaves the model alone.
+"""`ddp_ready` on a model's structure and batches; it leaves the model alone.
 
-That what it says is enough, on real ranks, is in `test_matrix`.
+`test_matrix` shows on real ranks that its answer is enough.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Losses that pass DistributedDataParallel by, on real ranks, and losses that do not: what `test_ddp` looks at.
+"""Losses on real ranks that bypass DistributedDataParallel, and losses that do not, for `test_ddp`.
 
-Every scenario trains a little with a watch. Beside what the watch says stands what is true: whether the gradients
-are the same on all ranks afterwards.
+Every scenario trains a little with a watch, whose report is compared with the truth: whether the gradients are the
+same on all ranks afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run the commands that the pages show, each once for all pages, and compare what they print with what is shown."""
+"""Run the pages' commands, each once for all pages, and compare their output with what is shown."""
 
 from __future__ import annotations
 

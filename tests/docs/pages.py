@@ -1,4 +1,4 @@
-"""What a page says and is not so: names that do not exist, links that lead nowhere, code blocks that do not work."""
+"""Faults of a page: unknown names, broken links, code blocks that do not work."""
 
 from __future__ import annotations
 

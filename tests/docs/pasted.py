@@ -1,5 +1,4 @@
-"""The blocks of a page as a reader runs them: pasted into a shell, in an environment that holds what the install line
-on the page brings and nothing else."""
+"""Run a page's blocks as a reader does: pasted into a shell, in an environment made by the page's install line."""
 
 from __future__ import annotations
 

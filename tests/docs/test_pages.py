@@ -1,6 +1,6 @@
-"""What the pages say is so: their commands and examples run, and the names and links in them exist.
+"""The pages are true: their commands and examples run, and the names and links in them exist.
 
-Everything runs in a small transformers checkout that is written for it. The checker is also run on broken snippets.
+Everything runs in a small transformers checkout. The checker also runs on broken snippets.
 """
 
 from __future__ import annotations

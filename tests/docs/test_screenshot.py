@@ -1,4 +1,4 @@
-"""The picture of the page of `verify` says what `verify` says today, is small, and can be made again."""
+"""The picture of the page of `verify` is up to date, small, and can be made again."""
 
 from __future__ import annotations
 

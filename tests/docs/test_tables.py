@@ -1,4 +1,4 @@
-"""The tables of the site in a real browser: long ones can be filtered, and no column is out of sight."""
+"""The tables of the site in a real browser: long ones can be filtered, and no column is cut off."""
 
 from __future__ import annotations
 

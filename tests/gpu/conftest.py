@@ -1,4 +1,4 @@
-"""The device of the tests marked `gpu`: the first CUDA GPU, or the processor in a dry run."""
+"""The device of tests marked `gpu`: the first CUDA GPU, or the processor in a dry run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small random models of released families, with a batch, for the tests on a device."""
+"""Small random models of released families, with a batch, for tests on a device."""
 
 from __future__ import annotations
 

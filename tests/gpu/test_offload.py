@@ -1,4 +1,4 @@
-"""Activation offload on a device: real streams, busy ones too, give the gradients of a run without offload."""
+"""Activation offload on a device: real and busy streams give the gradients of a run without offload."""
 
 from __future__ import annotations
 

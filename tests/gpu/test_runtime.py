@@ -1,4 +1,4 @@
-"""`wrap_blocks` on a device: gradients to the bit, random numbers of the device, half precision, and memory."""
+"""`wrap_blocks` on a device: exact gradients, the device's random numbers, half precision, and memory."""
 
 from __future__ import annotations
 

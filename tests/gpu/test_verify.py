@@ -1,4 +1,4 @@
-"""`verify` on a device: healthy models pass, planted faults are found, and bytes are those that the device counts."""
+"""`verify` on a device: healthy models pass, planted faults are found, and the device's bytes are counted."""
 
 from __future__ import annotations
 

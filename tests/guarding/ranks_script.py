@@ -1,4 +1,4 @@
-"""Guarded trainings on three real ranks, some of which drift apart: what `test_ranks` looks at."""
+"""Guarded trainings on three real ranks, some of which diverge, for `test_ranks`."""
 
 from __future__ import annotations
 

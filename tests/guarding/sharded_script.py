@@ -1,7 +1,4 @@
-"""A guard under FSDP2 on two ranks: what each rank saw, as JSON.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""A guard under FSDP2 on two ranks, for `test_sharded`."""
 
 from __future__ import annotations
 

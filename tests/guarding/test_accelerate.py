@@ -1,4 +1,4 @@
-"""accelerate: `prepare`, accumulation, `save_state` and a resumed run are as without a surgery."""
+"""accelerate: `prepare`, accumulation, `save_state` and resuming work as without a surgery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An action waits for the import of a module, however often others look for the module before."""
+"""An action runs once a module is imported, however often others look for the module before."""
 
 from __future__ import annotations
 

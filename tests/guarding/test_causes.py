@@ -1,4 +1,4 @@
-"""What the guard says of why gradients are wrong, and healthy trainings that look like these and get no alarm."""
+"""The guard's causes of wrong gradients; similar healthy trainings raise no alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard tells each planted fault by name, and is silent about a healthy training."""
+"""The guard names each planted fault and is silent about healthy trainings."""
 
 from __future__ import annotations
 

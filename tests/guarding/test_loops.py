@@ -1,7 +1,6 @@
-"""The proof of blocks in the loops people write: mixed precision, scaled losses, accumulated gradients, adapters.
+"""The proof of blocks in common loops: mixed precision, scaled losses, accumulated gradients, adapters.
 
-In each, a healthy training is proved without a word, and a block that drifts between its runs is told by name. Two
-ranks with shards are in `test_sharded`.
+In each, a healthy training is proved silently, and a block that drifts between its runs is named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What blocks keep on a device that counts, seen with a counter of the test's own."""
+"""The bytes that blocks keep on a device that counts, here with a fake counter; a guard frees what it kept."""
 
 from __future__ import annotations
 

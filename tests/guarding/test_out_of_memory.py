@@ -1,4 +1,4 @@
-"""A training that runs out of memory: which part of a step did, what was alive, what would help, what to run."""
+"""A training that runs out of memory: which part of a step did, what was alive, what helps, what to run."""
 
 from __future__ import annotations
 

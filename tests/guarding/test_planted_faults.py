@@ -1,6 +1,6 @@
-"""A dozen trainings, each with one fault as people have reported it, and the same without: told by name, no alarm.
+"""A dozen trainings, each with a reported fault, which is named, and without it, where nothing is.
 
-Each is what a script does between building its model and its last step. Ranks are in `test_ranks`.
+Each is a script from building its model to its last step. Ranks are in `test_ranks`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plugin for axolotl and the callback in LLaMA-Factory, against the interfaces that those packages have."""
+"""The plugin for axolotl and the callback in LLaMA-Factory, against those packages' interfaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of a DistributedDataParallel that drift apart are told by name, and no rank ever waits for another."""
+"""Ranks of a DistributedDataParallel that diverge are named, and no rank ever waits for another."""
 
 from __future__ import annotations
 

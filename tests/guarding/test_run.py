@@ -1,4 +1,4 @@
-"""`run` runs a script as Python does, wraps what it trains, and says at the end what it saw."""
+"""`run` runs a script as Python does, wraps the models it trains, and reports at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that run several times in a step: each call is run alone, and its parameters' gradients are added up."""
+"""Blocks that run several times in a step: each call is run alone, and parameters' gradients are added up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options hold where checkpointing is switched on more than once, and which lines gave them."""
+"""The options in force where checkpointing is switched on more than once, and the lines that gave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run finds of the models that a script trains: also of those that are gone, or checkpoint by themselves."""
+"""`run` on the models of a script, even those that are gone or checkpoint themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of torch for which checkpointing is known get a note, each raised here by a training that has it."""
+"""Errors of torch that checkpointing causes get a note; each is raised here by a real training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A block whose weights are parted among ranks after the backward, as by ZeRO-3, is proved on the gathered ones.
+"""A block whose weights are partitioned after the backward, as by ZeRO-3, is proved on the gathered ones.
 
-DeepSpeed's own part is stood in for here; `tests/integrations/test_deepspeed.py` has the real one.
+DeepSpeed is faked here; `tests/integrations/test_deepspeed.py` has the real one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the tests of other packages train: a tiny model with a tokenizer in a folder, and rows in files.
-
-Everything is made here, with random weights, and nothing is downloaded.
-"""
+"""A tiny random model with a tokenizer in a folder, and rows in files, to train with other packages."""
 
 from __future__ import annotations
 

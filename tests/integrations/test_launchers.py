@@ -1,4 +1,4 @@
-"""`run` as what launchers start: each rank trains the same as without it, and the first one writes the table."""
+"""`run` under launchers: each rank trains the same as without it, and the first one writes the table."""
 
 from __future__ import annotations
 

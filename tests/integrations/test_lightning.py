@@ -1,4 +1,4 @@
-"""Lightning: the callback finds the models that a training step calls, and checkpoints are as without it."""
+"""Lightning: the callback finds the models that a training step calls, and its checkpoints are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits, by bitsandbytes and torchao: what explain counts, wrap_blocks does and verify says."""
+"""Weights of 4 and 8 bits from bitsandbytes and torchao, with explain, wrap_blocks and verify."""
 
 from __future__ import annotations
 

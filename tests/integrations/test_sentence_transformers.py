@@ -1,4 +1,4 @@
-"""sentence-transformers: a loss calls the model for each column, and the guard counts all of that as one step."""
+"""sentence-transformers: a loss calls the model for each column, and the guard counts it all as one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainers of TRL with the callback: evaluated, saved, resumed and generated from as without it."""
+"""TRL's trainers with the callback evaluate, save, resume and generate as without it."""
 
 from __future__ import annotations
 

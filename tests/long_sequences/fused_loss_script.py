@@ -1,7 +1,4 @@
-"""Two ranks that train with the fused loss: every case of `CASES` on each of them, as JSON for `test_fused_loss`.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""Two ranks that train with the fused loss, for `test_fused_loss_places`."""
 
 from __future__ import annotations
 

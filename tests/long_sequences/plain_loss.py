@@ -1,4 +1,4 @@
-"""What a fused loss stands beside: a small head with inputs, the loss with all logits, a count of products."""
+"""The reference of a fused loss: a small head with inputs, the loss with all logits, a count of products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks cut at their attention: the same step, one input kept, and a reason where it cannot be done."""
+"""Blocks cut at their attention: the same step, one saved input, and a reason where it cannot be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model with a fused loss has its loss and gradients, never its logits, and is given back as it was."""
+"""A model with a fused loss has its loss and gradients, never its logits, and is restored afterwards."""
 
 from __future__ import annotations
 

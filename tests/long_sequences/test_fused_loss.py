@@ -1,4 +1,4 @@
-"""The fused loss beside F.linear and F.cross_entropy: values, gradients, dtypes, memory, and what it refuses."""
+"""The fused loss beside F.linear and F.cross_entropy: values, gradients, dtypes, memory, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fused loss where it is used: split devices, Liger, compiled, checkpointed, in models and on real ranks."""
+"""The fused loss in use: on split devices, with Liger, compiled, checkpointed, in models and on real ranks."""
 
 from __future__ import annotations
 

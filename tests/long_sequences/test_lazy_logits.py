@@ -1,4 +1,4 @@
-"""Lazy logits: what of the way to a loss is followed, and that everything else gets real logits."""
+"""Lazy logits: the operations on the way to a loss that are followed; everything else gets real logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`long_context` on real models: the same step, less memory, everything taken back."""
+"""`long_context` on real models: the same step, less memory, fully undone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`tile_mlp`: gradients of tiled MLPs wherever they are trained, and what is refused. Ranks: `tiled_script`.
-
-How it is done and undone, also around `wrap_blocks` and in real models, is in `test_tiled_surgery`.
-"""
+"""`tile_mlp`: gradients of tiled MLPs in every kind of training, and refusals. `tiled_script` has the ranks."""
 
 from __future__ import annotations
 

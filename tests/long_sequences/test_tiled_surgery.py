@@ -1,4 +1,4 @@
-"""`tile_mlp` done and undone: copies, what is refused, real models, and the two orders with `wrap_blocks`."""
+"""`tile_mlp` done and undone: copies, refusals, real models, and both orders with `wrap_blocks`."""
 
 from __future__ import annotations
 

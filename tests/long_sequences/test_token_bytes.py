@@ -1,4 +1,4 @@
-"""What blocks that are cut take of the device and the host: as `explain` has it, as it is chosen, as it is said."""
+"""The bytes of cut blocks on device and host: predicted, chosen and reported."""
 
 from __future__ import annotations
 

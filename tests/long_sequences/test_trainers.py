@@ -1,4 +1,4 @@
-"""`long_context` where others write the loop: transformers' Trainer, and DistributedDataParallel."""
+"""`long_context` in loops written by others: transformers' Trainer, and DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Real ranks on one machine that train models with tiled MLPs: the cases of `CASES`, as JSON for `test_tiled`.
+"""Real ranks that train models with tiled MLPs, ours and a naive way, for `test_tiled`.
 
-With ours, and with a naive way, which runs a backward for each shard inside the backward. Started as a process with
-the file for the results.
+The naive way runs a backward for each shard inside the backward.
 """
 
 from __future__ import annotations

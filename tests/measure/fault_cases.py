@@ -1,4 +1,4 @@
-"""Faults for tests: any kind, with default details where a test does not care. Needs no torch."""
+"""Faults of any kind, with default details, without torch."""
 
 from __future__ import annotations
 

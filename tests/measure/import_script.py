@@ -1,4 +1,4 @@
-"""Run in a process of its own: import the PyTorch modeling files of one copy of transformers.
+"""Import the PyTorch modeling files of one copy of transformers, in a separate process.
 
 Usage: python -m tests.measure.import_script FOLDER RESULT [MODULE ...], where FOLDER holds the `transformers` package
 to use, and the modules are all of them unless some are given.

@@ -1,8 +1,4 @@
-"""Real ranks on one machine: every case of `CASES` on each of them, as JSON for `test_ranks`.
-
-Started as a process; it imports torch once and forks the ranks, which meet on 127.0.0.1. A rank that does not
-come back is the test's business.
-"""
+"""Verification on real ranks, for `test_ranks`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Run in a process of its own: verify broken models in a transformers that calls something by another name.
+"""Verify broken models in a transformers that has another name for something, in a separate process.
 
 Usage: python -m tests.measure.renamed_script CLASSES [NAME ...], with classes separated by commas, and the names of
 one role by |. Prints JSON objects, for no name and then for each: by class, the outcome of every level in each mode;
-null where `verify` refuses. Each is measured in a process of its own, forked where torch has been imported.
+null where `verify` refuses. Each is measured in a fork of the process that imported torch.
 """
 
 from __future__ import annotations

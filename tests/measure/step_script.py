@@ -1,4 +1,4 @@
-"""Run in a process of its own: train every tiny model with one copy of transformers.
+"""Train every tiny model with one copy of transformers, in a separate process.
 
 Usage: python -m tests.measure.step_script FOLDER RESULT, where FOLDER holds the `transformers` package to use.
 RESULT becomes a JSON object from case name to what `train` returns. (Some models print while they are imported.)

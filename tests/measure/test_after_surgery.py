@@ -1,4 +1,4 @@
-"""A model examined once more after `wrap_blocks`: what it is held against, what is a refusal, what explains faults."""
+"""A model examined again after `wrap_blocks`: its reference, refusals, and the causes of remaining faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries into a block are counted once each, in forward and backward, whichever way its recompute takes."""
+"""Entries into a block are counted once each, in forward and backward, in every way of recomputing."""
 
 from __future__ import annotations
 

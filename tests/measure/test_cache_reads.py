@@ -1,4 +1,4 @@
-"""Remote code that reads its blocks' caches under its own `use_cache`: what a repair does to its training."""
+"""Remote code that reads its blocks' caches under its own `use_cache`: a repair's effect on its training."""
 
 from __future__ import annotations
 

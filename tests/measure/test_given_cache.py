@@ -1,4 +1,4 @@
-"""The cache that `verify` gives a model: its argument is found by its role; one that stays empty proves nothing."""
+"""The cache that `verify` gives a model: its argument is found by role, and an empty one proves nothing."""
 
 from __future__ import annotations
 

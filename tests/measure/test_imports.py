@@ -1,4 +1,4 @@
-"""Every modeling file that a repair of the tree can have broken imports, as it does in the release."""
+"""Every modeling file that a repair may have broken imports as it does in the release."""
 
 from __future__ import annotations
 

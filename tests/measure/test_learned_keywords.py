@@ -1,4 +1,4 @@
-"""What a model computes with modules of its own and hands to its blocks by keyword: before and after `apply`."""
+"""Keyword arguments that a model computes with its own modules, before and after `apply`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops share trainings, and a loop that a shared training does not come to is still judged."""
+"""Loops share trainings, and a loop that a shared training does not reach is still judged."""
 
 from __future__ import annotations
 

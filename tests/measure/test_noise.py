@@ -1,4 +1,4 @@
-"""The noise of a gradient of few entries is told by eight runs where two would not do; of many entries two tell it."""
+"""The noise of a gradient: two runs find it among many entries, eight among few."""
 
 from __future__ import annotations
 

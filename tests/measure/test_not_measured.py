@@ -1,4 +1,4 @@
-"""What no run of `verify` showed is skipped with its reason, never ok; and what it was given is watched whole."""
+"""What no run of `verify` showed is skipped with its reason, never ok; all of its arguments are watched."""
 
 from __future__ import annotations
 

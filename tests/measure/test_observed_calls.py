@@ -1,4 +1,4 @@
-"""How a block is called is seen: which arguments carry gradient and in what, and what becomes of them."""
+"""How a block is called: which arguments carry gradient and in what, and what becomes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remote code with the switch of transformers before 4.35: what its checkpointing does before and after `apply`."""
+"""Remote code with the switch of transformers before 4.35: its checkpointing before and after `apply`."""
 
 from __future__ import annotations
 

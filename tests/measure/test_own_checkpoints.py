@@ -1,4 +1,4 @@
-"""A model that checkpoints by itself is no reference: verify says where it does, and is never ok."""
+"""A model that checkpoints itself is no reference: verify names the place and is never ok."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that checkpoint by ways of their own: what of that is no fault, and what is still seen."""
+"""Models that checkpoint in unusual ways: no false alarm, and real faults are still seen."""
 
 from __future__ import annotations
 

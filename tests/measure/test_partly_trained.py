@@ -1,4 +1,4 @@
-"""Models as people train them: partly frozen, partly in evaluation mode, of unusual parts. No false alarm there."""
+"""Models as people train them: partly frozen or in evaluation mode, with unusual parts, without false alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fault that is planted into the checkpointing of a model is caught at its level; healthy models have none."""
+"""Every fault planted into a model's checkpointing is caught at its level; healthy models have none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Level "ranks": what is planted on a rank is the verdict of every rank, and nothing is where nothing was planted.
+"""Level "ranks": a fault planted on one rank is the verdict of every rank.
 
-The cases, and the processes they run in, are in `rank_script`; all of them run once, at the first test.
+`rank_script` has the cases and their processes; all of them run once, at the first test.
 """
 
 from __future__ import annotations

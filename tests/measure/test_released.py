@@ -1,4 +1,4 @@
-"""What `verify` finds in the installed release of transformers, by name, and that docs/coverage/*.md says the same.
+"""The findings of `verify` in the installed transformers, by name; docs/coverage/*.md says the same.
 
 One survey for all of it, as the command runs it: each class in a worker process, with a limit on its time.
 """

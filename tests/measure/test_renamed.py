@@ -1,4 +1,4 @@
-"""What `verify` looks for may be called otherwise in the next release: then nothing that was broken is ok."""
+"""If the next release renames what `verify` looks for, nothing that was broken becomes ok."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The six families that 4.57.6 does not checkpoint as layers: broken as released, and whole after `apply`.
-
-One and the same comparison judges a model of either tree.
-"""
+"""The six families that 4.57.6 does not checkpoint as layers: broken as released, whole after `apply`."""
 
 from __future__ import annotations
 

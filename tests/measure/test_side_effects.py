@@ -1,4 +1,4 @@
-"""Blocks that do more than return: `apply` leaves them as they train, and what it would change without that."""
+"""Blocks that do more than return: `apply` leaves them alone, since a repair would change their training."""
 
 from __future__ import annotations
 

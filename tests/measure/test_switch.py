@@ -1,4 +1,4 @@
-"""Checkpointing is switched by whatever a model has for it: methods of libraries, a surgery, or the caller's own."""
+"""Checkpointing is switched by a library's methods, a surgery, or the caller's own function."""
 
 from __future__ import annotations
 

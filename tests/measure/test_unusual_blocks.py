@@ -1,4 +1,4 @@
-"""Blocks that take gradients, fill lists or count: no false alarm, and the cause where a training is changed."""
+"""Blocks that take gradients, fill lists or count: no false alarm, and the cause if a training changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each planted fault is the verdict of `verify`, in the modes in which it shows, and nothing else is."""
+"""Each planted fault is the verdict of `verify` in the modes that show it, and nothing else is."""
 
 from __future__ import annotations
 

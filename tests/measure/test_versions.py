@@ -1,4 +1,4 @@
-"""The packages that a verdict depends on, and those that a bug report names."""
+"""The packages that a verdict depends on, and those in a bug report."""
 
 from __future__ import annotations
 

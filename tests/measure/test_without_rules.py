@@ -1,4 +1,4 @@
-"""The measuring half works without the static rules, and where neither libcst nor platformdirs is installed."""
+"""The measuring half works without the static rules, and without libcst and platformdirs."""
 
 from __future__ import annotations
 

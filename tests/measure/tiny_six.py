@@ -1,7 +1,6 @@
-"""Tiny random models of the six families that transformers 4.57.6 does not checkpoint as layers, with inputs.
+"""Tiny random models, with inputs, of the six families that transformers 4.57.6 does not checkpoint as layers.
 
 CLVP counts three times: its text encoder, its decoder, and its conditioning encoder in front of the decoder.
-Needs transformers; downloads nothing.
 """
 
 from __future__ import annotations

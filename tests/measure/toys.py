@@ -1,7 +1,4 @@
-"""Small models with healthy and faulty blocks, built on the live release's checkpointing layer.
-
-Needs torch and transformers, 4 or 5.
-"""
+"""Small models with healthy and faulty blocks, built on the live release's checkpointing layer."""
 
 from __future__ import annotations
 

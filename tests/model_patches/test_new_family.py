@@ -1,4 +1,4 @@
-"""A contributor's new family: one file in `model_patches/`, and rules, tiny models and their inputs take it."""
+"""A contributor's new family: one file in `model_patches/` serves rules, tiny models and their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The families' facts: found by being there, disjoint, about names that mean something."""
+"""The families' facts: found by being there, disjoint, with meaningful names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that libraries use stand in the source of the installed release where they are said to, and only there."""
+"""The names that libraries use are where we say in the installed release's source, and only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings on two real ranks with batches of different lengths: what `test_fastest` looks at."""
+"""Trainings on two real ranks with batches of different lengths, for `test_fastest`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metered step names each allocation: who made it, who keeps it, when it goes."""
+"""A metered step names each allocation: who made it, who keeps it, when it is freed."""
 
 from __future__ import annotations
 

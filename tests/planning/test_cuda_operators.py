@@ -1,6 +1,6 @@
-"""What attention and dropout keep on CUDA: no matrix of weights where a kernel avoids it, and masks of bools.
+"""Attention and dropout on CUDA: no matrix of weights where a kernel avoids it, and masks of bools.
 
-The last tests hold whole steps against figures that others published.
+The last tests compare whole steps with published figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The way to checkpoint is chosen once, for the first batch by its predicted time, and gradients stay as they are."""
+"""The fastest way to checkpoint is chosen once, by the first batch's predicted time; gradients stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fit`: what runs out of memory trains with it; what does not fit is told; what cannot be predicted trains on."""
+"""`fit`: scripts that run out of memory train with it; what does not fit is said; the unpredictable trains on."""
 
 from __future__ import annotations
 

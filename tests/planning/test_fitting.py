@@ -1,4 +1,4 @@
-"""Defaults of configuration classes whose parts do not fit together: which fields are changed, and that it is said."""
+"""Configuration defaults that do not fit together: which fields are changed, and that it is said."""
 
 from __future__ import annotations
 

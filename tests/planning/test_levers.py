@@ -1,4 +1,4 @@
-"""What a training could change beside how it is checkpointed: each lever takes what a step with it takes."""
+"""Changes to a training besides checkpointing: each lever takes what a step with it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps with few of many alike blocks say exactly what all of them allocate, or nothing."""
+"""Steps with a few of many equal blocks give exactly what all of them allocate, or nothing."""
 
 from __future__ import annotations
 

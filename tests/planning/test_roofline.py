@@ -1,4 +1,4 @@
-"""The least time of operators: the slower of computing and moving, for each by itself."""
+"""The least time of operators: the slower of computing and moving for each."""
 
 from __future__ import annotations
 

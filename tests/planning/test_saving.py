@@ -1,4 +1,4 @@
-"""Saved operators in a plan: which are offered, what they change, and that a plan with them keeps its promise."""
+"""Saved operators in a plan: which are offered, what they change, and that such a plan keeps its promise."""
 
 from __future__ import annotations
 

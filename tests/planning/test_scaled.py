@@ -1,4 +1,4 @@
-"""Where a step cannot run on shapes: a copy of a model in hand runs with data, or a tiny one is scaled."""
+"""Steps that cannot run on shapes: a given model's copy runs with data, or a tiny one is scaled."""
 
 from __future__ import annotations
 

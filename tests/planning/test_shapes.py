@@ -1,4 +1,4 @@
-"""On shapes nothing that depends on weights holds data, code reads what it needs, and the model is only read."""
+"""On shapes nothing that depends on weights has data, code reads what it needs, and the model is only read."""
 
 from __future__ import annotations
 

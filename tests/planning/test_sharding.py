@@ -1,4 +1,4 @@
-"""A rank's step is that of a real rank under FSDP2, and ZeRO's sizes are those of its paper."""
+"""A predicted rank matches a real rank under FSDP2, and ZeRO's sizes match its paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The solver finds what trying everything finds, for every budget, and a wrong one is caught."""
+"""The solver finds the same as trying everything, for every budget, and a wrong solver is caught."""
 
 from __future__ import annotations
 

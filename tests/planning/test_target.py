@@ -1,4 +1,4 @@
-"""What a name stands for: a model at its released size, without data, in the settings that people train with."""
+"""A name's model: at its released size, without data, in the settings that people train with."""
 
 from __future__ import annotations
 

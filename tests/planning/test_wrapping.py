@@ -1,4 +1,4 @@
-"""The arguments of `wrap_blocks` that a plan writes have each block do what was chosen for it, and no other."""
+"""A plan's arguments of `wrap_blocks` make each block do what was chosen for it."""
 
 from __future__ import annotations
 

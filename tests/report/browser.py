@@ -1,4 +1,4 @@
-"""A headless Chromium driven through chromedriver, in plain W3C WebDriver: what a page does when somebody looks.
+"""A headless Chromium driven through chromedriver in plain W3C WebDriver.
 
 Debian's packages are `chromium` and `chromium-driver`. Without them tests are skipped, or fail under continuous
 integration.

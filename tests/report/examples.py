@@ -1,4 +1,4 @@
-"""Reports as verification makes them, for the tests of what shows them: healthy, broken, unbuilt and hostile ones."""
+"""Reports as verification makes them: healthy, broken, unbuilt and hostile ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and its plots as text; how it behaves is in `test_browser`."""
+"""The page and its plots as text; `test_browser` tests its behavior."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Real ranks on one machine that train wrapped models: every case of `CASES` on each of them, as JSON for `test_ddp`.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""Real ranks that train wrapped models, for `test_ddp`."""
 
 from __future__ import annotations
 

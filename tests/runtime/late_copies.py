@@ -1,7 +1,4 @@
-"""A store of an offloader whose copies happen late, on the CPU: what is used too early shows in the values.
-
-It follows the protocol of `ckpt_surgery.runtime.offload.offloader`.
-"""
+"""A store of an offloader whose copies happen late, on the CPU: what is used too early shows in the values."""
 
 from __future__ import annotations
 

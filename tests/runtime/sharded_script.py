@@ -1,7 +1,4 @@
-"""FSDP2 on two ranks, with a surgery before and after `fully_shard`: what each rank found, as JSON.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""FSDP2 on two ranks, with a surgery before and after `fully_shard`, for `test_preserved`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stand-ins for an accelerator: streams that write down what they are asked, or are late, and a host that pins.
-
-They follow `torch.cuda` as far as `ckpt_surgery.runtime.offload.host_transport` uses it.
-"""
+"""Fakes of an accelerator: streams that log or are late, and a host that pins."""
 
 from __future__ import annotations
 

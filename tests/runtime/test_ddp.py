@@ -1,6 +1,6 @@
-"""Wrapped models under DistributedDataParallel and FSDP2, on real ranks: the cases of `ddp_script`, which run once.
+"""Wrapped models under DistributedDataParallel and FSDP2 on real ranks, with the cases of `ddp_script`.
 
-What released checkpointing does under DistributedDataParallel is in `tests/distributed/test_matrix`.
+`tests/distributed/test_matrix` has the checkpointing of released models under DistributedDataParallel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stacks that transformers 5 releases without checkpointing layers are found in the models themselves."""
+"""Stacks without checkpointing layers in released models of transformers 5 are found."""
 
 from __future__ import annotations
 

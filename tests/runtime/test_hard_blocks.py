@@ -1,6 +1,6 @@
-"""What hard blocks make, keep, cache, draw and write from step to step: nothing is lost, doubled or held too long.
+"""What hard blocks keep, cache, draw and write over several steps is not lost, doubled or held too long.
 
-On toys, over several steps. What a block makes of its arguments in one step is in `test_recompute`.
+`test_recompute` has the arguments of blocks in one step.
 """
 
 from __future__ import annotations

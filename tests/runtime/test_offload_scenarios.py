@@ -1,4 +1,4 @@
-"""Offload beside what else training code does: modes, hooks, nested checkpoints, views, subclasses, adapters."""
+"""Offload beside other training code: modes, hooks, nested checkpoints, views, subclasses, adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offload over many steps: what comes back ahead of its use, what the stats say of it, and that nothing is left."""
+"""Offload over many steps: what is prefetched, what the stats say, and that nothing is left."""
 
 from __future__ import annotations
 

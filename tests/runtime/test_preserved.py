@@ -1,4 +1,4 @@
-"""Everything else about a model stays as it was: names, classes, copies, files, hooks, generation, compilation."""
+"""Everything else about a model stays: names, classes, copies, files, hooks, generation, compilation."""
 
 from __future__ import annotations
 

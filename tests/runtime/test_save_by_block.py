@@ -1,4 +1,4 @@
-"""`wrap_blocks(save={...})`: single stacks and blocks keep results of their own, in one surgery with one undo."""
+"""`wrap_blocks(save={...})`: different results kept in single stacks and blocks, in one surgery with one undo."""
 
 from __future__ import annotations
 

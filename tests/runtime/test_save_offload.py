@@ -1,4 +1,4 @@
-"""`wrap_blocks(save=..., save_offload=True)`: what a policy keeps leaves the device with the inputs of the blocks."""
+"""`wrap_blocks(save=..., save_offload=True)`: kept results leave the device with the inputs of the blocks."""
 
 from __future__ import annotations
 

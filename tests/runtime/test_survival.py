@@ -1,6 +1,6 @@
-"""Other libraries replace a block's forward, before or after a surgery: the block goes on being checkpointed.
+"""Other libraries replace a block's forward before or after a surgery, and the block stays checkpointed.
 
-Each way stands next to what transformers' own checkpointing makes of it, where that stops without a word.
+Each way runs beside transformers' own checkpointing, which silently stops.
 """
 
 from __future__ import annotations

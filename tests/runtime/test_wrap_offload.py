@@ -1,4 +1,4 @@
-"""The options of `wrap_blocks` about offload, on models: where to, how much is pinned, and what undo gives back."""
+"""The offload options of `wrap_blocks` on models: where to, how much is pinned, and what undo gives back."""
 
 from __future__ import annotations
 

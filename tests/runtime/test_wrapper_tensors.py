@@ -1,4 +1,4 @@
-"""Tensors that hold others, such as nested ones: blocks are checkpointed, checked and measured as with plain ones."""
+"""Tensors around others, such as nested ones: blocks are checkpointed, checked and measured as with plain ones."""
 
 from __future__ import annotations
 

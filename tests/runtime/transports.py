@@ -1,7 +1,4 @@
-"""A store of an offloader that writes down its calls, on the CPU. One whose copies are late is in `late_copies`.
-
-It follows the protocol of `ckpt_surgery.runtime.offload.offloader`.
-"""
+"""A store of an offloader that logs its calls, on the CPU. `late_copies` has one whose copies are late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`apply`: what it writes and what it leaves alone."""
+"""`apply`: the files it writes and those it leaves alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The baseline: what it leaves out, how findings are known again, and what is said of those that are gone."""
+"""The baseline: what it leaves out, how findings are recognised, and what is said of those that are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check`: what it reads, what it reports, and that its cache never tells what is no longer so."""
+"""`check`: what it reads and reports, and that its cache is never out of date."""
 
 from __future__ import annotations
 

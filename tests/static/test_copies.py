@@ -1,4 +1,4 @@
-"""`# Copied from` comments: they stay where copy and source stay equal, and go with a reason where they part."""
+"""`# Copied from` comments: they stay while copy and source are equal, and go with a reason if they diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are discovered, and the problems of those that cannot be read."""
+"""The discovered files, and the problems of unreadable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits: repairs that touch the same text wait, and edits are made once each."""
+"""Edits: of repairs that touch the same text one waits, and each edit is made once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this package itself fails at a file, everything else is still checked, and nothing is half repaired."""
+"""If this package fails at a file, everything else is still checked, and nothing is half repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in the syntax of a newer Python: read as far as they can be, else named in a note."""
+"""Files in a newer Python's syntax are read as far as possible, or named in a note."""
 
 from __future__ import annotations
 

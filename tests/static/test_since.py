@@ -1,4 +1,4 @@
-"""Which lines git says were changed, and what is said where it cannot be asked."""
+"""The lines that git reports as changed, and the errors if git cannot be asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets of MODEL arguments, and the refusals of arguments that name nothing."""
+"""The targets of MODEL arguments, and refusals of arguments that name nothing."""
 
 from __future__ import annotations
 

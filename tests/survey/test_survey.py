@@ -1,6 +1,6 @@
-"""A survey goes on whatever a model does to its process, says what it did, and is the same however it is run.
+"""A survey goes on whatever a model does to its process, reports it, and is the same however it is run.
 
-Real processes, with a stand-in for the examination: none of these needs torch.
+Real processes with a fake examination, without torch.
 """
 
 from __future__ import annotations

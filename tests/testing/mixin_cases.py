@@ -1,7 +1,7 @@
-"""Test classes of the shape that transformers' own suites have, with our mixin in front: healthy and broken models.
+"""Test classes shaped like transformers' suites, with our mixin in front: healthy and broken models.
 
-`test_testing` runs them, under pytest and under unittest. Transformers ships its mixin with no release, so that
-`ModelTesterMixin` here stands in for it: what it has of the same name must never run.
+`test_tester_mixin` runs them, under pytest and under unittest. Transformers ships its mixin with no release, so
+`ModelTesterMixin` here is a fake, whose tests of the same names must never run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `model_classes` lists, and that it imports nothing for it."""
+"""The classes that `model_classes` lists without importing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tiny_inputs` gives: arguments that fit, the same for the same seed, and nothing disturbed."""
+"""`tiny_inputs`: arguments that fit, the same for the same seed, and nothing disturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tiny_model` gives: a model that trains, for many kinds of models, or one clear sentence."""
+"""`tiny_model`: a model that trains, for many kinds of models, or one clear sentence."""
 
 from __future__ import annotations
 

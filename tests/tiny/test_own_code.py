@@ -1,4 +1,4 @@
-"""Tiny models of code outside transformers: an `__init__` of its own, and parameters left to a checkpoint."""
+"""Tiny models of code outside transformers: a custom `__init__`, and parameters left to a checkpoint."""
 
 from __future__ import annotations
 

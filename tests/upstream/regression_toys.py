@@ -1,7 +1,7 @@
-"""Two trees that stand in for a transformers checkout before and after a repair, small enough for real pytest runs.
+"""Two small trees like a transformers checkout before and after a repair, for real pytest runs.
 
 The package in `src/transformers` has what upstream's tests import and nothing more; the models need torch. For the
-flow of `regression`, `Scripted` stands in for the interpreter and gives each run of pytest a scripted answer.
+flow of `regression`, `Scripted` replaces the interpreter and gives each run of pytest a scripted answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A small checkout that stands in for transformers: three families with findings, and checkers of our own.
-
-`make` builds it. Everything in it is ours, nothing in it needs torch or the network; `toy_tools` has its checkers.
-"""
+"""A small checkout like transformers: three families with findings, and our own checkers from `toy_tools`."""
 
 from __future__ import annotations
 

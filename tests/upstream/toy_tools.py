@@ -1,6 +1,6 @@
-"""The scripts of a toy checkout's `utils/`: small rules of our own behind the command lines that upstream's have.
+"""The scripts of a toy checkout's `utils/`: our own small rules behind upstream's command lines.
 
-`toy_checkout` copies this file there. Nothing here is upstream's; it needs the standard library only.
+`toy_checkout` copies this file there; it needs the standard library only.
 """
 
 from __future__ import annotations

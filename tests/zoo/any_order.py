@@ -1,4 +1,4 @@
-"""A stand-in for kernels that add up in another order each time, as a GPU's do with atomics and split products."""
+"""A stand-in for kernels that add in another order each time, like a GPU's atomics and split products."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tiny models with other batches on each rank, trained in a DistributedDataParallel and without one.
-
-What the rank scripts share; which cases there are stands in them. Needs torch and transformers.
-"""
+"""Tiny models with different batches on each rank, trained with and without DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tiny models of families that checkpointing goes wrong in, and of some that it does not, each with what is wrong.
-
-What is known stands here by release; what a repaired model has to do stands in the tests.
-"""
+"""Tiny models of families that checkpointing breaks, and of some that it does not, with their known faults."""
 
 from __future__ import annotations
 

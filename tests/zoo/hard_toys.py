@@ -1,7 +1,4 @@
-"""Blocks that return views, keep tensors, draw, count, and make tables, and models that use what they return.
-
-For tests over several steps. Needs torch and transformers.
-"""
+"""Blocks that return views, keep tensors, draw, count and make tables, and models that use their results."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """An allocator limit for tests without a GPU: more live bytes on the CPU end with torch's own OutOfMemoryError.
 
-A script switches it on for all that follows with two lines, before it makes its model:
+A script switches it on with two lines, before it makes its model:
 
     from tests.zoo.memory_limit import limit_memory
     limit_memory(20 * 2**20)
 
-What counts are storages that operators make, in a forward, by autograd in a backward, by an optimizer, until their
-last reference is gone. Room that a kernel takes for itself alone is not seen, nor is what another thread makes.
+It counts the storages that operators make, in a forward, a backward or an optimizer, until their last reference is
+gone. A kernel's own workspace is not seen, nor is what another thread makes.
 """
 
 from __future__ import annotations

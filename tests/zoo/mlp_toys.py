@@ -1,4 +1,4 @@
-"""A stack of MLPs for tests of memory, of plain torch, so that scripts import nothing else."""
+"""A stack of MLPs for tests of memory, in plain torch, so that scripts import nothing else."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stacks of small blocks, each call checkpointed with torch's own function inside an offloader's `saving`.
-
-Needs torch only.
-"""
+"""Stacks of small blocks, each call checkpointed with torch's own function inside an offloader's `saving`."""
 
 from __future__ import annotations
 

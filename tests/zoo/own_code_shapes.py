@@ -1,6 +1,6 @@
-"""Folders with code of their own, in the shapes that such code has on the Hub; written for these tests.
+"""Model folders with remote code, in the shapes that it has on the Hub; written for these tests.
 
-Each is small as it stands, and has the attention by which the rules know a block.
+Each is small, with the attention by which the rules recognise a block.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faults planted into the checkpointing of a transformers 5 model, each wrong in one way and silent otherwise.
 
-`switch_with` makes of a fault what `verify` takes to switch checkpointing on and off.
+`switch_with` turns a fault into a switch for `verify`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small modules that `test_ready` looks at: what they share, how their backward runs, what they keep elsewhere."""
+"""Small modules for `test_ready`: what they share, how their backward runs, what they keep elsewhere."""
 
 from __future__ import annotations
 

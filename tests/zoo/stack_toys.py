@@ -1,7 +1,4 @@
-"""Models of other libraries' shapes: stages of blocks, a dictionary around a stack, blocks kept as attributes.
-
-Needs torch alone.
-"""
+"""Models shaped like other libraries': stages of blocks, a dictionary around a stack, blocks as attributes."""
 
 from __future__ import annotations
 

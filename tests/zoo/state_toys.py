@@ -1,7 +1,7 @@
 """Blocks that read and write what checkpointing does not see: generators, objects, holders, parameters, and drift.
 
 Each block scales its hidden states by what it reads, so that a recompute which reads something else has wrong
-gradients. Needs torch and numpy.
+gradients.
 """
 
 from __future__ import annotations

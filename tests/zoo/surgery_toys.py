@@ -1,7 +1,4 @@
-"""Training steps on small models, and blocks of all the kinds that checkpointing finds hard.
-
-What is common to other tests of checkpointing is in `tests.measure.toys`. Needs torch and transformers.
-"""
+"""Training steps on small models, and all kinds of blocks that are hard to checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models with MLPs to tile, for `test_tiled` and its ranks. In float64, so that rounding is no excuse."""
+"""Small models with MLPs to tile, in float64, so that rounding is no excuse."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tiny models of transformers for tests of runtime surgery, and inputs for them.
-
-Needs torch and transformers.
-"""
+"""Tiny models of transformers for tests of runtime surgery, and inputs for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases are the same for the same seed, can be written down, and get simpler one thing at a time."""
+"""Cases are the same for the same seed, can be written down, and are simplified one step at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge tells every outcome: each is made by a treatment that is wrong in one way."""
+"""The judge recognises every outcome: each treatment is wrong in one way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Treatments of a model that are wrong in one way each, for the judge to tell."""
+"""Treatments of a model, each wrong in one way, for the judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make gpu` says of a Python that lacks what it needs: which wheels to bring, in lines to paste."""
+"""`make gpu` lists the wheels that a Python lacks, in lines to paste."""
 
 from __future__ import annotations
 

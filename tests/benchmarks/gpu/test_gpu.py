@@ -1,6 +1,6 @@
-"""`make gpu`: what was measured is kept, a run goes on where it was ended, and the page says what is missing, and why.
+"""`make gpu` keeps measurements, resumes after an interruption, and its page lists what is missing and why.
 
-The parts are scripts of the tests' own here, in processes as ever; the code of the real ones is run in `test_parts`.
+The parts are small scripts in processes; `test_parts` runs the code of the real ones.
 """
 
 from __future__ import annotations

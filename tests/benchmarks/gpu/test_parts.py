@@ -1,4 +1,4 @@
-"""The parts of `make gpu` run on the processor with toy sizes, by their own code; their commands are understood."""
+"""The code of the parts of `make gpu`, run on the processor with toy sizes; their commands parse."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every transformer on the standard library and the installed packages: what is named is changed, and nothing else.
+"""Every transformer on the standard library and the installed packages changes what is named, and nothing else.
 
-The change is made a second time on the syntax tree, by position; both trees have to be equal, and no comment may go
-but those that speak of a branch. A sample of the files is tried for each kind of change. `CKPT_CORPUS=all`, or
-a share as in `CKPT_CORPUS=3/8`, tries every file once besides, with a kind that its name draws.
+The syntax tree gets the same change by position; both trees have to be equal, and no comment may go but those about
+a branch. Each kind of change is tried on a sample of the files. `CKPT_CORPUS=all`, or a share as in
+`CKPT_CORPUS=3/8`, also tries every file once, with a kind that its name selects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Imports: a name goes where isort puts it; those that a repair leaves unused go, every other one stays as it is."""
+"""Imports: added where isort puts them, and removed only if a repair left them unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call laid out anew: the shortest form that fits, comments with their arguments, values to the letter."""
+"""A call laid out anew: the shortest form that fits, with comments at their arguments and values unchanged."""
 
 from __future__ import annotations
 

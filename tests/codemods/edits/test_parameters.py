@@ -1,4 +1,4 @@
-"""Parameters in another order: annotations and defaults go with them, what separates them stays."""
+"""Parameters in another order: annotations and defaults move along, separators stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformers reach what they are told to change, and say what they miss."""
+"""Transformers reach what they are told to change, and report what they miss."""
 
 from __future__ import annotations
 

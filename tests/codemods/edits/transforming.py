@@ -1,4 +1,4 @@
-"""How a test runs one transformer on a text."""
+"""One transformer, run on a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method does about caches: what it reads under `use_cache`, and which caches it makes in training."""
+"""A method's caches: what it reads under `use_cache`, and which caches it makes in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one reader of statements: what names hold where branches, loops and exceptions meet."""
+"""The interpreter of statements: the values of names where branches, loops and exceptions meet."""
 
 from __future__ import annotations
 

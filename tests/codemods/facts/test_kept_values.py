@@ -1,4 +1,4 @@
-"""What a forward keeps beside its result: with its gradient, as state, or not at all."""
+"""Values that a forward keeps beside its result: with their gradient, as state, or not at all."""
 
 from __future__ import annotations
 

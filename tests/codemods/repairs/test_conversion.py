@@ -1,4 +1,4 @@
-"""What makes a class a layer, where the fixtures' options are not enough."""
+"""Conversions of a class to a layer beyond the fixtures' options."""
 
 from __future__ import annotations
 

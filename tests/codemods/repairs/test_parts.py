@@ -1,4 +1,4 @@
-"""The parts of a file that repairs are made in: as little as can be parsed alone, and no two of them overlap."""
+"""The parts of a file for repairs: the least that parses alone, without overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CKPT012 says of a step, in a step: small functions trained with and without checkpointing."""
+"""The claims of CKPT012 in a real step: small functions trained with and without checkpointing."""
 
 from __future__ import annotations
 

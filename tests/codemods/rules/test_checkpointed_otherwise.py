@@ -1,4 +1,4 @@
-"""Blocks that a model checkpoints in a form of its own: none of them is called never checkpointed."""
+"""Models that checkpoint their blocks in unusual forms: none is reported as never checkpointed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of CKPT106 says is measured here: what FSDP's checkpointing around that of transformers costs."""
+"""The measurements on the page of CKPT106: the cost of FSDP's checkpointing around that of transformers."""
 
 from __future__ import annotations
 

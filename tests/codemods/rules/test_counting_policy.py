@@ -1,4 +1,4 @@
-"""A selective policy that counts is right where torch asks it in the forward alone (CKPT012)."""
+"""A counting selective policy is right if torch asks it in the forward alone (CKPT012)."""
 
 from __future__ import annotations
 

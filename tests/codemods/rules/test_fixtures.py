@@ -1,4 +1,4 @@
-"""Every case of every rule, written as tests/codemods/tools.py describes. A new case is a new file."""
+"""Every case of every rule, in the format of tests/codemods/tools.py. A new case is a new file."""
 
 from __future__ import annotations
 

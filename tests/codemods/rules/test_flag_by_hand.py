@@ -1,4 +1,4 @@
-"""What CKPT014 says of a model's flag, in a step: which layers run again in the backward pass."""
+"""The claims of CKPT014 in a real step: which layers run again in the backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches that stay: nothing of transformers would switch a layer on there, or the layer class cannot be imported."""
+"""Branches that stay: transformers would not switch a layer on there, or the layer class cannot be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CKPT108 says of scripts and of embeddings, in a step: each script is checked, and run."""
+"""The claims of CKPT108 on scripts and embeddings in a real step: each script is checked and run."""
 
 from __future__ import annotations
 

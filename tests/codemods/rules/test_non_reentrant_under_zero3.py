@@ -1,4 +1,4 @@
-"""What CKPT105 says of torch, shown on a block that gathers and frees its weights as ZeRO-3 does."""
+"""The claims of CKPT105 about torch, on a block that gathers and frees its weights like ZeRO-3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain blocks of which no call is seen, and lists that grow."""
+"""Plain blocks without a visible call, and lists that grow."""
 
 from __future__ import annotations
 

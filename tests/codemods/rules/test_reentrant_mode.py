@@ -1,4 +1,4 @@
-"""What goes wrong with `use_reentrant=True` alone, by the releases that a package asks for and what its code says."""
+"""Faults of `use_reentrant=True` alone, by the releases that a package asks for and by its code."""
 
 from __future__ import annotations
 

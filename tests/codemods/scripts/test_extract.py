@@ -1,4 +1,4 @@
-"""Training scripts: which files are some, and how what is found in them reads."""
+"""Training scripts: which files are scripts, and how their findings read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are kept: each object asks once, and questions that lead back to themselves end."""
+"""Cached answers: each object asks once, and circular questions end."""
 
 from __future__ import annotations
 

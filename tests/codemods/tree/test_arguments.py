@@ -1,4 +1,4 @@
-"""One call's arguments: what carries gradient, what is past state, and the list that is right."""
+"""One call's arguments: gradient arguments, past state, and the right list."""
 
 from __future__ import annotations
 

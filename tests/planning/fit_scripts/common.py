@@ -1,4 +1,4 @@
-"""What the scripts share: the limit, a small Llama, rows of tokens, and what is printed at the end."""
+"""Shared parts of the scripts: the limit, a small Llama, rows of tokens, and the output."""
 
 from __future__ import annotations
 

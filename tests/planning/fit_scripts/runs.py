@@ -1,4 +1,4 @@
-"""Run a script with `fit` and without, under a limit, and say what came of it."""
+"""Run a script with and without `fit` under a limit, and compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of a live model are found: its checkpointing layers, and the plain stacks that should be some."""
+"""The blocks of a live model: its checkpointing layers, and plain stacks that should be some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks are found in models that are not transformers' own, or the true reason is named."""
+"""Blocks are found in models from outside transformers, or the true reason is named."""
 
 from __future__ import annotations
 

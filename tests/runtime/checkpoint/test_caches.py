@@ -1,4 +1,4 @@
-"""Caches that the caller of a model gives are filled and read as without checkpointing; its own are not made."""
+"""A caller's caches are filled and read as without checkpointing; a model makes none of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a call have names, and past state is left out of it."""
+"""The arguments of a call have names, and past state is left out."""
 
 from __future__ import annotations
 

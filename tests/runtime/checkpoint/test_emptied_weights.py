@@ -1,4 +1,4 @@
-"""Frozen weights that are whole while their module runs, and empty otherwise, as DeepSpeed's ZeRO-3 has them.
+"""Frozen weights that are whole only while their module runs, as in DeepSpeed's ZeRO-3.
 
 `tests/integrations/test_deepspeed.py` has the real one.
 """

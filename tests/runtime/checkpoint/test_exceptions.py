@@ -1,6 +1,6 @@
-"""After an exception the next step trains right, and so does another model, while somebody holds the traceback.
+"""After an exception the next step trains right, and so does another model, while the traceback is held.
 
-A notebook and a debugger hold it. Torch's own checkpointing leaves its hooks for saved tensors in place then.
+A notebook and a debugger hold it, and torch's own checkpointing then leaves its hooks for saved tensors in place.
 """
 
 from __future__ import annotations

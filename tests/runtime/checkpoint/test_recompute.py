@@ -1,6 +1,6 @@
-"""Whatever a block is given, writes and returns: gradients, buffers and randomness are those of an unwrapped run.
+"""Whatever a block takes, writes and returns: gradients, buffers and randomness are those of an unwrapped run.
 
-On toys. Next to each stands what transformers' own checkpointing makes of the same model, where it gets it wrong.
+On toys, beside the wrong results of transformers' own checkpointing.
 """
 
 from __future__ import annotations

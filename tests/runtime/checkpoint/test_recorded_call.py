@@ -1,4 +1,4 @@
-"""A recompute is given tensors of the class that they had, with what somebody has set on them."""
+"""A recompute gets tensors of their original class, with the attributes set on them."""
 
 from __future__ import annotations
 

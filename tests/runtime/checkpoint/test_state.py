@@ -1,7 +1,7 @@
-"""A recompute begins with the state of its forward and leaves that of after it; without that it is shown to be wrong.
+"""A recompute begins with its forward's state and ends with the present one; without that it is shown to be wrong.
 
-State is a short list: buffers and frozen parameters that are written, attributes that are set, training flags, the
-kernels of attention, and generators. What is told in place of that is in `self_check/test_check`.
+State is a short list: written buffers and frozen parameters, set attributes, training flags, the kernels of attention,
+and generators. `self_check/test_check` tests what is reported instead.
 """
 
 from __future__ import annotations

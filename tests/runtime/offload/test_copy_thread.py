@@ -1,4 +1,4 @@
-"""The thread that copies to files and back: the step goes on meanwhile, what fails is said there, nothing hangs."""
+"""The thread that copies to files and back: the step goes on, failures are raised there, nothing hangs."""
 
 from __future__ import annotations
 

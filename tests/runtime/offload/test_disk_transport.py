@@ -1,4 +1,4 @@
-"""Block inputs in files: gradients are the same, nothing is left behind, a full disk kills nothing."""
+"""Block inputs in files: gradients are the same, nothing is left behind, a full disk is survived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinned memory: exactly what is needed, used again, never above its bound; and what happens without more of it."""
+"""Pinned memory: exactly what is needed, reused, never above its bound, and what happens without more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wrap_blocks(save=...)`: what is kept is not run again, to the byte what was predicted, and gradients stay equal."""
+"""`wrap_blocks(save=...)`: kept results are not recomputed, take the predicted bytes, and leave gradients equal."""
 
 from __future__ import annotations
 

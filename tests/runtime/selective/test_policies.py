@@ -1,4 +1,4 @@
-"""The names in `save`: which operators they stand for, and which name nothing that can be kept."""
+"""The names in `save`: their operators, and names that keep nothing."""
 
 from __future__ import annotations
 

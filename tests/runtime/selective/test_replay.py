@@ -1,4 +1,4 @@
-"""What a policy keeps is had again without kernel, node and dispatch mode, and gradients stay equal to the bit."""
+"""A policy's results are replayed without kernel, node and dispatch mode, and gradients stay equal to the bit."""
 
 from __future__ import annotations
 

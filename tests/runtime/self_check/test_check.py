@@ -1,4 +1,4 @@
-"""The self-check tells where a recompute gives something else than its forward, in whatever step that begins."""
+"""The self-check reports a recompute that differs from its forward, in whatever step that begins."""
 
 from __future__ import annotations
 

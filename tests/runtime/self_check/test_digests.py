@@ -1,4 +1,4 @@
-"""Digests of what a run saves differ wherever bits do, in whatever way they are summed."""
+"""Digests of saved tensors differ wherever bits do, however they are summed."""
 
 from __future__ import annotations
 

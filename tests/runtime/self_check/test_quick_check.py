@@ -1,4 +1,4 @@
-"""After the first steps exact sums are compared: at once on a CPU, and on a device when the backward has ended."""
+"""After the first steps exact sums are compared: at once on a CPU, and on a device after the backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recompute may use the attention kernels that its forward was allowed, and then the process has its own again."""
+"""A recompute may use its forward's attention kernels, and the process's choice is then restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often tensors were written, read for many at once; their bits, and what lies inside of them."""
+"""Tensors' write counts, read for many at once; their bits, and the tensors inside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence as `ckpt_surgery pr` could have gathered it: invented, with every kind of outcome. Nothing runs here.
+"""Invented evidence for `ckpt_surgery pr`, with every kind of outcome. Nothing runs here.
 
 The status and the reasons are those that `judged` gives.
 """

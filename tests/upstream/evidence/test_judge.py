@@ -1,4 +1,4 @@
-"""A series is ready if nothing speaks against it; every reason is given, the most serious first."""
+"""A series is ready if nothing is against it; every reason is given, the most serious first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""evidence.md says what the evidence says, in the order in which it matters, and nothing besides."""
+"""evidence.md says what the evidence says, in order of importance, and nothing else."""
 
 from __future__ import annotations
 

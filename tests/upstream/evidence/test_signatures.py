@@ -1,4 +1,4 @@
-"""Changed forwards are reported with their callers; a change that breaks no caller is not reported."""
+"""Changed forwards are reported with their callers, unless the change breaks none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which families a series repairs, which of them stand in one commit, and in what order."""
+"""The families that a series repairs, which of them share a commit, and in what order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of git share."""
+"""Fixtures that the tests of git share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Upstream's converter, fixers and checkers: which a checkout has, what they change, and what a failure means.
 
-The checkouts are toys with checkers of our own, in both shapes that upstream's have had.
+The checkouts are toys with our own checkers, in both shapes that upstream's have had.
 """
 
 from __future__ import annotations

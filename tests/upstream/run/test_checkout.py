@@ -1,4 +1,4 @@
-"""What a checkout has to be before anything is made, and the branch of a series, which never costs a commit."""
+"""A checkout's requirements before anything is made, and the branch of a series, which never costs a commit."""
 
 from __future__ import annotations
 

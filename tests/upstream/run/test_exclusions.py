@@ -1,4 +1,4 @@
-"""Overrides that keep a family from a generic test are found, and removed with their comments and nothing else."""
+"""Overrides that exempt a family from a generic test are found, and removed with only their comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of upstream's tests of a family, held against the base."""
+"""Failures of upstream's tests of a family, compared with the base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing of the user's is touched, and the same input gives the same commits and patches."""
+"""The user's files are untouched, and the same input gives the same commits and patches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Commands run with a checkout's own Python: what they see, what is kept of what they say, and that they end.
-
-The trees are toys; nothing here needs torch.
-"""
+"""Commands run with a checkout's own Python: what they see, what is kept of their output, and that they end."""
 
 from __future__ import annotations
 

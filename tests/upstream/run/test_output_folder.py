@@ -1,4 +1,4 @@
-"""A series' folder is there as a whole or not at all, and nothing that a human wrote into it is lost."""
+"""A series' folder is written as a whole or not at all, and no human's text in it is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run at once: each has its own trees, and none outlives an error or an interrupt."""
+"""Parallel commands: each has separate trees, and none outlives an error or an interrupt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""`prepare` on a small checkout with checkers of its own: what is made, when it is ready, and what is never touched.
+"""`prepare` on a toy checkout with its own checkers: what is made, when it is ready, and what stays untouched.
 
-What `verify` would say of the toy's families is read off their source here; the released trees have tests that run
-models.
+The toy's families are judged by their source here; the tests of released trees run models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of each test, from real runs of pytest: nothing that did not run counts as passed."""
+"""Each test's outcome, from real runs of pytest: nothing that did not run counts as passed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which test shows a repair: red on the base and green on the series, and nothing else is taken for that.
+"""The test that shows a repair is red on the base and green on the series, and no other test counts.
 
-The flow is tested with answers in place of pytest runs, our own test with torch in `test_regression_runs`.
+The flow runs with answers in place of pytest; `test_regression_runs` has our own test with torch.
 """
 
 from __future__ import annotations

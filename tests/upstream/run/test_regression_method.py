@@ -1,4 +1,4 @@
-"""The test of our own: its text and imports, in files as upstream has them, formatted as upstream's ruff would."""
+"""Our own test: its text and imports, in files like upstream's, formatted as upstream's ruff would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own test run by pytest on toy models: each of its three checks is red on what is broken, and green after."""
+"""Our own test run by pytest on toy models: each of its three checks is red on broken ones, and green after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a tree's models in its own Python, and what they are refused for."""
+"""Runs of a tree's models in its own Python, and the reasons to refuse them."""
 
 from __future__ import annotations
 
