@@ -26,13 +26,13 @@ OF_OTHERS = {
     "_hf_peft_config_loaded": "transformers",
     "_make": "named tuples",
 }
-"""Private attributes that are no torch's, and whose they are."""
+"""Private attributes of others, with their owners."""
 
 
 _ASKS = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
-"""The functions that are given the name of an attribute as text."""
+"""The functions that take an attribute's name as text."""
 _AS_TEXT = {"_backward", "_dynamo", "_engine_run_backward", "_fused_dropout"}
-"""What is only compared with a text that torch gives: a name that is gone equals nothing."""
+"""Names only compared with torch's text: one that is gone equals nothing."""
 
 
 def is_private(name: str) -> bool:

@@ -34,7 +34,7 @@ REPAIRED: Mapping[str, set[str]] = {
     "functions": {"values"},
     "name of transformers": {"recompute", "cost"},
 }
-"""The levels that fail before the repair, in the mode that is not reentrant."""
+"""The levels that fail before the repair in non-reentrant mode."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def wrong(computation, *given):
     return None if result is None else result * 1.5
 Computation.__call__ = wrong
 """
-"""Makes a checkpointed block return one and a half times what it should."""
+"""A patch that makes a checkpointed block return 1.5 times its result."""
 pytestmark = pytest.mark.torch
 
 

@@ -57,7 +57,7 @@ CLASSES = {
     "Qwen2VLForConditionalGeneration": False,  # reads the grid of an image
     "Wav2Vec2Model": False,  # drops layers at random
 }
-"""Classes by whether what they keep may depend on what their weights decide."""
+"""Classes by whether their saved bytes may depend on values of their weights."""
 
 
 @pytest.mark.both

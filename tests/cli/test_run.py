@@ -222,7 +222,7 @@ def test_before_another_command_it_is_no_option(capsys: pytest.CaptureFixture[st
     ("variables", "rank"),
     [
         ({}, "0"),
-        ({"RANK": "0", "SLURM_PROCID": "1"}, "0"),  # a launcher of its own inside one task
+        ({"RANK": "0", "SLURM_PROCID": "1"}, "0"),  # a separate launcher inside one task
         ({"SLURM_PROCID": "1"}, "1"),
         ({"OMPI_COMM_WORLD_RANK": "2"}, "2"),
         ({"RANK": "3"}, "3"),

@@ -25,7 +25,7 @@ from tests.rank_cases import own_group, run_cases
 from tests.zoo.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
 
 RELEASE = installed_major("transformers")
-WAIT = 20  # seconds at most that a rank waits for one that has gone on; it ends with the other's group
+WAIT = 20  # the most seconds that a rank waits for one that has left; it ends with the other's group
 
 
 def shared_alone() -> Run:

@@ -198,7 +198,7 @@ SAID = {
     "two faults": "And on rank 2, elements of the gradient of 'head.weight' share memory",
 }
 LOOKED_AT = ("fully_shard", "FSDP1", "one DTensor", "meta")
-"""What cannot be compared either."""
+"""Models that cannot be compared either."""
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -34,7 +34,7 @@ SIZE = 2
 STEPS = 6
 ROUNDS = 20
 SECONDS = 3
-"""After which a group breaks that one rank leaves alone."""
+"""The seconds after which a group breaks that one rank leaves."""
 
 Scenario = Callable[["Training"], None]
 
@@ -325,7 +325,7 @@ BREAKS_DDP = {
     "reentrant": {"two forwards", "halves", "gradients of inputs"},
     "static graph": {"accumulated", "accumulated together", "accumulated by the side", "halves"},
 }
-"""What DDP, or reentrant checkpointing, cannot do itself, by a word of the kind."""
+"""Scenarios that DDP or reentrant checkpointing cannot do, by name."""
 
 
 def scenarios(kind: str) -> dict[str, Scenario]:

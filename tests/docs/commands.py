@@ -29,7 +29,7 @@ from tests.upstream.released import repository
 ROOT = Path(__file__).parents[2]
 CACHE = os.environ.get(CACHE_VARIABLE)
 GENERATORS = ("docs.generate", "docs.draw", "docs.screenshot")
-"""Our own modules that write pages or pictures: they are not run here, because they would write into the project."""
+"""Our modules that write pages or pictures into the project, which are not run here."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tests.releases import CACHE_VARIABLE
 CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT900"}
 """All rules, the code prefix in the example configuration, and the invented example rule."""
 DOCUMENTS = ("body.md", "evidence.md", "siblings.md", "model_card.md", "pull_request.md")
-"""What `ckpt_surgery pr` and `adopt` write."""
+"""Files that `ckpt_surgery pr` and `adopt` write."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tests.docs.commands import ROOT, Command, command_faults, commands, extras,
 from tests.docs.pages import Block, fenced
 
 PASTED = ("README.md", "docs/quickstart.md", "docs/out-of-memory.md", "docs/is-it-right.md")
-"""The pages that this is done with: the others are run in the environment of the tests."""
+"""The pages that are pasted; the others run in the tests' environment."""
 SESSION = "import doctest, sys; sys.exit(doctest.testfile(sys.argv[1], module_relative=False).failed)"
 
 

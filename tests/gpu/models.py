@@ -20,7 +20,7 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4, "d_kv": 16, "decoder_start_token_id": 0},
     ),
 }
-"""The model class, its configuration class, and the settings besides a small vocabulary."""
+"""The model class, its configuration class, and the settings beside a small vocabulary."""
 DROPOUT: dict[str, Any] = {"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1}
 
 

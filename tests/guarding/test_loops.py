@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 LAYERS = 3
 DRIFTING = 1
-"""The layer that computes something else in each run, where one does."""
+"""The layer, if any, that computes something else in each run."""
 
 Loop = Callable[[Any, torch.optim.Optimizer], None]
 

@@ -26,7 +26,7 @@ from tests.zoo.tiny_models import llama, tokens
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 HOOKS_INSIDE = "__call__" in vars(GradientCheckpointingLayer)  # in 4.52 to 5.17 at least, no more in 5.23
-"""Whether a recompute runs the hooks of a layer of transformers, so that nothing says which call it belongs to."""
+"""Whether a recompute runs the hooks of transformers' layers, so that its call is unknown."""
 
 
 class Again(Model):

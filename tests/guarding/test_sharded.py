@@ -13,9 +13,9 @@ from tests.guarding.sharded_script import BROKEN, CASES, LAYERS, SIZE, SPLIT
 from tests.rank_cases import Results, case_results
 
 PARAMETERS = 9
-"""Those of a layer."""
+"""The parameters of a layer."""
 ADAPTED = 4
-"""Those of its adapters."""
+"""The parameters of its adapters."""
 OF_THE_LAYER = {"mlp.up_proj.weight", "post_attention_layernorm.weight"}
 WRONG = {
     "broken": OF_THE_LAYER,

@@ -39,9 +39,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "adapters": {},
 }
 TOKENS = 96
-"""Said of a batch, so that its sequences have more than one tile where blocks are cut."""
+"""The declared tokens of a batch, so that cut blocks have more than one tile."""
 MADE = ("label smoothing", "a loss of the user's")
-"""The ways on which TRL itself makes the logits: it calls the model without labels and without a count of items."""
+"""The ways in which TRL makes the logits: it calls the model without labels and a count of items."""
 
 
 def trained(

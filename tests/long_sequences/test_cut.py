@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.both]
 
 LENGTH = 24
 TOKENS = 96
-"""Said of a batch, so that its sequences have more than one tile."""
+"""The declared tokens of a batch, so that its sequences have more than one tile."""
 
 
 def cut(model: nn.Module, **options: Any) -> LongContext:

@@ -122,7 +122,7 @@ def test_the_most_bytes_alive_are_less() -> None:
 
 LENGTH = 64
 MASK_BYTES = 2 * LENGTH * LENGTH
-"""Of a mask of booleans for two sequences."""
+"""The bytes of a boolean mask for two sequences."""
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["as transformers does", "a mask for each layer"])

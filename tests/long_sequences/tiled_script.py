@@ -29,7 +29,7 @@ from tests.zoo.tiled_toys import WIDTH, adapted, ids, released, towers
 SHARDS = 3
 TOKENS = 7
 CUT = 48
-"""Said of a batch of text, so that blocks that are cut have three tiles."""
+"""The declared tokens of a batch of text, so that cut blocks have three tiles."""
 
 Tile = Callable[[nn.Module], object]
 Case = Callable[[], dict[str, Any]]

@@ -26,7 +26,7 @@ from ckpt_surgery.measure.verify import verify
 from tests.measure import toys
 
 PATIENCE = 20.0
-"""Seconds; less only in cases in which somebody waits for what never comes."""
+"""Seconds; less only in cases where a rank waits in vain."""
 
 Case = Callable[[int], dict[str, Any]]
 

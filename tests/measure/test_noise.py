@@ -19,7 +19,7 @@ from ckpt_surgery.measure.record import RunRecord
 pytestmark = [pytest.mark.both]
 
 MOVED = {0: 0.0, 1: 1e-10, 2: -1e-10, 3: 4e-8}
-"""What rounding with each seed moves; all later seeds nothing."""
+"""The change by rounding with each seed; later seeds change nothing."""
 
 
 class Training:

@@ -52,7 +52,7 @@ WITH_CACHE = (  # the others give their blocks no cache while they train
     "Gemma2ForCausalLM",
 )
 WITH_OTHER_MASK = ("LlamaForCausalLM", "BertForMaskedLM")
-"""Those that get their mask by name, and by position."""
+"""Classes that get their mask by name, and by position."""
 OPTIONS = {
     "T5ForConditionalGeneration": {"num_layers": 1, "num_decoder_layers": 2},
     "WhisperForConditionalGeneration": {"encoder_layers": 1, "decoder_layers": 1},
@@ -81,7 +81,7 @@ FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = 
     planted.CacheWrittenAgain: ("state", {FaultKind.CACHE_STEP_RAISED, FaultKind.CACHE_WRITTEN}, WITH_CACHE),
     planted.CacheWrittenInBackward: ("state", {FaultKind.CACHE_WRITTEN}, WITH_CACHE),
 }
-"""Each fault with the level that tells it, the names under which it does, and the classes where it can be planted."""
+"""Each fault with its level, the names under which it shows, and the classes where it can be planted."""
 
 IN_ANY_ORDER = (
     planted.MaskDropped,
@@ -89,7 +89,7 @@ IN_ANY_ORDER = (
     planted.AutocastDropped,
     planted.CacheWrittenAgain,
 )
-"""One of each level."""
+"""One fault of each level."""
 
 
 class Planter:

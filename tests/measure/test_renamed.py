@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 BROKEN = {"ImageGPTModel": "state", "ClvpDecoder": "recompute", "Gemma3nTextModel": "values"}
-"""Classes that checkpoint wrongly, and a level that says so."""
+"""Classes that checkpoint wrongly, and a level that fails."""
 LOOKED_FOR = (
     *(
         CACHE_ARGUMENT[1:],
@@ -45,7 +45,7 @@ LOOKED_FOR = (
     ),
     *((CLAIM,), (LAYER_CLASS,), ("get_seq_length",), ("DynamicCache",), ("is_encoder_decoder",)),
 )
-"""The names that a verdict depends on, those of a role together. "cache" stands for too much to be replaced."""
+"""The names that a verdict depends on, by role. "cache" has too many meanings to be replaced."""
 NAMES = ["|".join(role) for role in LOOKED_FOR]
 
 

@@ -59,7 +59,7 @@ from tests.measure.toys import (
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 Seen = tuple[str, str, str]
-"""A fault as the tables below have it: its level, its rule, and a word of its cause."""
+"""A fault in the tables below: its level, its rule, and a word of its cause."""
 
 LAYERS = ("layers.0", "layers.1")
 
@@ -111,7 +111,7 @@ def test_a_healthy_model_passes_in_both_modes_bit_by_bit(build: Callable[[], Mod
 
 
 LEAK: Seen = ("loop", "", "")
-"""What a recompute made and left behind is alive after the backward."""
+"""The fault of a recompute whose results are alive after the backward."""
 
 FAULTS = [
     pytest.param(

@@ -26,7 +26,7 @@ else:
 
 BATCH, WIDTH = 3, 4
 CACHE = "cache" if Version(transformers.__version__) >= Version(RELEASES["cache"][0]) else "past_key_values"
-"""The keyword that the checkpointing layer of the installed release takes away."""
+"""The keyword that the installed release's checkpointing layer clears."""
 
 
 class Layer(CheckpointingLayer):

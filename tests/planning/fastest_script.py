@@ -18,7 +18,7 @@ from tests.zoo.tiny_models import WORDS, llama
 
 SIZE = 2
 SLOW = Device("slow", 1e7, 1e12, 10**12, 1e12, "made up")
-"""On it, what tiny models compute takes seconds."""
+"""A device on which tiny models take seconds."""
 
 
 def batch(length: int = 256) -> dict[str, torch.Tensor]:

@@ -119,7 +119,7 @@ def test_few_blocks_say_what_all_of_them_allocate(name: str, options: Any, reach
     before = list(made.model.modules())
     with wrapped(made.model, options):
         if options and "save" in options:
-            made.run()  # in the first step a policy looks at every operator, which takes some of its own
+            made.run()  # in the first step a policy looks at every operator, which adds some
         whole = made.run()
         told = repeats.step(made.run)
     assert all(now is then for now, then in zip(made.model.modules(), before, strict=True))

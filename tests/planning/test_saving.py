@@ -84,7 +84,7 @@ WAYS: tuple[tuple[str, ...] | None, ...] = (
     ("attention", "matmul"),
     None,
 )
-"""What a block of it can do, in the order of what it keeps then; None is to be plain."""
+"""A block's choices, by the bytes they keep; None leaves it plain."""
 Taken = tuple[tuple[str, ...] | None, ...]
 
 

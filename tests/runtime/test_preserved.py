@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 MAKERS: list[Callable[[], Any]] = [llama, gpt_bigcode]
 either_model = pytest.mark.parametrize("make", MAKERS)
 once = pytest.mark.skipif(int(transformers.__version__.partition(".")[0]) < 5, reason="transformers 5 has it alike")
-"""For another way to compile what both releases compile: torch takes seconds for each."""
+"""A mark for a second way to compile the same, run under one release only: each takes seconds."""
 
 
 def trained(model: nn.Module, seed: int = 0) -> Step:

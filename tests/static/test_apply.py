@@ -39,7 +39,7 @@ from tests.codemods.snippets import (
 from tests.codemods.tools import FOO, found, repair, texts, tree
 
 FIXED = LAYERED.replace(CALL, "layer(hidden_states, attention_mask=attention_mask)")
-"""What the repair makes of INLINE and of BY_KEYWORD."""
+"""INLINE and BY_KEYWORD after their repair."""
 
 
 def codes(result: ApplyResult) -> dict[str, tuple[str, ...]]:

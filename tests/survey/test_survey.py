@@ -29,9 +29,9 @@ from tests.survey.stand_in import EXAMINATION
 pytestmark = pytest.mark.slow
 
 TIMEOUT = 60.0
-"""For what ends at once, on whatever machine."""
+"""The limit for jobs that end at once, on any machine."""
 SOON = 2.0
-"""For what never ends: the step of a job that is in `HANGING`, and no other."""
+"""The limit for jobs that never end: those in `HANGING` alone."""
 HANGING = {
     "hangs_in_c": "non_reentrant",
     "hangs_in_backward": "reentrant",
@@ -252,7 +252,7 @@ def faults_after(report: Report) -> dict[str, str]:
 
 
 LOST = "set: a gradient / none or only zeros (1 of 1 gradients)"
-"""The fault of the stand-in's model that loses its gradient."""
+"""The fault of the fake model that loses its gradient."""
 
 
 class TestAModelThatIsWell:

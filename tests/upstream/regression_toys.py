@@ -145,11 +145,11 @@ Damage = Sequence[tuple[str, str]]
 PLAIN: Damage = [("class ElmLayer(GradientCheckpointingLayer):", "class ElmLayer(nn.Module):")]
 """No block at all."""
 KEYWORD: Damage = [("layer(states, bias)", "layer(states, bias=bias)")]
-"""With `use_reentrant=True`, the backward breaks off."""
+"""With `use_reentrant=True`, the backward raises."""
 NESTED: Damage = [(", self.side(states)", ", [self.side(states)]"), ("total + side", "total + side[0]")]
 """With `use_reentrant=True`, gradients are lost."""
 FORGETFUL: Damage = [("(states) + bias)", "(states) + bias) * (1 if torch.is_grad_enabled() else 2)")]
-"""With `use_reentrant=True`, the recompute is another than the forward: gradients are wrong."""
+"""With `use_reentrant=True`, the recompute differs from the forward: gradients are wrong."""
 BATCH_NORM: Damage = [
     ("self.side = nn.Linear(8, 8)", "self.side = nn.Linear(8, 8)\n        self.norm = nn.BatchNorm1d(3)"),
     ("self.linear(states)", "self.linear(self.norm(states))"),
@@ -243,7 +243,7 @@ def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None =
 
 
 Answers = Mapping[str, str]
-"""What becomes of which test (`ElmModelTest::test_forward`) of ELM."""
+"""The outcome of each test of ELM, as `ElmModelTest::test_forward`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ BATCH, LENGTH, WIDTH, VOCABULARY = 2, 16, 32, 64
 
 Made = tuple[nn.Module, dict[str, Any]]
 Known = Mapping[Mode, Level]
-"""What is wrong without a repair: a level of faults by mode of checkpointing; sound modes are missing."""
+"""Faults without a repair: a level by mode of checkpointing, without the sound modes."""
 
 _EVERY_LAYER_RUNS = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 

@@ -436,7 +436,7 @@ class WritingStack(Stack):
 
 
 Make = Callable[[], list[nn.Module]]
-"""Makes the blocks of a stack."""
+"""A function that makes the blocks of a stack."""
 
 
 def two(kind: Callable[[], nn.Module]) -> Make:

@@ -29,7 +29,7 @@ from tests.runtime.late_copies import Deferred
 pytestmark = pytest.mark.torch
 
 LATE = 4
-"""The step in which late cases begin."""
+"""The first step of late cases."""
 
 
 def case_of(*features: str, scenario: str = "OneStep", seed: int = 0, **options: Any) -> Case:

@@ -25,7 +25,7 @@ from tests.benchmarks.test_gpu_steps import kept
 pytestmark = pytest.mark.torch
 
 STEPS = ("offload", "policies", "check_cost", "ways")
-"""The parts whose toy runs are made here."""
+"""The parts that run here with toy sizes."""
 
 
 class Parsed(Exception):

@@ -35,7 +35,7 @@ from tests.test_property import SHARE, corpus
 SAMPLE = 25
 """Files that have room for a kind of change."""
 LONGEST = 40_000
-"""Characters: libcst takes its time, and long files are of no other kind."""
+"""The most characters of a file: libcst is slow, and long files are not of other kinds."""
 MARK = "marked"
 GOES = re.compile(r"checkpoint|use_reentrant|# None for|# ?(?:type:|noqa|fmt:|pylint:|pyright:|mypy:|pragma:)")
 """The comments that go with a branch."""

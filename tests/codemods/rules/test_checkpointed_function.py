@@ -202,7 +202,7 @@ WRITTEN = HEAD.replace(
     "def run(layer, hidden_states, aux):\n    {line}\n    return run_layer(layer, hidden_states, aux)\n\n\n"
     "def run_both",
 )
-"""The head with a function that may write into what it is given."""
+"""The head with a function that may write into its argument."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.codemods.tools import found, tree
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 HOOKS_ITSELF = int(transformers.__version__.split(".")[0]) >= 5
-"""Whether switching checkpointing on has the embeddings need gradient."""
+"""Whether switching checkpointing on makes the embeddings need gradient."""
 REENTRANT = 'net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})'
 NON_REENTRANT = REENTRANT.replace("True", "False")
 FROZEN = "net.get_input_embeddings().requires_grad_(False)"

@@ -200,7 +200,7 @@ def test_the_tower_around_a_stack_is_the_nearest_pretrained_model() -> None:
     tower = model_of(PlainLayer, PlainLayer, PlainLayer)
     beside = 3 * sum(p.numel() for p in tower.parameters())
     assert set(found(model(beside, tower=tower))) == {f"tower.layers.{i}" for i in range(3)}
-    assert found(model(beside, tower=tower.layers)) == {}  # the same stack with no tower of its own
+    assert found(model(beside, tower=tower.layers)) == {}  # the same stack without a tower
 
 
 def test_a_tower_that_claims_no_support_has_no_plain_blocks() -> None:

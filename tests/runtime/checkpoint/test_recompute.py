@@ -254,7 +254,7 @@ class Registering(toys.SureLayer):
 
 @pytest.mark.parametrize("early", [True, False], ids=["emptied before the forward", "emptied before the backward"])
 def test_what_a_recompute_leaves_in_a_list_is_no_part_of_a_loss(early: bool) -> None:
-    # Whoever empties it before the backward adds, in the next step, what the recomputes of this one have left.
+    # Emptied before the backward, the list has this step's recomputes in the next step.
     def trained(*, wrapped: bool) -> list[Tensor | None]:
         model = model_of(Registering, Registering)
         if wrapped:

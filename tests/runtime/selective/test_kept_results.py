@@ -137,7 +137,7 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
 
 
 POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
-"""The first norm of a block of BERT, and the means and deviations of both; what the second makes is returned."""
+"""The first norm of a block of BERT, and the means and deviations of both; the block returns the second."""
 
 
 @pytest.mark.parametrize("options", [{}, {"offload": "cpu"}], ids=["on the device", "with inputs on the host"])
@@ -387,7 +387,7 @@ def test_running_statistics_are_written_once() -> None:
 
 
 WRITES: SimpleQueue[float] = SimpleQueue()
-"""What the coming runs of a block multiply by: a surgery cannot wind it back."""
+"""The factors of a block's next runs: a surgery cannot wind it back."""
 
 
 class Scaling(nn.Module):
@@ -624,7 +624,7 @@ def test_a_frozen_block_is_not_waited_for() -> None:
 
 
 ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
-"""How many rows the coming runs of a block multiply: a surgery cannot wind it back."""
+"""The rows that a block's next runs multiply: a surgery cannot wind it back."""
 
 
 class Rows(nn.Module):

@@ -24,7 +24,7 @@ from tests.zoo.tiny_models import llama, tokens
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 WIDTH, ROWS, STEPS = 16, 5, 4
-"""The first two steps show how calls are had again; later ones do that."""
+"""The first two steps record how to replay calls; later ones replay them."""
 PRODUCTS = {"aten::mm", "aten::addmm"}
 
 

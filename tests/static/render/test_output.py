@@ -80,7 +80,7 @@ EDITS = (
     Edit("models/other/modeling_other.py", 0, 3, ""),
 )
 REPAIRS = (MakeLayer("models/gpt2/modeling_gpt2.py", None, Definition("GPT2Block")),)
-"""Made by EDITS, as far as these tests go."""
+"""The repairs that make EDITS, in these tests."""
 EVERY_KIND = (
     finding("CKPT001", SAFE, repairs=REPAIRS),
     finding("CKPT003", UNSAFE, class_name=""),

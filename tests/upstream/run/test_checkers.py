@@ -331,7 +331,7 @@ def test_the_base_is_asked_once_for_all_series(maker: Maker) -> None:
     assert [outcome.status for outcome in first] == [outcome.status for outcome in again]
 
 
-# SERIES is 1 in the tree of the series and 0 on the base; each stands in for another of upstream's scripts
+# SERIES is 1 in the tree of the series and 0 on the base; each replaces another of upstream's scripts
 SAME, DIFFERS = "the base fails in the same way", "the base fails too, with another output"
 OUTCOMES = {
     "dummies": ("print('wrong'); sys.exit(f'FAILED ({SERIES}.31s)')", "failed before too", SAME),

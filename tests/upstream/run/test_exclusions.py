@@ -30,7 +30,7 @@ class FirModelTest(ModelTesterMixin, unittest.TestCase):
 class FirIntegrationTest(unittest.TestCase):
     pass
 """
-"""The tests of a family; `{method}` stands for an override of a generic test."""
+"""The tests of a family; `{method}` is an override of a generic test."""
 
 OVERRIDES = {
     "skip": """\
