@@ -46,7 +46,7 @@ DISAGREEMENTS = (Comparison.ONLY_GUARD, Comparison.ONLY_VERIFY)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the guard said of a model.
+    """The guard's report on a model.
 
     Attributes:
         statuses: how many blocks ended so, by status.

@@ -24,7 +24,7 @@ NOT_BUILT = "no tiny model is built"
 
 
 class Agreement(StrEnum):
-    """How a step on shapes agrees with one with data."""
+    """The agreement of a step on shapes with one with data."""
 
     EQUAL = "kept bytes and peak equal"
     PEAK_DIFFERS = "kept bytes equal, peak not"

@@ -39,7 +39,7 @@ class Problem(StrEnum):
 
 
 class Way(StrEnum):
-    """What became of the loss of a class that was compared."""
+    """The way in which a compared class computed its loss."""
 
     FUSED = "the loss was computed without logits"
     MADE = "logits were made for a part of the loss, or for all of it"
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LongContextFigures:
-    """What was surveyed: of so many `classes`, those in `rows`; `versions` of torch and transformers."""
+    """The figures of the survey: `rows` out of this many `classes`, and the `versions` of torch and transformers."""
 
     versions: Mapping[str, str]
     classes: int
@@ -201,7 +201,7 @@ def _group(heading: str, rows: Iterable[Row]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A peak in bytes as a line over tokens: what is `fixed`, and a `slope` for each token."""
+    """A peak in bytes as a line over tokens: a `fixed` part, and a `slope` for each token."""
 
     fixed: int
     slope: float

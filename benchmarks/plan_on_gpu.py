@@ -105,7 +105,7 @@ TOY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One step: the model, the thousands of tokens of each text in its batch (or its images), what is done to it."""
+    """One step: the model, the thousands of tokens of each text in its batch (or its images), and the changes."""
 
     model: str
     thousands: int = 0

@@ -28,7 +28,7 @@ Kept = Mapping[str, Any]
 
 
 class Progress:
-    """What is measured so far, in the json `file`. With `resume` it goes on with what an earlier run kept there."""
+    """The measurements so far, in the json `file`. With `resume` it goes on from an earlier run's."""
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ _RING = "`explain` runs no context parallelism, and does not count what its ring
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure: whose it is, what it is of, and its published and predicted value in one unit."""
+    """A figure: its publisher and subject, and its published and predicted value in one unit."""
 
     source: str
     name: str

@@ -141,7 +141,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: st
 
 
 class ShownInNotebooks:
-    """What has a text of its own: a notebook shows it, with its lines as they are and its verdicts marked."""
+    """A result that notebooks show as its text, with its lines unchanged and its verdicts marked."""
 
     __slots__ = ()
 

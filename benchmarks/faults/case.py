@@ -37,7 +37,7 @@ TWINS = (FAULTY, MENDED)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault that somebody had.
+    """A fault that was reported.
 
     Attributes:
         name: of its file.

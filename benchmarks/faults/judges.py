@@ -48,7 +48,7 @@ UNTOLD = "parameter should be passed explicitly"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge said. `found` is None where it could not judge; `said` is the reason then.
+    """A judge's verdict. `found` is None if it could not judge; `said` is the reason then.
 
     `remarks` are no faults by themselves: one finds the fault if the twin does not get it.
     """

@@ -24,7 +24,7 @@ _CACHES = 1e-5
 
 
 class Outcome(StrEnum):
-    """What became of a case.
+    """The outcome of a case.
 
     `SILENT`: a loss or gradient is wrong, and no error has told so in the first steps, or later, where a warning does
     too, until every block was looked at once. `STATE`: what a recompute has to leave alone is not as without one.
@@ -69,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Differences:
-    """Where losses and gradients differ, since which step, and where only the state in the end does."""
+    """The differing losses and gradients, the first such step, and differences in the final state alone."""
 
     values: list[str]
     since: int

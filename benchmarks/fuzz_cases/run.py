@@ -38,7 +38,7 @@ SelfCheck = Literal["first", "always", "never"] | int
 
 @dataclass(eq=False)
 class Run:
-    """What one training of a case left: notes on the way, the state in the end, and the error that ended it early.
+    """The results of one training of a case: notes on the way, the final state, and the error that ended it early.
 
     `outside` is state that no recompute puts back, `warning` the first SurgeryWarning that came in a step, and `steps`
     the number of the last step.

@@ -19,7 +19,7 @@ FIRST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What has to be the same in both runs, and the step in which it was noted."""
+    """A value that both runs must share, and the step in which it was noted."""
 
     label: str
     leaves: Leaves
@@ -28,7 +28,7 @@ class Note:
 
 @dataclass(eq=False)
 class Training:
-    """What a scenario trains. `treat` gives the model its treatment, as was done once before; `undo` takes it back.
+    """The training of a scenario. `treat` gives the model its treatment, as once before; `undo` takes it back.
 
     A `step` begins with the first forward that follows a backward; from step `late` on features are live, and a
     training that goes on for so many more steps as there are `blocks` has looked at each.

@@ -109,7 +109,7 @@ MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
 
 class Grade(StrEnum):
-    """How one site or class compares. The order is the table's."""
+    """The grades of a site or class, in the table's order."""
 
     IDENTICAL = "identical"
     HARMLESS = "harmless"
@@ -121,7 +121,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One site or class of BEFORE, graded. The three texts are what stands in each tree, "" where it is gone.
+    """One site or class of BEFORE, graded, with its text in each tree, "" where it is gone.
 
     `inline` tells that BEFORE checkpoints here, `comparable` that the model's flag switches that and that
     upstream still makes the same call, without a branch; `upstream_inline` that upstream left the branch.

@@ -47,7 +47,7 @@ class Signature:
 
 @dataclass(eq=False)
 class Class:
-    """One class statement. `guard` tells definitions of one name apart: the branch of the test around it, or ""."""
+    """One class statement. `guard` distinguishes definitions of one name: the branch around it, or ""."""
 
     file: File
     node: ast.ClassDef
@@ -113,7 +113,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class GuardedImport:
-    """A name imported inside a branch of a module level test: what such a guard may define as a class elsewhere."""
+    """A name imported inside a branch of a module level test, which may define it as a class elsewhere."""
 
     name: str
     original: str

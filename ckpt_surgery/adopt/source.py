@@ -47,7 +47,7 @@ class SourcePatch:
 
 @dataclass(frozen=True, slots=True)
 class SourceResult:
-    """The findings in a folder, and the repairs that were made of its texts in memory."""
+    """The findings in a folder, and the repairs of its texts in memory."""
 
     folder: ModelFolder
     repair: ApplyResult

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class GroupBy(StrEnum):
-    """What makes one series."""
+    """The grouping of families into series."""
 
     FAMILY = "family"
     ROOT = "root"
