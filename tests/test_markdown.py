@@ -70,7 +70,7 @@ def test_code_in_a_sentence_stays_code() -> None:
         ("https://x.org/issues/1#note-2", "https://x.org/issues/1#note-2"),
     ],
 )
-def test_nobody_is_called_and_no_issue_is_linked(text: str, shown: str) -> None:
+def test_no_user_is_mentioned_and_no_issue_is_linked(text: str, shown: str) -> None:
     assert prose(text) == shown
 
 

@@ -172,7 +172,7 @@ def _is_listing(node: ast.Assign | ast.AnnAssign) -> bool:
     return isinstance(target, ast.Name) and target.id in ("ATTRIBUTES", "CALL_HOOKS")
 
 
-def test_private_names_of_torch_stand_in_one_file() -> None:
+def test_private_names_of_torch_are_in_one_file() -> None:
     assert faults(ROOT, attributes()) == []
 
 
@@ -185,7 +185,7 @@ def test_no_text_names_another_member_of_torch(one_rank: None) -> None:
 @pytest.mark.parametrize(
     "code", ["vars(m)['_planted']", "for name in ('_planted', 'x'): getattr(m, name)", "f(_planted=1)"]
 )
-def test_a_new_text_is_told(tmp_path: Path, code: str) -> None:
+def test_a_new_text_is_reported(tmp_path: Path, code: str) -> None:
     (tmp_path / "ckpt_surgery").mkdir()
     (tmp_path / "ckpt_surgery" / "planted.py").write_text(f"def of(m):\n    {code}\n")
     assert list(texts(tmp_path, {"_planted"})) == [("ckpt_surgery/planted.py:2", "_planted")]
@@ -213,7 +213,7 @@ def test_each_name_that_is_listed_is_used() -> None:
         ("import operator\nof = operator.attrgetter('_planted')", "_planted"),
     ],
 )
-def test_a_new_one_is_told(tmp_path: Path, code: str, name: str) -> None:
+def test_a_new_one_is_reported(tmp_path: Path, code: str, name: str) -> None:
     package = tmp_path / "ckpt_surgery"
     package.mkdir()
     (package / "torch_names.py").write_text("import torch\ntorch._fine\n")

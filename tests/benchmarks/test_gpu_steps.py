@@ -130,7 +130,7 @@ def test_the_policy_of_torch_keeps_what_save_attention_keeps(operator: Any, kept
     assert (operator_name(operator) in VOCABULARY["attention"]) is kept
 
 
-def test_a_release_without_offload_of_its_own_leaves_that_way_out(
+def test_a_release_without_its_own_offload_leaves_that_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_steps, "library_offloads", lambda: False)

@@ -72,7 +72,7 @@ def test_tiny_models_keep_what_explain_says(name: str) -> None:
 
 @pytest.mark.both
 @pytest.mark.torch
-def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_keeps_more_than_reported_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr("benchmarks.kept_bytes.kept_by_a_step", lambda *_: 1)
     row = measure("GPT2Model")

@@ -88,7 +88,7 @@ def run(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("full")
-def test_where_memory_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_memory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = run(tmp_path)
     for way in (LORA_OURS, LORA_HOST, LORA_THEIRS):
         assert content["figures"][f"{way}: longest that fits"]["values"] == [96]
@@ -101,7 +101,7 @@ def test_where_memory_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("full")
-def test_a_model_that_does_not_fit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 

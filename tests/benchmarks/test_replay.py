@@ -295,7 +295,7 @@ def test_a_mask_by_keyword_and_a_dropped_flag_are_harmless(tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_upstream_changed_is_not_held_against_ours(tmp_path: Path, upstream: str, reason: str) -> None:
+def test_what_upstream_changed_does_not_count_against_ours(tmp_path: Path, upstream: str, reason: str) -> None:
     site = graded(tmp_path, repaired(), upstream)
     assert (site.grade, site.reasons) == (Grade.CHANGED, (reason,))
 
@@ -310,7 +310,7 @@ def test_a_gap_filled_with_the_default_is_no_invention(tmp_path: Path) -> None:
     assert "only ours passes attention_mask=None, to fill a gap" in site.reasons
 
 
-def test_a_fault_that_both_have_is_listed_and_not_held_against_ours(tmp_path: Path) -> None:
+def test_a_fault_that_both_have_is_listed_and_does_not_count_against_ours(tmp_path: Path) -> None:
     call = "layer(hidden_states, mask, encoder_hidden_states, past, use_cache)"
     before = HEAD.format(base="nn.Module") + INLINE.format(call=call)
     site = graded(tmp_path, repaired(call), repaired(call), before)
@@ -617,7 +617,7 @@ def test_bad_input_ends_with_2_and_one_line(
     assert errors.count("\n") == 1
 
 
-def test_a_family_that_is_not_there_is_told_before_the_codemods_run(
+def test_a_family_that_is_not_there_is_reported_before_the_codemods_run(
     releases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply = FakeApply(None)
@@ -625,7 +625,7 @@ def test_a_family_that_is_not_there_is_told_before_the_codemods_run(
     assert apply.given is None
 
 
-def test_the_command_runs_in_processes_of_its_own(releases: Path, tmp_path: Path) -> None:
+def test_the_command_runs_in_separate_processes(releases: Path, tmp_path: Path) -> None:
     for version, digest in SHA256.items():
         if (releases / version).is_dir():
             folder = tmp_path / "cache/releases" / f"transformers-{version}"

@@ -66,7 +66,7 @@ def test_swin_wrapped_once_costs_as_checkpoint_wrapper_nested_costs_more() -> No
         assert costs[OURS].backward_flops < costs[THEIRS].backward_flops
 
 
-def test_a_way_whose_step_breaks_is_told_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_whose_step_breaks_is_reported_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = step_cost.ready
 
     def broken(model: Any, way: str) -> Any:
@@ -151,7 +151,7 @@ def test_the_script_ends_with_1_where_a_target_is_missed(
     assert list(family["costs"]) == list(WAYS)
 
 
-def test_a_family_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_family_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert step_cost.main(["Lama"]) == 2
     assert "there is no family Lama: those measured are Llama, " in capsys.readouterr().err
     assert {"Swin", "Zamba", "Zamba2"} <= FAMILIES.keys()

@@ -63,7 +63,7 @@ def test_a_run_goes_on_where_one_broke_off(tmp_path: Path) -> None:
     assert rows_of(file) == [{"case": "a", "length": 1}]
 
 
-def test_a_case_that_there_is_not_is_a_wrong_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_case_is_a_wrong_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         made().main([str(tmp_path / "rows.jsonl"), "b"])
     assert ended.value.code == 2

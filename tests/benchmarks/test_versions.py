@@ -65,7 +65,7 @@ def test_every_door_is_tried() -> None:
 
 
 @pytest.mark.torch
-def test_what_a_door_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_door_breaks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from benchmarks.survey import tiny

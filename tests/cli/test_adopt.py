@@ -173,7 +173,7 @@ class TestWithTrust:
         run("toy --trust-remote-code")
         assert capsys.readouterr().err == f"ckpt_surgery: error: toy: {UNBUILT.problem}\n"
 
-    def test_a_model_that_could_claim_more_is_told_so(
+    def test_a_model_that_could_claim_more_is_reported(
         self, proofs: Proofs, capsys: pytest.CaptureFixture[str]
     ) -> None:
         write_shape(Path("toy"), "healthy")

@@ -118,7 +118,7 @@ def test_output_goes_to_the_file_and_equals_what_would_be_printed(
     assert Path("report").read_text() == printed
 
 
-def test_an_output_that_cannot_be_written_is_told_before_the_work(
+def test_an_output_that_cannot_be_written_is_reported_before_the_work(
     check: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--output", "gone/report"]) == 2

@@ -68,7 +68,7 @@ def test_the_first_line_says_what_the_options_it_names_would_give(
     assert "up to" not in whole + adapted
 
 
-def test_the_steps_asked_for_are_told_and_written_as_json_and_as_a_page(
+def test_the_requested_steps_are_shown_and_written_as_json_and_as_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*EXPLAIN, config(tmp_path), "--checkpointing", "on", "--optimizer", "none"]) == 0

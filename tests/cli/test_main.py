@@ -77,7 +77,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert project.get("version", ckpt_surgery.__version__) == ckpt_surgery.__version__
 
 
-def test_all_versions_stand_below_one_another() -> None:
+def test_all_versions_are_listed_below_one_another() -> None:
     ended = python("-m", "ckpt_surgery", "--version", "--all")
     lines = dict(line.split(maxsplit=1) for line in ended.stdout.splitlines())
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -135,7 +135,7 @@ def test_bad_options_are_one_line(
     assert err.count("\n") == 1
 
 
-def test_jobs_may_stand_in_the_configuration(
+def test_jobs_may_be_set_in_the_configuration(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 3\n")
@@ -171,7 +171,7 @@ def test_a_finished_series_is_named_with_what_comes_next(
     ],
     ids=["nothing", "left out", "no repair", "some", "several"],
 )
-def test_what_is_not_made_is_told(
+def test_what_is_not_made_is_reported(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str], outcome: PrepareResult, code: int, words: str
 ) -> None:
     prepare.outcome = outcome
@@ -196,7 +196,7 @@ def test_a_series_that_is_not_ready_is_a_failure_with_its_reasons(
     assert "\n  - upstream's checker repo fails\n  body.md holds words of yours\n" in out
 
 
-def test_a_reason_that_series_share_stands_once_after_them(
+def test_a_reason_that_series_share_is_listed_once_after_them(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared = Reason(ReasonCode.CHECKER_FAILED, "repo fails, on the base too")

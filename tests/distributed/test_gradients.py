@@ -78,7 +78,7 @@ def test_float64_is_added_up_in_float64(results: Results) -> None:
     assert results["float64"] == [[[2 + 2.0**-45] * 2]] * SIZE
 
 
-def test_each_dtype_travels_in_a_bucket_of_its_own(results: Results) -> None:
+def test_each_dtype_has_its_own_bucket(results: Results) -> None:
     for rank in results["mixed"]:
         assert all(math.isclose(pair[0], 10 * i + 2, rel_tol=2.0**-7) for i, pair in enumerate(rank["values"]))
         assert all(rank["dtypes"])
@@ -213,7 +213,7 @@ def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(resul
         assert near(rank["works after"], [2, 12, 22])
 
 
-def test_two_faults_are_both_told(results: Results) -> None:
+def test_two_faults_are_both_reported(results: Results) -> None:
     assert "on rank 0, the gradient of 'words.weight' is sparse" in results["refused: two faults"][1]["sync"]
 
 
@@ -230,7 +230,7 @@ def test_bucket_sizes_that_are_none_are_refused_on_every_rank(results: Results) 
         assert on_one.startswith("sync_gradients: on rank 0, bucket_bytes is 0.")
 
 
-def test_a_gradient_that_one_rank_cannot_read_is_told_on_every_rank(results: Results) -> None:
+def test_a_gradient_that_one_rank_cannot_read_is_reported_on_every_rank(results: Results) -> None:
     for rank in results["unreadable"]:
         assert rank["look"] == (
             "gradients_in_sync: on rank 1, a gradient cannot be read: RuntimeError: not to be read"

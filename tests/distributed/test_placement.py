@@ -255,7 +255,7 @@ def pickled(model: nn.Module) -> nn.Module:
 
 @pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
-def test_a_copy_has_a_guard_of_its_own(duplicate: Callable[[nn.Module], nn.Module]) -> None:
+def test_a_copy_has_its_own_guard(duplicate: Callable[[nn.Module], nn.Module]) -> None:
     model = Pair(SPLIT)
     guard = guard_placement(model)
     copied = duplicate(model)

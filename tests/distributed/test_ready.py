@@ -172,7 +172,7 @@ def test_blocks_that_layerdrop_leaves_out_get_no_gradient_and_are_named() -> Non
     assert {name for name, _ in model.named_parameters() if name.startswith(names)} <= unused
 
 
-def test_layerdrop_is_told_beside_batches_as_what_it_is() -> None:
+def test_layerdrop_is_reported_beside_batches_as_what_it_is() -> None:
     model = configured("Wav2Vec2ForCTC", layerdrop=1.0)
     ready = ddp_ready(model, tiny_inputs(model))
     need = about(ready, "find_unused_parameters=True")
@@ -331,7 +331,7 @@ def test_inference_mode_changes_nothing_but_for_models_made_in_it() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "non_reentrant", "reentrant"])
-def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Mode | None) -> None:
+def test_a_model_that_checkpoints_reentrant_now_learns_what_to_call(mode: Mode | None) -> None:
     run = qwen(["image"], ["text"])
     switch_checkpointing(run.model, mode)
     for ready in (ddp_ready(run.model), ddp_ready(run.model, run.steps[0][0], run.steps[1][0])):

@@ -182,7 +182,7 @@ def test_switching_adapters_between_steps_trains_the_active_one() -> None:
     assert run(True) == run(False)
 
 
-def test_an_adapter_that_is_not_the_active_one_is_told() -> None:
+def test_an_adapter_that_is_not_the_active_one_is_reported() -> None:
     model, _ = adapted("wrapped after")
     torch.manual_seed(2)
     model.add_adapter("second", adapter())

@@ -237,12 +237,12 @@ class Cast(ByHand):
         return hidden
 
 
-def test_a_recompute_under_another_autocast_is_told() -> None:
+def test_a_recompute_under_another_autocast_is_reported() -> None:
     report = watched(Cast(Float(), Float(), run=recompute), torch.float32)
     assert {fault.cause for fault in report.faults} == {CoverageCause.RECAST}
 
 
-def test_gradients_that_are_a_multiple_of_the_right_ones_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_are_a_multiple_of_the_right_ones_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recompute, "times", 2)
     report = watched(ByHand(PlainLayer(), PlainLayer(), run=recompute))
     assert "2 times as large" in str(the_fault(report, GuardFaultKind.WRONG_GRADIENTS))
@@ -269,7 +269,7 @@ class Boxed(PlainLayer):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_gradients_inside_a_list_are_told_in_reentrant_mode(reentrant: bool) -> None:
+def test_gradients_inside_a_list_are_reported_in_reentrant_mode(reentrant: bool) -> None:
     def run(layer: Callable[..., Any], hidden: Tensor) -> Any:
         return checkpoint(layer, [hidden], use_reentrant=reentrant).requires_grad_()
 
@@ -303,7 +303,7 @@ class Reading(PlainLayer):
         return super().forward(hidden_states + shared)
 
 
-def test_an_argument_that_is_written_under_reentrant_checkpointing_is_told() -> None:
+def test_an_argument_written_under_reentrant_checkpointing_is_reported() -> None:
     report = watched(Sharing(Writing(), Reading(), run=partial(checkpoint, use_reentrant=True)))
     assert the_fault(report, GuardFaultKind.OVERWRITTEN).subjects == ("layers.0", "shared")
     assert watched(Sharing(Reading(), Reading(), run=partial(checkpoint, use_reentrant=True))).ok

@@ -187,7 +187,7 @@ def test_remove_leaves_nothing_behind() -> None:
     assert not any(p._backward_hooks for p in model.parameters())
 
 
-def test_a_block_that_is_not_recomputed_is_told_with_its_cause() -> None:
+def test_a_block_that_is_not_recomputed_is_reported_with_its_cause() -> None:
     model = model_of(Layer, Layer, Layer)
     enable(model)
     model.layers[1].eval()
@@ -195,7 +195,7 @@ def test_a_block_that_is_not_recomputed_is_told_with_its_cause() -> None:
         train(model)
 
 
-def test_a_forward_that_was_replaced_on_the_instance_is_told() -> None:
+def test_a_forward_that_was_replaced_on_the_instance_is_reported() -> None:
     model = model_of(SureLayer, SureLayer)
     enable(model)
     layer = model.layers[0]
@@ -210,7 +210,7 @@ def test_a_forward_that_was_replaced_on_the_instance_is_told() -> None:
     assert fault.cause is CoverageCause.REPLACED
 
 
-def test_plain_blocks_in_a_model_that_is_switched_on_are_told() -> None:
+def test_plain_blocks_in_a_model_that_is_switched_on_are_reported() -> None:
     model = model_of(PlainLayer, PlainLayer)
     model.gradient_checkpointing = True
     with guard(model, on_fault="collect") as watching:
@@ -237,7 +237,7 @@ def test_a_plain_block_of_which_a_part_is_checkpointed_is_no_fault() -> None:
         assert watching.report().proved == 2
 
 
-def test_a_block_that_is_recomputed_twice_is_told() -> None:
+def test_a_block_that_is_recomputed_twice_is_reported() -> None:
     class Twice(Model):
         def forward(self, values: Tensor) -> Tensor:
             hidden_states: Tensor = self.first(values)
@@ -254,7 +254,7 @@ def test_a_block_that_is_recomputed_twice_is_told() -> None:
 
 
 @pytest.mark.parametrize("on_fault", ["raise", "collect"])
-def test_wrong_gradients_are_told_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
+def test_wrong_gradients_are_reported_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
     class Counting(SureLayer):
         runs = 0
 
@@ -275,7 +275,7 @@ def test_wrong_gradients_are_told_by_parameter(on_fault: Literal["raise", "colle
     watching.remove()
 
 
-def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
+def test_gradients_that_reentrant_checkpointing_loses_are_reported() -> None:
     class Pixels(Model):
         def forward(self, values: Tensor) -> Any:
             return self.last(self.run_layers(values))  # nothing that goes into the first block requires gradient
@@ -324,7 +324,7 @@ def test_fingerprints_count_the_recomputes_that_were_compared() -> None:
         assert watching.report().fingerprints == 2
 
 
-def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
+def test_values_that_reentrant_checkpointing_gets_wrong_are_reported() -> None:
     class Pair(SureLayer):
         def forward(self, pair: list[Tensor]) -> Tensor:  # type: ignore[override]
             first, second = pair
@@ -411,7 +411,7 @@ def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(wrapped: bool,
         assert [row.proof.status for row in watching.report().blocks] == [ProofStatus.PROVED] * 2
 
 
-def test_wrong_gradients_of_a_block_that_leaves_something_are_told() -> None:
+def test_wrong_gradients_of_a_block_that_leaves_something_are_reported() -> None:
     class Grows(Writes):
         grows = True
 
@@ -551,7 +551,7 @@ def test_what_changes_a_block_after_its_recompute_is_no_fault() -> None:
     assert not report.faults
 
 
-def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
+def test_wrong_parameters_of_a_block_with_a_hook_are_reported() -> None:
     class Growing(SureLayer):
         runs = 0
 
@@ -615,7 +615,7 @@ def test_steps_after_a_backward_that_raised_are_seen() -> None:
         assert (watching.steps, watching.report().proved) == (3, 2)
 
 
-def test_parameters_without_gradient_are_told_after_the_patience() -> None:
+def test_parameters_without_gradient_are_reported_after_the_patience() -> None:
     model = model_of(SureLayer, SureLayer)
     model.adapter = nn.Linear(4, 4).double()
     enable(model)
@@ -645,7 +645,7 @@ def test_nothing_waits_for_a_device_between_checked_steps(monkeypatch: pytest.Mo
     assert waits == [1, 2, 3, 9, 12], "after the first three steps, the ninth, and the last of the patience"
 
 
-def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_fault_is_reported_once(recwarn: pytest.WarningsRecorder) -> None:
     model = model_of(Layer, Layer)
     enable(model)
     model.layers[1].eval()
@@ -654,7 +654,7 @@ def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
     assert len([warning for warning in recwarn if warning.category is SurgeryWarning]) == 1
 
 
-def test_the_same_fault_of_equal_blocks_is_told_once_with_their_names(recwarn: pytest.WarningsRecorder) -> None:
+def test_the_same_fault_of_equal_blocks_is_reported_once_with_their_names(recwarn: pytest.WarningsRecorder) -> None:
     model = model_of(*[Counting] * 6)
     enable(model)
     with guard(model) as watching:
@@ -677,7 +677,7 @@ class Counting(SureLayer):
         return torch.tanh(self.linear(hidden_states))
 
 
-def test_wrong_gradients_of_equal_blocks_are_told_with_the_largest_error() -> None:
+def test_wrong_gradients_of_equal_blocks_are_reported_by_the_largest_error() -> None:
     kind = GuardFaultKind.WRONG_GRADIENTS
     faults = [GuardFault(kind, (f"layers.{place}", f"w{place}"), error=place / 10) for place in range(3)]
     other = GuardFault(kind, ("encoder.blocks.1", "w0"), error=1)
@@ -816,7 +816,7 @@ def test_blocks_are_proved_once_a_scaler_has_found_its_scale(reentrant: bool) ->
     assert overflows > 4, "also after the blocks were proved, as the scale grows"
 
 
-def test_a_gradient_that_is_finite_in_the_block_alone_only_is_told() -> None:
+def test_a_gradient_that_is_finite_in_the_block_alone_only_is_reported() -> None:
     class Once(SureLayer):
         runs = 0
 
@@ -904,7 +904,7 @@ def test_the_model_inside_ddp_is_guarded() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_steps_in_evaluation_mode_count_and_are_told_whenever_they_begin(frozen: bool) -> None:
+def test_steps_in_evaluation_mode_count_and_are_reported_at_any_time(frozen: bool) -> None:
     model = model_of(SureLayer, SureLayer)
     enable(model)
     model.layers.requires_grad_(not frozen)

@@ -125,7 +125,7 @@ def test_a_healthy_training_is_proved_and_nothing_is_said(way: str, mode: str) -
 
 @both_modes
 @every_way
-def test_a_block_that_drifts_is_told_by_name(way: str, mode: str) -> None:
+def test_a_block_that_drifts_is_named(way: str, mode: str) -> None:
     report = trained(way, mode, drifting=True)
     (fault,) = report.faults
     assert fault.kind is GuardFaultKind.WRONG_GRADIENTS

@@ -162,7 +162,7 @@ def measured(model: nn.Module) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["forward", "backward", "optimizer"])
-def test_a_script_is_told_what_was_alive_in_which_part_of_its_step(part: str, tmp_path: Path) -> None:
+def test_a_script_learns_what_was_alive_in_which_part_of_its_step(part: str, tmp_path: Path) -> None:
     path, report = script(tmp_path, TRAIN), tmp_path / "report.json"
     ran = run("--report", report, path, part, "a b")
     assert ran.returncode == 1
@@ -187,7 +187,7 @@ def test_a_script_is_told_what_was_alive_in_which_part_of_its_step(part: str, tm
 
 
 @pytest.mark.slow
-def test_a_training_of_the_trainer_is_told(tmp_path: Path) -> None:
+def test_a_training_of_the_trainer_is_reported(tmp_path: Path) -> None:
     path = script(tmp_path, WITH_TRAINER)
     ran = run(path, tmp_path / "out")
     assert ran.returncode == 1, ran.stderr
@@ -221,7 +221,7 @@ def test_levers_save_what_they_are_said_to() -> None:
     assert Lever.ADAM_8BIT not in {each.lever for each in told.savings}
 
 
-def test_what_is_checkpointed_is_not_told_to_be() -> None:
+def test_what_is_checkpointed_gets_no_advice_to_be() -> None:
     model = Mlps()
     with wrap_blocks(model, self_check="never"), taken_over() as takeover:
         forward, _ = measured(model)
@@ -253,7 +253,7 @@ def test_where_metering_takes_long_hints_say_the_most_that_is_saved(monkeypatch:
     assert re.search(r"wrap_blocks\(model\) +at most", str(told))
 
 
-def test_the_optimizer_is_found_and_what_is_not_known_is_said() -> None:
+def test_the_optimizer_is_found_and_what_is_unknown_is_reported() -> None:
     model = Mlps()
     assert any(note.startswith("No optimizer was there") for note in failed_model(model).notes)
 
@@ -306,7 +306,7 @@ def test_an_error_raised_from_one_for_want_of_memory_is_one() -> None:
             assert takeover.caught == (kind == "from nothing")
 
 
-def test_before_a_model_trains_the_place_alone_is_said() -> None:
+def test_before_a_model_trains_only_the_place_is_reported() -> None:
     with taken_over() as takeover:
         failed = failed_step(takeover, lambda: torch.ones(10**6))
         data, lines = memory_report(takeover, ["train.py"])
@@ -351,7 +351,7 @@ def test_an_error_in_reading_the_error_is_one_sentence(
     assert capsys.readouterr().out == "what was alive as memory ran out is not known: ValueError: planted\n"
 
 
-def test_a_page_has_what_is_said() -> None:
+def test_a_page_has_what_it_claims() -> None:
     assert "<h2>Out of memory</h2><pre>1 &lt; 2\n3</pre>" in guard_page([], ["1 < 2", "3"])
     assert "Out of memory" not in guard_page([])
 
@@ -405,7 +405,7 @@ def test_memory_that_runs_out_in_a_hook_of_a_proof_ends_that_proof_alone(
 
 
 @pytest.mark.slow
-def test_a_script_that_has_no_room_for_proofs_is_told_that_it_runs_without(tmp_path: Path) -> None:
+def test_a_script_without_room_for_proofs_is_said_to_run_without(tmp_path: Path) -> None:
     path, report = script(tmp_path, PROVED), tmp_path / "report.json"
     room = str(int(run("--wrap", "--no-prove", path).stdout) + 100)
     ran = run("--wrap", "--report", report, path, room)

@@ -420,7 +420,7 @@ def names(fault: GuardFault) -> tuple[str, ...]:
 
 
 @every
-def test_the_fault_is_told_by_name(planted: Planted) -> None:
+def test_the_fault_is_named(planted: Planted) -> None:
     report = watched(planted.build(True))
     fault = next(fault for fault in report.faults if fault.kind is planted.kind)
     assert set(planted.subjects) <= set(names(fault))
@@ -456,7 +456,7 @@ class Routed(SureLayer):
 
 
 @pytest.mark.parametrize("faulty", [False, True])
-def test_router_drift_is_told_by_the_self_check(faulty: bool) -> None:
+def test_router_drift_is_reported_by_the_self_check(faulty: bool) -> None:
     np.random.seed(0)
     model = model_of(Routed, Routed)
     cast(Any, model.layers[1]).drifts = faulty

@@ -129,7 +129,7 @@ def test_the_callback_takes_the_options_that_llama_factory_sets(tmp_path: Path, 
     assert model.model.layers[0]._gradient_checkpointing_func is function, "it is back after the training"
 
 
-def test_a_function_of_nobody_knows_whom_has_no_options(tmp_path: Path) -> None:
+def test_a_function_of_unknown_origin_has_no_options(tmp_path: Path) -> None:
     model = llama(3)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=lambda block, *args: block(*args))
     with wrap_as_asked(model) as surgery:

@@ -212,7 +212,7 @@ def test_an_error_of_torch_that_is_known_gets_a_note_that_names_the_block(tmp_pa
     assert "runs (nothing, and then 1)" in ran.stderr
 
 
-def test_equal_models_are_told_once(tmp_path: Path) -> None:
+def test_equal_models_are_reported_once(tmp_path: Path) -> None:
     text = TRAIN.replace("optimizer =", "import copy\nmodels = [copy.deepcopy(model) for _ in range(2)]\noptimizer =")
     text = text.replace(
         "    loss.backward()",

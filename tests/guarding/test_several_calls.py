@@ -63,7 +63,7 @@ class Drifts(SureLayer):
         return torch.tanh(self.linear(hidden_states) * next(self.factors))
 
 
-def test_a_call_that_drifts_is_told_by_its_parameters() -> None:
+def test_a_call_that_drifts_is_reported_by_its_parameters() -> None:
     model = model_of(SureLayer, Drifts, whole=Again)
     enable(model)
     with guard(model, on_fault="collect") as watching:

@@ -55,7 +55,7 @@ def test_a_block_whose_parts_are_gathered_later_is_not_proved_and_no_fault(resul
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_wrong_gradient_and_one_that_is_missing_are_told_by_parameter(results: Results, case: str) -> None:
+def test_a_wrong_and_a_missing_gradient_are_reported_by_parameter(results: Results, case: str) -> None:
     for rank in results[case]:
         assert rank["proofs"] == ["proved", "wrong"]
         assert WRONG[case] <= set(rank["wrong"])

@@ -200,7 +200,7 @@ class InItself(Dropping):
 
 
 @pytest.mark.parametrize("wrap", [None, False])
-def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | None) -> None:
+def test_a_function_that_does_not_restore_generators_is_reported(wrap: bool | None) -> None:
     model = Own(OwnFunction.apply)
     model.blocks = nn.ModuleList(Dropping() for _ in range(2))
     report = taken(model, wrap=wrap).report
@@ -325,7 +325,7 @@ def test_only_what_nobody_recomputes_trains_without_checkpointing() -> None:
     assert trained.report is None
 
 
-def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_told() -> None:
+def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_reported() -> None:
     trained = taken(Own(plainly), wrap=False)
     assert trained.report is not None
     assert trained.report.recomputed_nothing
@@ -433,7 +433,7 @@ def test_the_table_is_that_of_the_training_whatever_follows() -> None:
 
 @pytest.mark.parametrize("wrap", [None, True])
 @pytest.mark.parametrize("asked", [True, False])
-def test_training_in_evaluation_mode_is_told_by_name(wrap: bool | None, asked: bool) -> None:
+def test_training_in_evaluation_mode_is_named(wrap: bool | None, asked: bool) -> None:
     model = model_of(SureLayer).eval()
     switched(model, asked)
     trained = taken(model, 2, wrap)
@@ -610,7 +610,7 @@ def _same(ours: list[Tensor | None], theirs: list[Tensor | None]) -> bool:
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-def test_whoever_asks_for_it_is_stopped_where_a_call_cannot_be_vouched_for() -> None:
+def test_a_doubtful_call_stops_the_run_if_asked_to() -> None:
     model = llama(2, use_cache=False).train()
     exchanging(model)
     takeover = Takeover(TakeoverOptions(True, guard_options=GuardOptions(on_fault="raise")), print)

@@ -535,7 +535,7 @@ def test_a_parameter_that_is_ready_twice_is_explained(one_rank: None, reentrant:
         assert part in note
 
 
-def test_an_error_of_the_script_in_a_recompute_is_told_to_be_one() -> None:
+def test_an_error_of_the_script_in_a_recompute_is_named_as_one() -> None:
     model = Opening(InContext(), InContext())
     with pytest.raises(IndexError) as ended, guard(model, on_fault="collect"):
         steps(model)

@@ -110,7 +110,7 @@ def test_models_without_checkpointing_are_wrapped_only_if_asked_for(
     assert all(row.counts == ((1, 1) if wrap else (1, 0)) for report in callback.reports for row in report.blocks)
 
 
-def test_a_fault_is_told_and_an_error_undoes_the_surgery(tmp_path: Path) -> None:
+def test_a_fault_is_reported_and_an_error_undoes_the_surgery(tmp_path: Path) -> None:
     module = Language()
     module.model.model.layers[1].eval()
     with pytest.warns(SurgeryWarning, match="evaluation mode"):

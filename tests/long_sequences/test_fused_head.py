@@ -75,7 +75,7 @@ def test_a_head_with_a_bias_and_labels_by_position() -> None:
     assert loss.item() == pytest.approx(expected[0])
 
 
-def test_another_loss_in_its_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_loss_in_its_place_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     expected = step(model, **inputs())
 

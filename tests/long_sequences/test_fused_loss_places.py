@@ -322,7 +322,7 @@ def test_ranks_with_other_labels_get_the_mean_of_their_gradients(results: Result
         assert rank["difference"] < 1e-6
 
 
-def test_ranks_that_do_not_meet_keep_gradients_of_their_own(results: Results) -> None:
+def test_ranks_that_do_not_meet_keep_their_own_gradients(results: Results) -> None:
     assert all(rank["difference"] > 1e-2 for rank in results["alone"])
 
 

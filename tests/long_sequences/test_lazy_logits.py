@@ -321,7 +321,7 @@ def _seen(gradient: Tensor) -> None:
         lambda loss, logits: torch.autograd.grad(outputs=loss, inputs=[logits], allow_unused=True),
     ],
 )
-def test_who_waits_for_a_gradient_that_never_comes_is_told(wait: Callable[[Tensor, LazyLogits], Any]) -> None:
+def test_waiting_for_a_gradient_that_never_comes_raises(wait: Callable[[Tensor, LazyLogits], Any]) -> None:
     logits, _, told = lazy()
     loss = F.cross_entropy(flat(logits), targets(12))
     with pytest.raises(SurgeryError, match="no gradient comes to them: undo the fused loss to see it"):

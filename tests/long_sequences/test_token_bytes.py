@@ -184,7 +184,7 @@ def test_what_may_stay_is_a_size(keep: Any) -> None:
     assert "forward" not in vars(model.model.layers[0])
 
 
-def test_what_a_token_takes_is_said_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_token_takes_is_reported_once_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_report, "host_memory", lambda: HostMemory(10**6, 10**9))
     model = llama()
     with long_context(model, TOKENS, keep="20GB") as context:

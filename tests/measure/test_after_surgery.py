@@ -167,7 +167,7 @@ def test_a_surgery_that_does_nothing_leaves_the_faults_without_its_cause() -> No
         assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in remaining)
 
 
-def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
+def test_blocks_that_were_none_before_have_a_separate_run() -> None:
     model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=Unclaimed)
     look = Examination(model, values())
     assert look.reference().problem
@@ -211,7 +211,7 @@ def test_a_model_transformers_cannot_switch_is_switched_by_its_surgery() -> None
     assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
 
 
-def test_a_run_of_their_own_that_is_another_each_time_is_none() -> None:
+def test_a_separate_run_that_differs_each_time_counts_as_none() -> None:
     look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
     assert look.reference().problem
     with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):

@@ -180,7 +180,7 @@ def test_a_block_of_another_model_is_refused_by_name() -> None:
         EntryCounter(model_of(Layer), {"x": Layer()})
 
 
-def test_a_phase_begins_when_it_is_told() -> None:
+def test_a_phase_begins_when_announced() -> None:
     model = model_of(SureLayer)
     with EntryCounter(model, {"0": model.layers[0]}) as counter:
         model(**values())

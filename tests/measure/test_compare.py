@@ -217,7 +217,7 @@ def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Mode) -> None:
     assert "with checkpointing" in fault.expected
 
 
-def test_a_reference_that_breaks_is_a_fault_of_its_own() -> None:
+def test_a_reference_that_breaks_is_a_separate_fault() -> None:
     reference, checkpointed = healthy_pair()
     fault = only(
         compare(dataclasses.replace(reference, error=StepError(StepPart.FORWARD, "KeyError", "0")), checkpointed)

@@ -157,7 +157,7 @@ def test_what_a_selective_policy_keeps_is_no_fault() -> None:
     assert [skip.kind for skip in mode.skips] == [SkipKind.SELECTIVE_POLICY]
 
 
-def test_checkpointing_that_is_lost_after_the_first_step_is_told() -> None:
+def test_checkpointing_that_is_lost_after_the_first_step_is_reported() -> None:
     mode = run(Model, switch_with(planted.CheckpointLost))
     assert [fault.kind for fault in mode.faults] == [FaultKind.SAVING_LOST]
     assert not run(Model).faults

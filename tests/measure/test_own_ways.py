@@ -446,7 +446,7 @@ class WithDummy(Toy):
         return reentrant_or_not(lambda _, x: block(x), dummy, values, reentrant=True) if self.on else block(values)
 
 
-def test_a_recompute_of_which_nobody_asks_for_a_gradient_is_no_fault() -> None:
+def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
     model = WithDummy(depth=4)
     for module in (model.first, *model.blocks[:2]):
         module.requires_grad_(False)

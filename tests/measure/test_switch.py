@@ -90,7 +90,7 @@ def test_inputs_are_taken_by_position_and_by_name(given: Any) -> None:
     assert statuses(Diffusers(), given, levels=["recompute", "set", "values", "cost"]) == [True, True]
 
 
-def test_a_surgery_is_a_switch_of_its_own() -> None:
+def test_a_surgery_is_its_own_switch() -> None:
     model = Stack()
     surgery = wrap_blocks(model)
     assert statuses(model, inputs()) == [True, False]

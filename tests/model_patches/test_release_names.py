@@ -57,7 +57,7 @@ def test_the_layer_class_clears_what_it_is_said_to_clear() -> None:
     assert set(layers.cleared("modeling_foo.py")) == set(re.findall(r'"(\w+)" in kwargs', source(FILES[1:2])))
 
 
-def test_releases_are_told_of_names_alone() -> None:
+def test_only_names_get_their_releases() -> None:
     assert RELEASES.keys() <= NAMES
 
 

@@ -35,7 +35,7 @@ def measured(model: nn.Module, inputs: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("build", [llama, gpt_bigcode])
-def test_a_wrapped_model_is_explained_as_it_stands(build: Any) -> None:
+def test_a_wrapped_model_is_explained_as_it_is(build: Any) -> None:
     model, inputs = build(), tokens()
     plain = explain(model, inputs)
     assert (plain.checkpointed, plain.kept_bytes) == (0, measured(model, inputs))

@@ -125,7 +125,7 @@ def test_with_no_prediction_nothing_is_kept_and_a_warning_says_why() -> None:
     assert wrapped.choice.way is Way.NOTHING_KEPT
 
 
-def test_what_stands_against_a_choice_is_named() -> None:
+def test_what_rules_out_a_choice_is_named() -> None:
     model = llama(2)
     wrap_fastest(model)
     with pytest.warns(SurgeryWarning, match="on the device cpu, of which no figures are known: name a device"):

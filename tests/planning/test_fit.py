@@ -80,7 +80,7 @@ def test_the_budget_its_margin_and_an_assumed_card_are_named() -> None:
     assert "; the budget is 954 MiB\n" in assumed
 
 
-def test_each_step_that_is_metered_is_told() -> None:
+def test_each_step_that_is_metered_is_reported() -> None:
     told: list[tuple[str, int, int]] = []
 
     @contextmanager
@@ -143,7 +143,7 @@ def test_a_larger_batch_is_planned_for_as_it_comes() -> None:
     assert needed == [False, False, True]
 
 
-def test_what_cannot_be_predicted_trains_on_and_is_said() -> None:
+def test_what_cannot_be_predicted_trains_on_and_is_reported() -> None:
     told: list[str] = []
     model: Any = torch.nn.Sequential(torch.nn.Linear(4, 4))
     Fit(model, FitTarget(10**9), lambda made: told.append(made.problem))

@@ -71,7 +71,7 @@ def test_what_a_file_says_is_never_changed(tmp_path: Path, monkeypatch: pytest.M
         model_of(config(tmp_path, hidden_act="no_such_function"))
 
 
-def test_the_first_problem_is_told_where_no_change_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_problem_is_reported_where_no_change_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "fit_parts", lambda config: ("nothing that helps",))
     with pytest.raises(PlanningError, match="to have 768 channels"):
         model_of("uvdoc", tokens=None)

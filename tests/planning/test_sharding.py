@@ -87,7 +87,7 @@ def sharded_step(model: nn.Module, inputs: Mapping[str, Any], mesh: Any) -> tupl
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_rank_under_fsdp_holds_what_is_told(rank: Any, wrapped: bool) -> None:
+def test_a_rank_under_fsdp_holds_what_is_reported(rank: Any, wrapped: bool) -> None:
     model, inputs = wide_llama()
     if wrapped:
         wrap_blocks(model, self_check="never")

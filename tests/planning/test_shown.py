@@ -234,7 +234,7 @@ def test_in_a_notebook_the_page_is_in_a_frame() -> None:
     assert "Small&amp;lt;Model&amp;gt;" in shown
 
 
-def test_two_steps_stand_on_one_page_with_one_scale() -> None:
+def test_two_steps_share_one_page_and_one_scale() -> None:
     before = explanation()
     after = replace(before, peak=replace(before.peak, bytes=14 * MIB))
     page = explanation_page([("checkpointing off", before), ("checkpointing on", after)])

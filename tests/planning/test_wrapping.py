@@ -35,7 +35,9 @@ def stack(name: str, blocks: int) -> tuple[str, ...]:
         ),
     ],
 )
-def test_what_is_alike_is_said_shortly(checkpointed: dict[str, tuple[str, ...]], expected: dict[str, Any]) -> None:
+def test_equal_blocks_are_described_briefly(
+    checkpointed: dict[str, tuple[str, ...]], expected: dict[str, Any]
+) -> None:
     stacks = {"a": stack("a", 2), "b": stack("b", 1)}
     assert wanted_blocks(stacks, checkpointed) | saved_results(stacks, checkpointed) == expected
 

@@ -149,7 +149,7 @@ def test_a_pattern_for_blocks_that_are_not_checkpointed_is_refused(options: dict
     assert wrap_blocks(llama(4), save="attention", first=0).policies
 
 
-def test_a_name_that_matches_nothing_in_its_blocks_is_told_with_them() -> None:
+def test_a_name_that_matches_nothing_in_its_blocks_is_reported_with_them() -> None:
     model = llama(2)
     wrap_blocks(model, save={f"{LAYERS}.0": "conv", f"{LAYERS}.1": "attention"})
     loss = model(**tokens()).loss

@@ -117,7 +117,7 @@ def test_nothing_is_pinned_with_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_of_a_model_have_files_of_their_own(copied: Any, tmp_path: Path) -> None:
+def test_copies_of_a_model_have_separate_files(copied: Any, tmp_path: Path) -> None:
     model = llama(SOME)
     surgery = wrap_blocks(model, offload=tmp_path)
     expected = trained(model)
@@ -180,7 +180,7 @@ def test_a_graph_that_outlives_the_surgery_gives_its_memory_back(monkeypatch: py
     assert pin.pinned == 0
 
 
-def test_threads_train_models_of_their_own(tmp_path: Path) -> None:
+def test_threads_train_their_own_models(tmp_path: Path) -> None:
     models = [llama(SOME) for _ in range(3)]
     for model in models:
         wrap_blocks(model, offload=tmp_path, self_check="never")

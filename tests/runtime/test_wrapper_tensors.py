@@ -109,7 +109,7 @@ def test_gradients_are_those_without_checkpointing(made: Any, options: dict[str,
 
 
 @kinds
-def test_a_recompute_that_differs_is_told(made: Any) -> None:
+def test_a_recompute_that_differs_is_reported(made: Any) -> None:
     model = Stack(made, drift=0.1)
     wrap_blocks(model, self_check="always")
     with pytest.raises(SurgeryError, match="gave a different result"):

@@ -251,7 +251,7 @@ def test_the_same_text_in_two_places_is_told_apart(tmp_path: Path) -> None:
         }
 
 
-def test_a_family_with_facts_of_its_own_is_not_told_those_of_another(tmp_path: Path) -> None:
+def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> None:
     text = LAYERED.replace("attention_mask=None", "position_embeddings=None").replace(
         "layer(hidden_states, attention_mask)", "layer(hidden_states, position_embeddings=attention_mask)"
     )

@@ -330,7 +330,7 @@ def followed(folder: Path, files: dict[str, str], exclude: tuple[str, ...] = ())
     return {path.relative_to(folder).as_posix() for path in imported_files([script], [script], exclude)}
 
 
-def test_a_finding_in_what_a_script_imports_is_told_and_of_a_folder_none(tmp_path: Path) -> None:
+def test_a_finding_in_a_scripts_import_is_reported_and_none_in_a_folders(tmp_path: Path) -> None:
     root = tree(tmp_path, {"train.py": "from tools.patches import patch\n", "tools/patches.py": PATCH})
     (finding,) = check(root / "train.py", cache=False).findings
     assert (finding.code, Path(finding.path).name, finding.line) == ("CKPT013", "patches.py", 6)

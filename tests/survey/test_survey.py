@@ -460,7 +460,7 @@ class TestTheProcesses:
             os.kill(busy.pid, 0)
         assert wait_for_none(lambda: running(first)) == []
 
-    def test_what_cannot_be_imported_is_said_in_a_sentence(self, look: Look) -> None:
+    def test_what_cannot_be_imported_is_reported_in_a_sentence(self, look: Look) -> None:
         with (
             WorkerPool(preload=["no_such_package"]) as home,
             pytest.raises(
@@ -689,7 +689,7 @@ class TestResuming:
             look("good", resume=file)
         assert file.read_text(encoding="latin-1") == text
 
-    def test_a_place_that_cannot_be_written_to_is_said(self, look: Look, tmp_path: Path) -> None:
+    def test_a_place_that_cannot_be_written_to_is_reported(self, look: Look, tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match="cannot be opened: No such file or directory"):
             look("good", resume=tmp_path / "no" / "kept.jsonl")
         with pytest.raises(ResumeError, match="cannot be opened: Is a directory"):

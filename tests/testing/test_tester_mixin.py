@@ -47,7 +47,7 @@ def test_the_mixin_passes_healthy_models_under_unittest(case: type[unittest.Test
 
 @pytest.mark.both
 @pytest.mark.parametrize("test", [DEFAULT, REENTRANT, NON_REENTRANT])
-def test_every_broken_class_is_a_failure_of_its_own(test: str) -> None:
+def test_every_broken_class_is_a_separate_failure(test: str) -> None:
     first, second = failures(outcome(mixin_cases.NeverCheckpointedTest, test))
     assert "expected one recompute in the backward" in " ".join(first.split())
     assert "[CKPT001]" in first

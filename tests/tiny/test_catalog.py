@@ -19,7 +19,7 @@ from ckpt_surgery.tiny import CannotBuild, ModelEntry, model_classes
 pytestmark = pytest.mark.both
 
 
-def test_a_class_stands_once_with_all_its_heads() -> None:
+def test_a_class_is_listed_once_with_all_its_heads() -> None:
     entry = model_classes()["BertForMaskedLM"]
     assert (entry.name, entry.model_type) == ("BertForMaskedLM", "bert")
     assert "MASKED_LM" in entry.heads

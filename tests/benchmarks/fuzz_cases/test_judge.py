@@ -71,7 +71,7 @@ def test_numbers_drawn_again_are_silent() -> None:
 
 
 @pytest.mark.parametrize("name", ["BatchNorm", "SpectralNorm", "CountBuffer", "CountAttribute", "MovingAverage"])
-def test_state_of_the_block_that_is_written_twice_is_told(name: str) -> None:
+def test_state_of_the_block_that_is_written_twice_is_reported(name: str) -> None:
     assert outcome(replacing(running_twice), name) in (Outcome.STATE, Outcome.SILENT)
 
 
@@ -124,7 +124,7 @@ def test_a_refusal_where_torch_is_right_is_a_false_alarm() -> None:
     assert outcome(replacing(treatments.refusing), "CountingExperts") is Outcome.FALSE_ALARM
 
 
-def test_a_refusal_that_names_no_block_is_told() -> None:
+def test_a_refusal_that_names_no_block_is_reported() -> None:
     assert not judge(case_of(), replacing(treatments.refusing_without_a_name)).names_block
 
 
@@ -139,7 +139,7 @@ def test_a_refusal_that_names_no_block_is_told() -> None:
         (4, 99, Outcome.SILENT, 1),
     ],
 )
-def test_what_begins_late_may_be_told_until_each_block_was_looked_at(
+def test_what_begins_late_may_be_reported_until_each_block_was_checked(
     wrong: int, refusing: int, expected: Outcome, told_after: int
 ) -> None:
     case = case_of("PythonDraw", scenario="LateSteps", late=LATE)
@@ -183,7 +183,7 @@ def test_a_dropped_cache_is_silent(name: str, options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["FilledCache", "CacheOfModel", "CacheOfCaller"])
-def test_a_cache_that_is_filled_twice_is_told(name: str) -> None:
+def test_a_cache_that_is_filled_twice_is_reported(name: str) -> None:
     result = judge(case_with(name, "SummedLosses", _kind="KeyCache"), replacing(running_twice))
     assert result.outcome in (Outcome.SILENT, Outcome.CRASHED)
 
@@ -283,7 +283,7 @@ def lose(target: torch.Tensor, source: torch.Tensor) -> None:
 
 @pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself")
 @pytest.mark.parametrize("store", STORES)
-def test_a_store_that_loses_values_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_loses_values_is_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(2, "ThreeSteps", ("Dropout",), blocks=3, offload=store, save=("matmul",))
     assert judge(case).outcome is Outcome.EQUAL
     monkeypatch.setattr(disk_transport, "_copy", lose)

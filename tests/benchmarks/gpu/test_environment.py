@@ -36,7 +36,7 @@ def test_it_needs_nothing_but_python() -> None:
         ("transformers", "5.17.0", ""),
     ],
 )
-def test_what_is_missing_or_too_old_is_told(name: str, version: str, problem: str) -> None:
+def test_what_is_missing_or_too_old_is_reported(name: str, version: str, problem: str) -> None:
     assert problem_of(name, version) == problem
 
 

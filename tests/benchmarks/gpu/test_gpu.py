@@ -132,7 +132,7 @@ def test_without_room_and_with_errors_inside_a_part_the_page_says_so(
     assert "1 of 1 target missed and 1 measurement failed" in text
 
 
-def test_parts_that_would_not_fit_in_the_time_are_skipped_and_told(
+def test_parts_that_would_not_fit_in_the_time_are_skipped_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short, long = script(tmp_path, WRITE, "short", seconds=20), script(tmp_path, WRITE, "long", seconds=90)
@@ -145,7 +145,7 @@ def test_parts_that_would_not_fit_in_the_time_are_skipped_and_told(
     assert "Skipped" not in text
 
 
-def test_a_part_whose_package_is_not_installed_is_skipped_and_told(
+def test_a_part_whose_package_is_not_installed_is_skipped_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = script(tmp_path, WRITE, "poor", needs=("json", "no_such_package")), script(tmp_path, WRITE, "fine")
@@ -288,7 +288,7 @@ def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
     assert prose_faults(f"{text} [it](#nowhere)", str(tmp_path / "gpu.md")) == ["no target #nowhere"]
 
 
-def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
+def test_without_a_gpu_nothing_is_measured_and_the_reason_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu, "this_machine", lambda *, dry: Machine("", problem="torch is built without CUDA"))

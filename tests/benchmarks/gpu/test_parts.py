@@ -88,7 +88,7 @@ def test_the_bars_of_a_real_run_are_those_of_its_figures(name: str) -> None:
     assert len(drawn["s"]) == len(drawn["GB"]) == len(lengths) * len(TOPICS[topic].ways)
 
 
-def test_a_way_without_room_is_told_on_the_page() -> None:
+def test_a_way_without_room_is_reported_on_the_page() -> None:
     part = next(part for part in PARTS if part.name == "policies")
     content = {"state": State.ENDED, "figures": {}, "no_room": ["8192 tokens, no checkpointing"]}
     result = Result.of(part, content)

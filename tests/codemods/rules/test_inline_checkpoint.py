@@ -149,7 +149,7 @@ def test_branches_that_stay_and_disagree_are_a_fault(tmp_path: Path) -> None:
         "an inherited flag",
     ],
 )
-def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_what_is_not_its_own_switch_changes_nothing(tmp_path: Path, text: str) -> None:
     path = REMOTE if "from transformers" in text else "models/foo/modeling_foo.py"
     finding = inline(tmp_path, {path: text})
     assert finding.repairs
@@ -250,7 +250,7 @@ SEVERAL = """\
 
 
 @pytest.mark.parametrize(("argument", "differ"), [("attention_mask", False), ("other", True)])
-def test_a_checkpoint_call_is_held_against_the_call_most_like_it(tmp_path: Path, argument: str, differ: bool) -> None:
+def test_a_checkpoint_call_is_compared_with_the_call_most_like_it(tmp_path: Path, argument: str, differ: bool) -> None:
     start, end = INLINE.index("            if self.grad"), INLINE.rindex("        return")
     text = INLINE[:start] + SEVERAL.format(argument) + INLINE[end:]
     assert ("disagree" in inline(tmp_path, {"models/foo/modeling_foo.py": text}).message) is differ

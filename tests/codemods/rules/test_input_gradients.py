@@ -73,7 +73,7 @@ def trains(net: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_trains_its_blocks_unless_it_is_told(name: str, tmp_path: Path) -> None:
+def test_a_script_trains_its_blocks_unless_it_has_a_finding(name: str, tmp_path: Path) -> None:
     head, lines, faulty = SCRIPTS[name]
     if head is not HEAD:
         pytest.importorskip("peft")

@@ -140,7 +140,7 @@ def test_an_unpacked_dict_may_hide_what_is_not_named() -> None:
     ("call", "expected"),
     [("f([a])", (0,)), ("f((a, b))", (0,)), ("f({'a': a})", (0,)), ("f(a, (m, n))", ()), (f"f(a, {E}=[e])", (1,))],
 )
-def test_containers_of_gradient_are_told(call: str, expected: tuple[int, ...]) -> None:
+def test_containers_of_gradient_are_reported(call: str, expected: tuple[int, ...]) -> None:
     assert planned(SIGNATURE, call).containers == expected
 
 

@@ -92,7 +92,7 @@ def test_several_forwards_go_before_one_backward(check: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ["a large buffer", "an attribute"])
-def test_what_is_written_late_is_told_in_turn(what: str) -> None:
+def test_what_is_written_late_is_reported_in_turn(what: str) -> None:
     # Until its turn a block's recompute has written it once more; from then on it is written once.
     model = stack(average(lambda block: None, LARGE))
     wrap_blocks(model)
@@ -164,7 +164,7 @@ class RandomBlock(ScalingBlock):
         return 1 + (random.random() if self.drawing else 0.0)
 
 
-def test_draws_that_begin_late_are_told() -> None:
+def test_draws_that_begin_late_are_reported() -> None:
     model = stack(two(RandomBlock))
     wrap_blocks(model, self_check=4)
     train(model, steps=3)

@@ -339,7 +339,7 @@ def test_a_write_to_a_saved_mask_is_an_error_too() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 9])
-def test_no_more_than_so_many_are_in_flight(in_flight: int) -> None:
+def test_no_more_than_the_limit_are_in_flight(in_flight: int) -> None:
     offloader = Offloader(deferred := Deferred(), minimum_bytes=0, in_flight=in_flight)
     gradients(offloader)
     assert deferred.peak == offloader.stats.peak_in_flight == min(in_flight, BLOCKS - 1)

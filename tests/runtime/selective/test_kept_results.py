@@ -581,7 +581,7 @@ def test_a_foreign_kernel_that_draws_leaves_the_generators_in_place() -> None:
 # Errors
 
 
-def test_a_name_that_matches_nothing_is_told_with_what_the_blocks_run() -> None:
+def test_a_name_that_matches_nothing_is_reported_with_what_the_blocks_run() -> None:
     model = llama(2)
     wrap_blocks(model, save=["attention", "conv"])
     loss = model(**tokens()).loss

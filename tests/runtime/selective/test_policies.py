@@ -36,7 +36,7 @@ aten = torch.ops.aten
         ("aten.add.Tensor", aten.add.Tensor, 1),
     ],
 )
-def test_a_name_stands_for_its_operators(text: str, operator: Any, every: int) -> None:
+def test_a_name_keeps_its_operators(text: str, operator: Any, every: int) -> None:
     (choice,) = choices_of([text])
     assert choice.every == every
     role = role_of(operator, [choice])
@@ -55,7 +55,7 @@ def test_a_name_stands_for_its_operators(text: str, operator: Any, every: int) -
     ],
     ids=str,
 )
-def test_a_name_stands_for_no_others(text: str, operator: Any) -> None:
+def test_a_name_keeps_no_others(text: str, operator: Any) -> None:
     assert role_of(operator, choices_of([text])) is None
 
 

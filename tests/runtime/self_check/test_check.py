@@ -73,7 +73,7 @@ def test_an_attribute_that_has_changed_since_the_forward_is_named() -> None:
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=list(REFUSED))
-def test_what_changes_a_result_is_told_at_once(make: Make, message: str) -> None:
+def test_what_changes_a_result_is_reported_at_once(make: Make, message: str) -> None:
     model = stack(make)
     name = type(model.layers[0]).__name__
     wrap_blocks(model)
@@ -140,7 +140,7 @@ def test_without_the_check_a_drift_is_silent() -> None:
     assert not same(train(model, steps=9), train(stack(two(toys.DriftingBlock)), steps=9))
 
 
-def test_with_an_interval_a_drift_is_told_later() -> None:
+def test_with_an_interval_a_drift_is_reported_later() -> None:
     model = quiet(2)
     wrap_blocks(model, self_check=4)
     train(model, steps=2)
@@ -151,7 +151,7 @@ def test_with_an_interval_a_drift_is_told_later() -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_drift_that_begins_late_is_told_in_turn(number: int) -> None:
+def test_a_drift_that_begins_late_is_reported_in_turn(number: int) -> None:
     model = quiet(4)
     wrap_blocks(model)
     train(model, steps=5)
@@ -173,7 +173,7 @@ def test_one_block_a_step_is_checked_after_three() -> None:
     assert counts[3:] == [[0, 0, 1, 0], [1, 0, 0, 0]] * 2
 
 
-def test_a_tensor_kept_outside_is_told_late() -> None:
+def test_a_tensor_kept_outside_is_reported_late() -> None:
     # From step 4 on the second of two forwards reads what the first has left outside of the blocks.
     kept: list[Tensor] = []
 
@@ -365,7 +365,7 @@ class TaskBlock(toys.ScalingBlock):
         return result
 
 
-def test_another_weight_of_the_same_shape_is_told() -> None:
+def test_another_weight_of_the_same_shape_is_reported() -> None:
     # It decides the gradient of what it is multiplied with, and nothing else that is saved depends on it.
     model = stack(two(TaskBlock))
     wrap_blocks(model)

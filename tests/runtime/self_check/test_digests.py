@@ -93,7 +93,7 @@ def test_any_bit_and_any_two_elements_count(way: str, dtype: torch.dtype, shape:
         assert differ(before, digest(swapped.view(shape))) != torch.equal(swapped, flat)
 
 
-def test_rows_and_parts_that_change_places_are_told(way: str) -> None:
+def test_rows_and_parts_that_change_places_are_reported(way: str) -> None:
     tensor = some(torch.float32, (2048, 64))
     before = digest(tensor)
     for apart in (1, 32, 1024, 2047):

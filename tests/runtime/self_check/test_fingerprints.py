@@ -52,7 +52,7 @@ def test_rows_that_change_places_change_the_sum(dtype: torch.dtype, shape: tuple
 
 
 @pytest.mark.parametrize("apart", [1, 251, 1000, 4095])
-def test_rows_that_change_places_are_told_however_far_apart_they_are(apart: int) -> None:
+def test_rows_that_change_places_are_reported_however_far_apart_they_are(apart: int) -> None:
     tensor = some_tensor(torch.float32, (4096, 64))
     swapped = tensor.clone()
     swapped[0], swapped[apart] = tensor[apart], tensor[0]

@@ -43,7 +43,7 @@ def drifting(model: toys.Stack, size: float = 0.1) -> None:
     layers[1].size = size
 
 
-def test_what_can_be_read_is_told_in_its_step() -> None:
+def test_what_can_be_read_is_reported_in_its_step() -> None:
     model = quiet()
     drifting(model)
     with pytest.raises(
@@ -53,7 +53,7 @@ def test_what_can_be_read_is_told_in_its_step() -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_what_a_device_compares_is_told_in_the_next_step() -> None:
+def test_what_a_device_compares_is_reported_in_the_next_step() -> None:
     model = quiet()
     drifting(model)
     train(model, steps=1)
@@ -77,7 +77,7 @@ def test_all_sums_are_read_once_after_the_backward(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_what_happens_once_is_told_as_such() -> None:
+def test_what_happens_once_is_reported_as_such() -> None:
     model = quiet()
     drifting(model)
     train(model, steps=1)

@@ -545,7 +545,7 @@ def test_a_model_around_a_surgery_is_refused_if_it_has_other_blocks() -> None:
     wrap_blocks(model)
 
 
-def test_two_parts_can_have_surgeries_of_their_own() -> None:
+def test_two_parts_can_have_separate_surgeries() -> None:
     model = towers()
     vision, plain = wrap_blocks(model.vision), wrap_blocks(model.audio)
     assert recomputed(model) == [*BLOCKS[4:7], *PLAIN]

@@ -135,7 +135,7 @@ def test_a_container_is_put_together_with_other_tensors_in_the_places(name: str)
 
 
 @pytest.mark.parametrize("make", [lambda t: Shared(a=t), lambda t: Fixed(a=t), lambda t: Counted(t, 2)])
-def test_a_container_of_a_class_of_its_own_is_left_as_it_is(make: Callable[[Tensor], Any]) -> None:
+def test_a_container_of_a_custom_class_is_left_alone(make: Callable[[Tensor], Any]) -> None:
     tensor = expected()
     value = make(tensor)
     flattener, spec = flattened(value)

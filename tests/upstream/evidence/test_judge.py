@@ -224,7 +224,7 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
     )
 
 
-def test_the_same_reason_stands_once() -> None:
+def test_the_same_reason_is_listed_once() -> None:
     ruff = CheckerResult("copies", CheckStatus.NOT_RUN, reason="the interpreter has no ruff")
     fixes = (CommandRun("make fix-repo", 2, "one"), CommandRun("make fix-repo", 2, "two"))
     clvp, zamba2 = cases.ready().commits

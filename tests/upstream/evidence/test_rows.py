@@ -44,7 +44,7 @@ def row(before: Report | None, after: Report | None) -> ModelRow:
     return rows
 
 
-def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> None:
+def test_a_row_has_levels_in_order_sentences_as_reported_and_kept_bytes() -> None:
     result = row(report("cost", "recompute", kept=80), report(kept=20))
     assert (result.family, result.model, result.mode, result.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
     assert (result.before, result.after, result.problem) == (("recompute", "cost"), (), "")

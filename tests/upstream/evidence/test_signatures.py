@@ -64,7 +64,7 @@ def test_a_new_order_is_reported_without_self_and_annotations(tmp_path: Path) ->
     ],
     ids=["no annotations", "other annotations", "an option behind", "by keyword only", "other defaults", "not self"],
 )
-def test_what_breaks_no_positional_caller_is_not_told(tmp_path: Path, after: str) -> None:
+def test_what_breaks_no_positional_caller_is_not_reported(tmp_path: Path, after: str) -> None:
     assert between(tmp_path, BEFORE, after) == ()
 
 
@@ -79,11 +79,11 @@ def test_what_breaks_no_positional_caller_is_not_told(tmp_path: Path, after: str
     ],
     ids=["renamed", "lost", "by keyword only", "no default any more", "one in front"],
 )
-def test_what_breaks_a_positional_caller_is_told(tmp_path: Path, after: str) -> None:
+def test_what_breaks_a_positional_caller_is_reported(tmp_path: Path, after: str) -> None:
     assert [change.class_name for change in between(tmp_path, BEFORE, after)] == ["ToyBlock"]
 
 
-def test_a_lost_rest_is_told_and_a_new_required_one_too(tmp_path: Path) -> None:
+def test_a_lost_rest_and_a_new_required_one_are_reported(tmp_path: Path) -> None:
     assert between(tmp_path / "rest", "self, hidden_states, *rest", "self, hidden_states")
     assert between(tmp_path / "required", "self, hidden_states", "self, hidden_states, mask")
 

@@ -246,7 +246,7 @@ def test_what_a_fixer_leaves_behind_goes_and_what_was_there_stays(maker: Maker) 
 # drift
 
 
-def test_what_the_fixers_change_by_themselves_is_told_and_put_back(maker: Maker) -> None:
+def test_what_the_fixers_change_by_themselves_is_reported_and_put_back(maker: Maker) -> None:
     toy = maker()
     toy.edit(BIRCH, "self.self_attn = BirchAttention(config)", "self.attention = BirchAttention(config)")
     commit(toy.tree, "birch goes its own way")
@@ -276,7 +276,7 @@ def test_the_worktree_is_put_back_where_a_fixer_cannot_be_run(maker: Maker) -> N
 # check
 
 
-def test_every_checker_is_run_once_and_told_of(maker: Maker) -> None:
+def test_every_checker_is_run_once_and_reported(maker: Maker) -> None:
     toy = maker()
     reported: list[str] = []
     checks = toy.outcomes(step=reported.append)

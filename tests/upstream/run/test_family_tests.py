@@ -43,7 +43,7 @@ def plain(tree: Path, base: Answers, series: Answers) -> Answers:
         ({}, {}, "not run"),
     ],
 )
-def test_failures_of_a_family_are_held_against_the_base(
+def test_failures_of_a_family_are_compared_with_the_base(
     trees: Trees, base: Answers, series: Answers, status: str
 ) -> None:
     python = Scripted(Path("python"), lambda tree: plain(tree, base, series))

@@ -79,7 +79,7 @@ def test_what_ends_early_leaves_the_folder_as_it_was(tmp_path: Path, end: type[B
     assert [path.name for path in out.iterdir()] == ["oak"]
 
 
-def test_a_full_disk_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Path.write_text
 
     def full(self: Path, text: str, **options: str) -> int:

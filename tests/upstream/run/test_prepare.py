@@ -543,7 +543,7 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
     assert "birch: verify shows no fault that the repair removes" in reasons(outcome)
 
 
-def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verify, quick: None) -> None:
+def test_a_family_included_because_of_another_is_reported(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("cedar",)  # its block is ash's
     outcome = made(toy, "ash", "cedar")
     assert reasons(outcome).startswith("cedar: verify shows no fault that the repair removes")

@@ -233,7 +233,9 @@ def test_it_is_not_given_twice(trees: Trees) -> None:
         ("skipped", "skipped", f"is skipped (why {TEST} skipped)"),
     ],
 )
-def test_without_a_test_the_reason_and_the_runs_are_told(trees: Trees, base: str, series: str, reason: str) -> None:
+def test_without_a_test_the_reason_and_the_runs_are_reported(
+    trees: Trees, base: str, series: str, reason: str
+) -> None:
     trees.write(ELM, BARE)
     before = trees.tests(trees.base)
     regression_test, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), base if tree.name == "base" else series))
@@ -259,7 +261,7 @@ def test_without_a_mode_or_a_class_no_test_of_our_own_is_tried(trees: Trees) -> 
 # -- nothing can be run
 
 
-def test_a_checkout_without_tests_of_the_family_is_told(trees: Trees) -> None:
+def test_a_checkout_without_tests_of_the_family_is_reported(trees: Trees) -> None:
     (trees.series / ELM).rename(trees.series / "tests/models/elm/test_modeling_tf_elm.py")
     regression_test, shown = run(trees, excused)
     assert (regression_test.kind, shown) == ("none", [])

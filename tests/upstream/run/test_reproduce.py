@@ -86,14 +86,14 @@ def test_an_interpreter_without_torch_is_refused(temp: Path, tmp_path: Path, pyt
     assert "ModuleNotFoundError: " in message
 
 
-def test_what_models_need_and_cannot_import_is_told(temp: Path, tmp_path: Path, python: Python) -> None:
+def test_what_models_need_and_cannot_import_is_reported(temp: Path, tmp_path: Path, python: Python) -> None:
     tree = a_tree(tmp_path, "raise ImportError(f'tokenizers is missing: {__file__}')")
     message = refusal(python(torch=""), tree)
     said = "what models need cannot be imported: ImportError: tokenizers is missing: src/transformers/__init__.py; "
     assert said in message
 
 
-def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_path: Path) -> None:
+def test_an_interpreter_that_dies_is_reported_with_its_last_words(temp: Path, tmp_path: Path) -> None:
     dying = tmp_path / "python"
     dying.write_text("#!/bin/sh\necho first\necho no space left on device\nexit 7\n")
     dying.chmod(0o755)
@@ -143,13 +143,13 @@ def versions(folder: Path, start: str = "", *, ruff: str | None = RUFF) -> dict[
     return versions_of(PythonInterpreter(make_interpreter(folder / ".venv", ruff=ruff, site=False)), folder)
 
 
-def test_the_versions_are_told_whatever_is_printed_on_import(tmp_path: Path) -> None:
+def test_the_versions_are_reported_whatever_is_printed_on_import(tmp_path: Path) -> None:
     version = "{}.{}.{}".format(*sys.version_info[:3])
     expected = {"python": version, "ruff": RUFF, "torch": "2.0.0", "transformers": VERSION}
     assert versions(tmp_path, "print('hello=2')") == expected
 
 
-def test_no_version_is_told_of_a_ruff_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_version_is_named_of_a_missing_ruff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert "ruff" not in versions(tmp_path, ruff=None)
 

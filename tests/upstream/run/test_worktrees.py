@@ -43,7 +43,7 @@ def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[B
     assert state(repository) == before
 
 
-def test_a_temporary_folder_that_cannot_be_made_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_that_cannot_be_made_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = Git(repository)
     base = check_checkout(git, "main")
     monkeypatch.setattr(tempfile, "tempdir", str(repository / "nowhere"))
