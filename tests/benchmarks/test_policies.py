@@ -11,18 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import survey
-from benchmarks.policies import (
-    FAMILIES,
-    PAGE,
-    RATES,
-    Check,
-    Outcome,
-    case_of,
-    cases,
-    conclude,
-    failed,
-    figures_of,
-)
+from benchmarks.policies import FAMILIES, PAGE, RATES, Check, Outcome, case_of, cases, conclude, failed, figures_of
 
 KEPT = {"outcome": "kept", "failed": [], "results": 2, "bytes": 2048, "added": 2048, "unheld": 0}
 NOTHING = {"outcome": "nothing", "failed": [], "bytes": 0, "added": 0}

@@ -136,10 +136,7 @@ def test_keywords_in_another_order_are_identical(tmp_path: Path) -> None:
             "layer(hidden_states, mask, encoder_hidden_states, past, use_cache=use_cache)",
             "past state past_key_value by position",
         ),
-        (
-            "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)",
-            "lost use_cache=use_cache",
-        ),
+        ("layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)", "lost use_cache=use_cache"),
         (
             "layer(hidden_states, mask, past_key_value=past, use_cache=use_cache)",
             "lost encoder_hidden_states=encoder_hidden_states",
@@ -213,10 +210,7 @@ def test_a_statement_lost_from_the_else_branch_is_worse(tmp_path: Path) -> None:
     kept = repaired() + "            outputs = outputs[0]\n"
     assert graded(tmp_path, kept, repaired(), before).grade is Grade.IDENTICAL
     site = graded(tmp_path / "other", repaired(), kept, before)
-    assert (site.grade, site.reasons) == (
-        Grade.WORSE,
-        ("other code of the method changed: - outputs = outputs[0]",),
-    )
+    assert (site.grade, site.reasons) == (Grade.WORSE, ("other code of the method changed: - outputs = outputs[0]",))
 
 
 def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
@@ -412,10 +406,7 @@ def test_every_spelling_of_the_checkpointed_callee_is_seen(tmp_path: Path, calle
     [
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers:"),
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers[: self.depth]:"),
-        (
-            "self.layers = nn.ModuleList([ToyLayer(config)])",
-            "for i, (layer, m) in enumerate(zip(self.layers, ms)):",
-        ),
+        ("self.layers = nn.ModuleList([ToyLayer(config)])", "for i, (layer, m) in enumerate(zip(self.layers, ms)):"),
         ("self.layers = nn.ModuleDict({'a': ToyLayer(config)})", "for name, layer in self.layers.items():"),
         ("blocks = [ToyLayer(config)]; self.layers = nn.ModuleList(blocks)", "for layer in self.layers:"),
         (
@@ -453,9 +444,7 @@ def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, 
     assert site.layers == ("ToyLayer",)
 
 
-def test_arguments_bind_to_a_local_function_and_inside_it_to_the_block(
-    tmp_path: Path,
-) -> None:
+def test_arguments_bind_to_a_local_function_and_inside_it_to_the_block(tmp_path: Path) -> None:
     function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
     branch = INLINE.format(call="run(layer, hidden_states, past=past)").replace("layer.__call__, ", "run, layer, ")
     inside, through = read(tree(tmp_path, HEAD.format(base="nn.Module") + function + branch)).sites

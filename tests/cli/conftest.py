@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery import codemods
-from tests.cli.stand_ins import (
-    RULES,
-    StandIn,
-    applied,
-    checked,
-)
+from tests.cli.stand_ins import RULES, StandIn, applied, checked
 
 
 @pytest.fixture

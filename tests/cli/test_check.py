@@ -13,15 +13,7 @@ import pytest
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import CheckResult
-from tests.cli.stand_ins import (
-    INFO,
-    PROBLEM,
-    UNKNOWN,
-    StandIn,
-    checked,
-    configure,
-    finding,
-)
+from tests.cli.stand_ins import INFO, PROBLEM, UNKNOWN, StandIn, checked, configure, finding
 
 
 @pytest.mark.parametrize(

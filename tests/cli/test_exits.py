@@ -9,9 +9,7 @@ import pytest
 from ckpt_surgery.cli.exits import Terminated, termination_raises
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import TransformersNotFound
-from tests.cli.stand_ins import (
-    StandIn,
-)
+from tests.cli.stand_ins import StandIn
 
 
 def test_an_interrupt_is_one_line_and_130(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:

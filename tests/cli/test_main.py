@@ -16,10 +16,7 @@ import typer
 
 import ckpt_surgery
 from ckpt_surgery.cli.main import app, main
-from tests.cli.stand_ins import (
-    StandIn,
-    run,
-)
+from tests.cli.stand_ins import StandIn, run
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
 

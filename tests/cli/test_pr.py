@@ -332,11 +332,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(toy: Path, tmp_path: P
     before = state(toy)
     command = [sys.executable, "-m", "ckpt_surgery", "pr", "transformers", "--all"]
     process = subprocess.Popen(
-        command,
-        cwd=toy.parent,
-        env={**os.environ, "TMPDIR": str(scratch)},
-        stderr=subprocess.PIPE,
-        text=True,
+        command, cwd=toy.parent, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE, text=True
     )
     limit = time.monotonic() + 60
     while not started.exists() and time.monotonic() < limit:

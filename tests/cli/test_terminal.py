@@ -13,11 +13,7 @@ from ckpt_surgery.cli import terminal
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import CheckResult
-from tests.cli.stand_ins import (
-    StandIn,
-    checked,
-    finding,
-)
+from tests.cli.stand_ins import StandIn, checked, finding
 
 
 class FakeTerminal:

@@ -304,11 +304,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("package", ["torch", "transformers"])
     def test_a_package_that_is_missing_is_named_with_what_to_do(
-        self,
-        survey: Survey,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-        package: str,
+        self, survey: Survey, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
     ) -> None:
         monkeypatch.setattr(optional, "is_installed", lambda name: name != package)
         assert run("bert") == 2
@@ -500,8 +496,7 @@ class TestLive:
         assert all(len(entry["repair"]["modes"]) < 2 for entry in entries.values())
 
     @pytest.mark.parametrize(
-        ("number", "code", "word"),
-        [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],
+        ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
     )
     def test_an_interrupt_ends_the_workers_and_keeps_what_is_finished(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, word: str

@@ -91,9 +91,7 @@ def test_the_refusal_names_the_first_parameter_the_places_and_the_ways_out(tmp_p
     assert "torchrun" not in said
 
 
-def test_the_guard_stops_a_trainer_that_would_leave_offloaded_layers(
-    tmp_path: Path,
-) -> None:
+def test_the_guard_stops_a_trainer_that_would_leave_offloaded_layers(tmp_path: Path) -> None:
     def train(model: LlamaForCausalLM) -> int:
         """Train for two steps and count the parameters that moved."""
         before = {name: parameter.clone() for name, parameter in model.named_parameters() if not parameter.is_meta}

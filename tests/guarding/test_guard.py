@@ -835,9 +835,7 @@ def test_a_gradient_that_is_finite_in_the_block_alone_only_is_reported() -> None
     assert fault.error == 1.0
 
 
-def test_gradients_that_are_never_finite_are_no_fault_and_retries_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_that_are_never_finite_are_no_fault_and_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     class Noted(BlockWitness):

@@ -238,14 +238,7 @@ def test_an_interrupt_ends_it_as_it_ends_a_script(tmp_path: Path) -> None:
     assert ran.returncode == bare.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import nothing_of_this_name\n",
-        "from helper import broken\n",
-        "def broken(:\n",
-    ],
-)
+@pytest.mark.parametrize("text", ["import nothing_of_this_name\n", "from helper import broken\n", "def broken(:\n"])
 def test_a_script_that_fails_at_import_fails_as_it_does_without_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "helper.py").write_text("raise RuntimeError('no GPU here')\n")
     path = script(tmp_path, text)

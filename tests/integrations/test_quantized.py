@@ -126,9 +126,7 @@ def test_explain_is_exact(made: Callable[[torch.dtype], nn.Module]) -> None:
 
 @makers
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"save": "matmul"}, {"save": "matmul:2", "offload": "cpu", "save_offload": True}],
-    ids=str,
+    "options", [{}, {"save": "matmul"}, {"save": "matmul:2", "offload": "cpu", "save_offload": True}], ids=str
 )
 def test_gradients_are_those_without_checkpointing(
     made: Callable[[torch.dtype], nn.Module], options: dict[str, Any]

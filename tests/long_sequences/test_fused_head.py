@@ -133,10 +133,7 @@ def test_it_is_undone_once_and_leaves_nothing() -> None:
 
 def test_what_another_has_fused_is_not_fused_again() -> None:
     model = llama()
-    with (
-        fuse_loss(model),
-        pytest.raises(SurgeryError, match="the forward of its head is not that of its class"),
-    ):
+    with fuse_loss(model), pytest.raises(SurgeryError, match="the forward of its head is not that of its class"):
         fuse_loss(nn.ModuleList([model]))
 
 

@@ -141,9 +141,7 @@ def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> Non
 
 
 @pytest.mark.parametrize("recomputed", [0, 1, 2])
-def test_a_direct_forward_is_unseen_in_the_reference_but_recompute_counts(
-    recomputed: int,
-) -> None:
+def test_a_direct_forward_is_unseen_in_the_reference_but_recompute_counts(recomputed: int) -> None:
     reference, checkpointed = healthy_pair()
     calls = {name: facts for name, facts in reference.calls.items() if name != "1"}
     before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(0, 0)}, calls=calls)

@@ -83,12 +83,7 @@ FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = 
 }
 """Each fault with its level, the names under which it shows, and the classes where it can be planted."""
 
-IN_ANY_ORDER = (
-    planted.MaskDropped,
-    planted.GradientOverwritten,
-    planted.AutocastDropped,
-    planted.CacheWrittenAgain,
-)
+IN_ANY_ORDER = (planted.MaskDropped, planted.GradientOverwritten, planted.AutocastDropped, planted.CacheWrittenAgain)
 """One fault of each level."""
 
 

@@ -31,10 +31,7 @@ def test_a_dictionary_changes_the_fields_that_it_names() -> None:
 
     aya = AyaVisionConfig()
     layers = aya.vision_config.num_hidden_layers
-    assert fit_parts(aya) == (
-        "vision_config.num_attention_heads 14 -> 16",
-        "vision_config.image_size 384 -> 364",
-    )
+    assert fit_parts(aya) == ("vision_config.num_attention_heads 14 -> 16", "vision_config.image_size 384 -> 364")
     assert aya.vision_config.num_hidden_layers == layers
 
 

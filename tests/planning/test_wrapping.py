@@ -29,10 +29,7 @@ def stack(name: str, blocks: int) -> tuple[str, ...]:
         ({"a.0": ("norm",)}, {"first": {"a": 1, "b": 0}, "save": ["norm"]}),
         ({"a.1": ()}, {"stacks": ["a.1"]}),
         ({"a.1": (), "b.0": ("norm",)}, {"stacks": ["a.1", "b"], "save": {"b": ["norm"]}}),
-        (
-            {"a.0": (), "a.1": ("norm",), "b.0": ("conv",)},
-            {"save": {"a.1": ["norm"], "b": ["conv"]}},
-        ),
+        ({"a.0": (), "a.1": ("norm",), "b.0": ("conv",)}, {"save": {"a.1": ["norm"], "b": ["conv"]}}),
     ],
 )
 def test_equal_blocks_are_described_briefly(

@@ -187,9 +187,7 @@ def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("made", [holding, with_an_empty_cell])
-def test_a_forward_that_holds_another_is_checkpointed(
-    made: Callable[[Any], Callable[..., Tensor]],
-) -> None:
+def test_a_forward_that_holds_another_is_checkpointed(made: Callable[[Any], Callable[..., Tensor]]) -> None:
     model, plain = three(SureLayer), three(SureLayer)
     surgery = wrap_blocks(model)
     for layer in blocks_of(model).values():

@@ -350,11 +350,7 @@ def compiled_plain() -> Compiled:
     return compiled(llama(2), fullgraph=True, use_cache=False)  # torch 2.8 compiles no making of a cache
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, pytest.param({"every_n": 2}, marks=once)],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, pytest.param({"every_n": 2}, marks=once)], ids=str)
 def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any], compiled_plain: Compiled) -> None:
     model = llama(2)
     wrap_blocks(model, **options)

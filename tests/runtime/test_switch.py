@@ -105,10 +105,7 @@ def by_the_trainer(model: Any, folder: Path) -> Surgery:
 @either_model
 @pytest.mark.parametrize("door", [by_argument, by_enable, by_the_older_name, by_the_trainer])
 def test_reentrant_is_accepted_and_runs_non_reentrant(
-    make: Callable[[], Any],
-    door: Callable[[Any, Path], Surgery],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], Any], door: Callable[[Any, Path], Surgery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, modes = make(), []
 

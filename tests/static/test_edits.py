@@ -77,10 +77,7 @@ def test_only_repairs_that_were_asked_for_are_chosen(
 
 
 def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> None:
-    findings = [
-        finding(repair(1, 0, 1, 1), repair(1, 0, 1, 1, path="b.py")),
-        finding(repair(5, 0, 5, 6)),
-    ]
+    findings = [finding(repair(1, 0, 1, 1), repair(1, 0, 1, 1, path="b.py")), finding(repair(5, 0, 5, 6))]
     assert choose_repairs(findings, False, {"b.py"}) == [findings[1]]
 
 

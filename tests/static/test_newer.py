@@ -68,8 +68,7 @@ def test_what_is_no_python_at_all_is_a_problem(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "python"),
-    [('x = t"{y}"\n', (3, 14)), ("try:\n    pass\nexcept OSError, KeyError:\n    pass\n", (3, 14))],
+    ("text", "python"), [('x = t"{y}"\n', (3, 14)), ("try:\n    pass\nexcept OSError, KeyError:\n    pass\n", (3, 14))]
 )
 def test_what_cannot_be_made_blank_is_a_note(tmp_path: Path, text: str, python: tuple[int, int]) -> None:
     assert as_older(text) == text

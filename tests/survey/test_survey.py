@@ -649,10 +649,7 @@ class TestResuming:
         ("change", "reason"),
         [
             ({"modes": ["reentrant"]}, "was made with modes non_reentrant, reentrant, and this is reentrant: name"),
-            (
-                {"levels": ["set"]},
-                "was made with levels run, recompute, set, values, state, cost, and this is set",
-            ),
+            ({"levels": ["set"]}, "was made with levels run, recompute, set, values, state, cost, and this is set"),
             ({"fix": True}, "was made with fix no, and this is yes"),
         ],
     )

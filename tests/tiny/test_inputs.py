@@ -74,8 +74,7 @@ def test_labels_fit_the_head(name: str, label: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["BertForQuestionAnswering", "CLIPModel", "DetrForObjectDetection", "WhisperForConditionalGeneration"],
+    "name", ["BertForQuestionAnswering", "CLIPModel", "DetrForObjectDetection", "WhisperForConditionalGeneration"]
 )
 def test_a_loss_comes_out_where_the_class_computes_one(name: str) -> None:
     model = built(name).train()

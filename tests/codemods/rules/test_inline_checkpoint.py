@@ -65,10 +65,7 @@ def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: st
         (DIRECT.replace(CLAIM, ""), "FooModel does not say `supports_gradient_checkpointing"),
         (DIRECT.replace("checkpointing = True", "checkpointing = False"), "FooModel does not say `supp"),
         (encoder("class FooModel(PreTrainedModel):\n"), "FooModel does not say `supports_gradient_checkpointing"),
-        (
-            DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}"),
-            "by itself (`self.grad",
-        ),
+        (DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}"), "by itself (`self.grad"),
         (
             DIRECT.replace(CLAIM, f"{CLAIM}    gradient_checkpointing = True\n"),
             "itself (`gradient_checkpointing = True`)",

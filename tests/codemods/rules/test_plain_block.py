@@ -26,8 +26,7 @@ MAKER = """\
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["blocks += [FooLayer(config)]", "blocks.extend([FooLayer(config)])", "blocks += self.made(config)"],
+    "line", ["blocks += [FooLayer(config)]", "blocks.extend([FooLayer(config)])", "blocks += self.made(config)"]
 )
 def test_the_calls_of_a_list_that_grows_are_seen(tmp_path: Path, line: str) -> None:
     start = PLAIN.index("class FooModel")

@@ -69,10 +69,7 @@ def test_a_rank_without_a_collective_makes_no_script(call: str) -> None:
     ("text", "passes"),
     [
         ("model = Net()\nmodel.half_of_it()\nddp = DDP(model)\nddp(x).sum().backward()\n", 1),
-        (
-            "class T:\n  def step(self):\n    self.net(x).backward()\n  def wrap(self):\n    self.net = DDP(net)\n",
-            2,
-        ),
+        ("class T:\n  def step(self):\n    self.net(x).backward()\n  def wrap(self):\n    self.net = DDP(net)\n", 2),
         ("for _ in data:\n    model(x).backward()\n    ddp = DDP(model)\n", 1),
         ("model = Net()\nfor _ in data:\n    model(x).backward()\n    ddp = DDP(model)\n", 2),
     ],

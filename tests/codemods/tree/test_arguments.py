@@ -124,8 +124,7 @@ def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "reason"),
-    [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)],
+    ("call", "reason"), [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)]
 )
 def test_a_call_that_cannot_be_bound_has_a_reason(call: str, reason: UnknownReason) -> None:
     assert planned(SIGNATURE, call) == ArgumentPlan(unknown=Unknown(reason))

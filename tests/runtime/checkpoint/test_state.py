@@ -225,8 +225,7 @@ def replace_a_part(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"),
-    [(TwoModesBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)],
+    ("kind", "change"), [(TwoModesBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)]
 )
 def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module], None]) -> None:
     results = []

@@ -71,10 +71,7 @@ def test_every_operator_of_torch_in_the_vocabulary_is_there() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "flash",
-            r"save names 'flash': give attention, matmul, .*, or the name of an operator such as aten.mm",
-        ),
+        ("flash", r"save names 'flash': give attention, matmul, .*, or the name of an operator such as aten.mm"),
         ("", r"save names '': give attention"),
         ("matmul:0", r"save names 'matmul:0': give :2 for every second"),
         ("aten.mn", r"save names aten.mn, which is no operator of torch"),

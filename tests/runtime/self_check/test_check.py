@@ -285,11 +285,7 @@ class _UnsetBlock(nn.Module):
     ids=str,
 )
 def test_memory_that_kernels_leave_unset_is_not_compared(
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    accelerator: bool,
-    refused: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype, shape: tuple[int, ...], accelerator: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_check, "on_accelerator", lambda block: accelerator)
     model = nn.Sequential(*(_UnsetBlock(dtype, shape) for _ in range(2)))

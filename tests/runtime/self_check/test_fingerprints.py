@@ -141,9 +141,7 @@ def test_a_tensor_without_values_has_none() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_expected_one_is_returned_only_for_equal_bits_shape_and_dtype(
-    dtype: torch.dtype,
-) -> None:
+def test_the_expected_one_is_returned_only_for_equal_bits_shape_and_dtype(dtype: torch.dtype) -> None:
     tensor = some_tensor(dtype)
     expected = fingerprint(tensor)
     assert fingerprint(tensor.clone(), expected) is expected

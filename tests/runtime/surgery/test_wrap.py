@@ -141,11 +141,7 @@ def test_patterns_are_of_stacks_of_what_is_around_them_and_of_blocks(patterns: A
 
 @pytest.mark.parametrize(
     ("classes", "expected"),
-    [
-        ("Layer", [*BLOCKS[4:7], "neck"]),
-        (SureLayer, BLOCKS[:4]),
-        ([MixingLayer, "SureLayer"], [*BLOCKS[:4], *PLAIN]),
-    ],
+    [("Layer", [*BLOCKS[4:7], "neck"]), (SureLayer, BLOCKS[:4]), ([MixingLayer, "SureLayer"], [*BLOCKS[:4], *PLAIN])],
 )
 def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) -> None:
     model = towers()

@@ -73,11 +73,7 @@ WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode]] = {
         SeriesStatus.NOT_READY,
         ReasonCode.CHECKER_FAILED,
     ),
-    "a test that shows nothing": (
-        lambda: no_test(before=WENT),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NO_REGRESSION_TEST,
-    ),
+    "a test that shows nothing": (lambda: no_test(before=WENT), SeriesStatus.NOT_READY, ReasonCode.NO_REGRESSION_TEST),
     "a test that fails with the repair too": (
         lambda: no_test(after=BROKEN),
         SeriesStatus.NOT_READY,

@@ -10,14 +10,7 @@ import pytest
 
 from ckpt_surgery.upstream.evidence.results import CheckStatus, CommandRun
 from ckpt_surgery.upstream.run.pytest_run import family_tests
-from tests.upstream.regression_toys import (
-    ELM,
-    PLAIN,
-    Answers,
-    Scripted,
-    Trees,
-    make,
-)
+from tests.upstream.regression_toys import ELM, PLAIN, Answers, Scripted, Trees, make
 
 
 @pytest.fixture

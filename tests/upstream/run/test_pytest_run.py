@@ -114,10 +114,7 @@ def test_names_select_tests(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        (
-            "far",
-            "reached no test (exit code 2): ModuleNotFoundError: No module named 'no_such_module_1'",
-        ),
+        ("far", "reached no test (exit code 2): ModuleNotFoundError: No module named 'no_such_module_1'"),
         ("odd", "reached no test (exit code 2): ZeroDivisionError: division by zero"),
         ("none", "selects no test"),
     ],

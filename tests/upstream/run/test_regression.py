@@ -14,15 +14,7 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.regression_method import TEST
-from tests.upstream.regression_toys import (
-    ELM,
-    PLAIN,
-    TEST_TEXT,
-    Answers,
-    Scripted,
-    Trees,
-    make,
-)
+from tests.upstream.regression_toys import ELM, PLAIN, TEST_TEXT, Answers, Scripted, Trees, make
 
 SWITCH = "test_gradient_checkpointing_enable_disable"
 UPSTREAM = "ElmModelTest::test_training_gradient_checkpointing"
