@@ -145,7 +145,7 @@ class Ratio:
 class Topic:
     """Ways that are measured together; the others need the first.
 
-    Loss and gradients of each way are held against those of `same`, where steps are not checked.
+    Loss and gradients of each way are compared with those of `same`, where steps are not checked.
     """
 
     ways: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The guard's proof of blocks one at a time, held against `verify` on the whole model.
+"""The guard's proof of blocks one at a time, compared with `verify` on the whole model.
 
     python -m benchmarks.guard_survey guard_survey.jsonl --minutes 30 --page
 

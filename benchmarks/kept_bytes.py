@@ -1,4 +1,4 @@
-"""What `explain` says that tiny models keep, held against what real steps of them keep.
+"""The bytes that `explain` predicts tiny models keep, compared with those of real steps.
 
     python -m benchmarks.kept_bytes kept_bytes.jsonl --minutes 30 --page
 

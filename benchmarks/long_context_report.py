@@ -53,7 +53,7 @@ class Row:
     `half` and `own_half` say how far the gradients in bfloat16 are from those in float32, relative to the norm of
     those, after `long_context` and without it: 0 where there is no such step.
 
-    So many of its blocks were `cut` at their attention; `not_cut` says why others were not, with their classes. With a
+    `cut` counts the blocks cut at their attention; `not_cut` says why others were not, with their classes. With a
     `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
     """
 

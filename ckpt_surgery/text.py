@@ -1,4 +1,4 @@
-"""How the package words what it knows: sizes, plurals, lists, tables, Markdown. Nothing is decided here.
+"""The package's words: sizes, plurals, lists, tables, Markdown. Nothing is decided here.
 
 Whatever text goes into a piece of Markdown, a reader on GitHub sees that text and nothing made of it.
 """

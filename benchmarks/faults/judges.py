@@ -1,6 +1,6 @@
-"""What each judge says of a script: ours, and what people have without us.
+"""The judges of a script: ours, and the tools that people have without us.
 
-A judge gets the path of a script, faulty or mended, and does not know which. Each runs in a process of its own.
+A judge gets the path of a script, faulty or mended, and does not know which. Each runs in a separate process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the scripts in `cases` share: a training loop, and the numbers that show a fault without any tool."""
+"""Shared parts of the scripts in `cases`: a training loop, and the numbers that show a fault without any tool."""
 
 from __future__ import annotations
 

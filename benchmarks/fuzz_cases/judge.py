@@ -1,4 +1,4 @@
-"""What became of a case: a training with a surgery held against the same without."""
+"""The outcome of a case: a training with a surgery, compared with the same without."""
 
 from __future__ import annotations
 

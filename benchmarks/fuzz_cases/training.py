@@ -31,7 +31,7 @@ class Training:
     """The training of a scenario. `treat` gives the model its treatment, as once before; `undo` takes it back.
 
     A `step` begins with the first forward that follows a backward; from step `late` on features are live, and a
-    training that goes on for so many more steps as there are `blocks` has looked at each.
+    training that goes on for as many more steps as there are `blocks` has checked each.
     """
 
     model: nn.Module

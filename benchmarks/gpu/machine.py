@@ -1,4 +1,4 @@
-"""The machine of a GPU run and its versions, asked in a process of its own: a run itself takes nothing of the GPU."""
+"""The machine of a GPU run and its versions, asked in a separate process: a run itself takes nothing of the GPU."""
 
 from __future__ import annotations
 

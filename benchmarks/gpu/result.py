@@ -1,4 +1,4 @@
-"""What became of a part of a GPU run."""
+"""The outcome of a part of a GPU run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a model with code of its own: its configuration and the classes that this names.
+"""The folder of a model with its own code: its configuration and the classes that it names.
 
 Nothing in it is imported here.
 """

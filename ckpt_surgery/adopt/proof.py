@@ -1,4 +1,4 @@
-"""What `verify` measured of each class before and after the repair, and what is decided. Nothing is run here."""
+"""The measurements of `verify` before and after the repair, by class, and the decision. Nothing is run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source of a folder says, what its repair makes of it, and the repair written into the folder.
+"""The findings in a folder's source, their repair in memory, and the repair written to the folder.
 
 Nothing is imported or run.
 """

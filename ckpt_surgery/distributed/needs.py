@@ -1,4 +1,4 @@
-"""What a DistributedDataParallel run of a model needs, as data, and the words for it.
+"""The needs of a DistributedDataParallel run of a model, as data and in words.
 
 What leads to a need is found out in `ready`.
 """

@@ -1,4 +1,4 @@
-"""Logits that are not there: what a linear head returns in a training step, until something needs their values.
+"""Logits that are never made: a linear head returns them in a training step, until something needs their values.
 
 1. A loss that is `F.cross_entropy` of them is computed from the hidden states, a chunk of logits at a time.
 2. What lies between head and loss (casts, views, scale, softcap, a bias) is noted, and becomes part of that loss.

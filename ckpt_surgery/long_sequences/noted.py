@@ -1,4 +1,4 @@
-"""What logits that are not there would be made of, as data, and the losses that are made of it without them.
+"""The sources of logits that are never made, as data, and the losses computed from them instead.
 
 A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations can be
 noted is in `lazy_logits`.

@@ -1,4 +1,4 @@
-"""Tensors whose tokens lie in host memory, tile by tile, and come back so."""
+"""Tensors whose tokens wait in host memory, tile by tile."""
 
 from __future__ import annotations
 

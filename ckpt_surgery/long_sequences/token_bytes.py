@@ -1,4 +1,4 @@
-"""What a token takes of the device and of the host while blocks are cut: counted by their widths, not measured."""
+"""The bytes of a token on the device and the host while blocks are cut: counted by their widths, not measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of `pr` is asked for."""
+"""The options of a run of `pr`."""
 
 from __future__ import annotations
 
