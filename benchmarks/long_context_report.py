@@ -91,7 +91,7 @@ class LongContextFigures:
 
 
 def row_of(data: Mapping[str, Any]) -> Row:
-    """One line that `long_context` wrote."""
+    """Parse one line that `long_context` wrote."""
     if "loss" not in data:
         problem = Problem(data["kind"]) if "kind" in data else Problem.ENDED
         return Row(data["class"], problem, None, 0.0, str(data["problem"]))
@@ -224,7 +224,7 @@ class CardRow:
         return max(line.fixed + line.slope * tokens for line in self.lines)
 
     def tokens(self, gigabytes: int) -> int:
-        """How many tokens fit on a card, in thousands rounded down; 0 where the model does not."""
+        """Return how many tokens fit on a card, in thousands rounded down; 0 if the model does not."""
         room = gigabytes * 1e9 * (1 - MARGIN)
         return max(int(min((room - line.fixed) / line.slope for line in self.lines)) // 1000 * 1000, 0)
 
@@ -242,7 +242,7 @@ def read_cards(path: Path | None = None) -> list[CardRow]:
 
 
 def cards_table(rows: Iterable[CardRow]) -> str:
-    """How many tokens fit on each card, as a table."""
+    """Make the table of how many tokens fit on each card."""
     cells = [
         [
             f"{row.recipe}{', `host=True`' if row.host else ''}",

@@ -176,7 +176,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def figures(kept: Kept, device: Device) -> list[Figure]:
-    """All that is made of the measurements so far."""
+    """Make all figures of the measurements so far."""
     measured: list[Figure] = []
     for case in CASES:
         if kept.get(str(case)):

@@ -101,7 +101,7 @@ class Progress:
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Whether an error says that the device, or pinned memory, does not suffice."""
+    """Tell whether an error says that the device, or pinned memory, does not suffice."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError):

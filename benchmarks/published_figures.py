@@ -186,7 +186,7 @@ def long_text() -> list[Row]:
 
 
 def million() -> list[Row]:
-    """One of eight ranks that train Qwen3-8B on a text of a million tokens."""
+    """Predict one of eight ranks that train Qwen3-8B on a text of a million tokens."""
     from transformers import Qwen3Config
 
     training = TrainingSetup(Optimizer.ADAMW, 8, Sharding.FSDP)

@@ -384,7 +384,7 @@ class Segments:
         return self.layers[layer]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """How many keys a layer has."""
+        """Return how many keys a layer has."""
         return self.layers[layer].shape[1] if layer in self.layers else 0
 
 

@@ -118,7 +118,7 @@ def of_kind(table: Mapping[str, type[Feature]], *more: type[Feature]) -> dict[st
 
 
 def nothing() -> dict[str, Any]:
-    """No attributes."""
+    """Return no attributes."""
     return {}
 
 

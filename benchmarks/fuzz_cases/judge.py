@@ -94,7 +94,7 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
 
 
 def _torch_is_right(case: Case, reference: Run) -> bool:
-    """Whether torch's own checkpointing of the same blocks trains as the reference does."""
+    """Tell whether torch's own checkpointing of the same blocks trains as the reference does."""
     return _compared(case, train(case, checkpointed), reference).outcome in (Outcome.EQUAL, Outcome.HARMLESS)
 
 
@@ -116,7 +116,7 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
 
 
 def _repeats(case: Case, reference: Run, *, may_fail: bool = False) -> bool:
-    """Whether the reference gives the same again."""
+    """Tell whether the reference gives the same again."""
     again = train(case, untreated)
     if again.error is not None:
         return may_fail
@@ -189,7 +189,7 @@ def _is_gradient(difference: str) -> bool:
 
 
 def _finite(run: Run) -> bool:
-    """Whether every number that a run noted is one: nothing can be told from the others."""
+    """Tell whether every number that a run noted is finite: others cannot be told apart."""
     values = (value for note in run.notes for value in note.leaves.values() if isinstance(value, Tensor))
     return all(bool(torch.isfinite(value).all()) for value in values)
 

@@ -40,7 +40,7 @@ class _Staged:
 
 
 def one_step(training: Training) -> None:
-    """One step."""
+    """Take one step."""
     training.step()
 
 
@@ -57,7 +57,7 @@ def eight_steps(training: Training) -> None:
 
 
 def accumulation(training: Training) -> None:
-    """Two backwards before a step."""
+    """Run two backwards before a step."""
     for first in (0, 2):
         for number in (first, first + 1):
             training.backward(training.forward(number))
@@ -65,14 +65,14 @@ def accumulation(training: Training) -> None:
 
 
 def summed_losses(training: Training) -> None:
-    """Two forwards before one backward."""
+    """Run two forwards before one backward."""
     for first in (0, 2):
         training.backward(training.forward(first) + training.forward(first + 1))
         training.update()
 
 
 def backwards_in_reverse(training: Training) -> None:
-    """Two forwards, and their backwards in the other order."""
+    """Run two forwards, and their backwards in reverse order."""
     first, second = training.forward(0), training.forward(1)
     training.backward(second)
     training.note_gradients()
@@ -82,7 +82,7 @@ def backwards_in_reverse(training: Training) -> None:
 
 
 def retained_graph(training: Training) -> None:
-    """Two backwards through one graph."""
+    """Run two backwards through one graph."""
     loss = training.forward()
     training.backward(loss, retain_graph=True)
     training.note_gradients()
@@ -157,7 +157,7 @@ def retained_gradients(training: Training) -> None:
 
 
 def step_in_backward(training: Training) -> None:
-    """Each parameter is updated as soon as its gradient is there, and the gradient dropped."""
+    """Update each parameter as soon as its gradient is there, and drop the gradient."""
 
     def update(parameter: Any) -> None:
         parameter.data.sub_(0.05 * parameter.grad)
@@ -331,7 +331,7 @@ class LateSteps(_Staged):
         """Begin what is late, before its first step."""
 
     def step(self, training: Training, number: int) -> None:
-        """One step."""
+        """Take one step."""
         loss = training.forward(number)
         if self.begun:
             self.between(training)

@@ -84,7 +84,7 @@ class Training:
             feature.after_backward(self.model)
 
     def step(self, number: int = 0) -> None:
-        """One step of training with an optimizer that has momentum."""
+        """Take one training step with an optimizer that has momentum."""
         self.backward(self.forward(number))
         self.update()
 
