@@ -130,7 +130,6 @@ def files() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tree(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a clean copy of the project, links as links."""
     copy = tmp_path_factory.mktemp("tree")
     for name in files:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)

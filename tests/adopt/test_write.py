@@ -16,7 +16,6 @@ from tests.zoo.own_code_shapes import modeling
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write two files with a fault each."""
     code = modeling("module dict")
     return write_folder(tmp_path, {"modeling_toy": code, "modeling_vision": code.replace("Toy", "Vision")})
 

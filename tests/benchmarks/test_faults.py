@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write the twins of the example as files."""
     return {which: _written(tmp_path_factory.mktemp(which), EXAMPLE, which) for which in TWINS}
 
 

@@ -86,7 +86,6 @@ def snapshots(tmp_path: Path, before: str, ours: str, upstream: str) -> tuple[Sn
 
 
 def graded(tmp_path: Path, ours: str, upstream: str, before: str = BEFORE) -> Comparison:
-    """Grade the one site of the toy trees."""
     (site,) = grade_sites(*snapshots(tmp_path, before, ours, upstream))
     return site
 

@@ -38,7 +38,6 @@ def along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Write an unpacked wheel with one fault in one file."""
     files = {PLACE: MODEL, "toy/__init__.py": "", METADATA: "Name: toy\nRequires-Dist: transformers>=4.52\n"}
     return tree(tmp_path / "toy-1.0-py3-none-any", files)
 

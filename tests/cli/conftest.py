@@ -20,7 +20,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def check(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Replace the function `check`."""
     stand_in = StandIn(checked())
     monkeypatch.setattr("ckpt_surgery.static.check.check", stand_in)
     return stand_in
@@ -28,7 +27,6 @@ def check(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def apply(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Replace the function `apply`."""
     stand_in = StandIn(applied())
     monkeypatch.setattr("ckpt_surgery.static.apply.apply", stand_in)
     return stand_in

@@ -95,7 +95,6 @@ def _parts(body: Sequence[ast.stmt], lines: Sequence[str], opening: int, after: 
 
 
 def _name(statement: ast.stmt) -> str:
-    """Return the name of a class or function, or nothing for another statement."""
     return statement.name if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else ""
 
 

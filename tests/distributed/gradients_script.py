@@ -54,7 +54,7 @@ def value(index: int, rank: int) -> float:
 
 
 def fill(model: nn.Module, held: Collection[int]) -> nn.Module:
-    """Give the parameters of these indices this rank's gradients, and no other one any."""
+    """Give only the parameters of these indices this rank's gradients."""
     for index, parameter in enumerate(model.parameters()):
         here = value(index, dist.get_rank())
         parameter.grad = torch.full_like(parameter, here) if index in held else None
@@ -381,7 +381,7 @@ def frozen_with_one_gradient() -> nn.Module:
 
 
 def narrow(dtype: torch.dtype, ranks: Collection[int] = SAME) -> nn.Module:
-    """Average a large gradient, which travels first, and one of a dtype that cannot be added up."""
+    """Make a large gradient, which travels first, and one of a dtype that cannot be added up."""
     model = nn.ParameterList([nn.Parameter(torch.ones(2**19)), nn.Parameter(torch.ones(3).to(dtype))])
     model[0].grad = torch.full((2**19,), dist.get_rank() + 1.0)
     if dist.get_rank() in ranks:
@@ -390,7 +390,7 @@ def narrow(dtype: torch.dtype, ranks: Collection[int] = SAME) -> nn.Module:
 
 
 def lazy() -> nn.Module:
-    """Run its layer on rank 0 alone."""
+    """Build a lazy layer that runs on rank 0 alone."""
     model = nn.Sequential(nn.LazyLinear(2, bias=False))
     if dist.get_rank() == 0:
         torch.autograd.backward(model(torch.ones(1, 2)).sum())
@@ -433,7 +433,6 @@ WRONG: dict[str, Callable[[], nn.Module]] = {
 
 
 def said(call: Callable[[], object]) -> str:
-    """Return the text of the error that a function raises, or nothing."""
     try:
         call()
     except DistributedError as error:

@@ -99,7 +99,6 @@ def in_tensor_parallel() -> tuple[nn.Module, nn.Module]:
 
 
 def said(action: Callable[[], Any]) -> str:
-    """Return the message of the refusal, or nothing."""
     try:
         action()
     except PlacementError as error:

@@ -19,7 +19,6 @@ WRONG_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) i
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch the ranks once; return the results of each by case."""
     return case_results("tests.distributed.watch_script", tmp_path_factory.mktemp("watch"), SIZE)
 
 

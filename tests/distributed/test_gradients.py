@@ -28,7 +28,6 @@ LAYERS = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch three ranks once; return the results of each by case."""
     return case_results("tests.distributed.gradients_script", tmp_path_factory.mktemp("gradients"), SIZE)
 
 

@@ -28,7 +28,6 @@ VARYING = ["text", "image then text", "text beside image"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch the ranks once; return the results of each by case."""
     return case_results("tests.distributed.matrix_script", tmp_path_factory.mktemp("matrix"), SIZE)
 
 

@@ -58,7 +58,6 @@ class Run:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """Split a console block into commands."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *shown = part.rstrip("\n").split("\n")
         yield Command(line, tuple(shown))

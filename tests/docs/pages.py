@@ -89,7 +89,6 @@ def leads_somewhere(link: str, path: str) -> bool:
 
 
 def block_faults(text: str) -> list[str]:
-    """Describe the faults of a page's code blocks, one sentence each."""
     return [fault for block in fenced(text) for fault in faults_of(block)]
 
 

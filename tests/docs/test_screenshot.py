@@ -17,7 +17,6 @@ MOST_BYTES = 80_000
 
 
 def description(path: Path) -> str:
-    """Return the text that a picture holds."""
     with Image.open(path) as picture:
         return str(picture.info["Description"])
 

@@ -14,7 +14,6 @@ import torch
 
 @pytest.fixture
 def device() -> str:
-    """Return the device of models and inputs."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -50,7 +50,6 @@ def gradients(model: nn.Module, inputs: dict[str, Tensor], seed: int = 2) -> dic
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Compare two sets of gradients bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 

@@ -22,7 +22,6 @@ both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reent
 
 
 def new_stream() -> torch.cuda.Stream:
-    """Return a stream of the device other than the current one."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 

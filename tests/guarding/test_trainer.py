@@ -82,7 +82,7 @@ def test_a_trainer_that_restarts_with_smaller_batches_leaves_nothing(tmp_path: P
 
 
 def refusing(model: Any) -> None:
-    """Build a Llama with a compiled block, which can be neither wrapped nor watched."""
+    """Compile a block, so that the model can be neither wrapped nor watched."""
     model.model.layers[0].compile(backend="eager")
 
 

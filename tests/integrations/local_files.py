@@ -65,7 +65,6 @@ def llama() -> Any:
 
 
 def model_folder(path: Path) -> Path:
-    """Save that model and that tokenizer to a folder for `from_pretrained`."""
     llama().save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path

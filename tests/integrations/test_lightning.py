@@ -26,7 +26,7 @@ LAYERS = 3
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Take out the variables that Lightning sets for the ranks of DDP: accelerate would read them."""
+    """Remove the variables that Lightning sets for the ranks of DDP: accelerate would read them."""
     before = dict(os.environ)
     yield
     os.environ.clear()

@@ -297,7 +297,6 @@ def test_in_wrapped_blocks_gradients_are_those_of_its_loss(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch the ranks once; return the results of each by case."""
     return case_results("tests.long_sequences.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
 
 

@@ -33,7 +33,6 @@ OURS = [name for name in CASES if not name.startswith("naive") and name != "fsdp
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch the ranks once; return the results of each by case."""
     return case_results("tests.long_sequences.tiled_script", tmp_path_factory.mktemp("tiled"), SIZE)
 
 

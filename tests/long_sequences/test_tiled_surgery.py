@@ -32,7 +32,6 @@ def mlps(model: nn.Module) -> list[nn.Module]:
 
 
 def text_gradients(model: Any, run: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Take one step of a language model; return the gradients and the loss."""
     model.zero_grad()
     loss = (model if run is None else run)(input_ids=ids(), labels=ids()).loss
     loss.backward()

@@ -72,7 +72,7 @@ def mlps(model: nn.Module) -> list[nn.Module]:
 
 
 def toy(model: nn.Module) -> Run:
-    """Build a toy and one batch for each rank."""
+    """Give a toy one batch for each rank."""
     generator = torch.Generator().manual_seed(1)
     dtype = next(model.parameters()).dtype
     batches = [{"values": torch.randn(2, TOKENS, WIDTH, generator=generator).to(dtype)} for _ in range(SIZE)]
@@ -80,7 +80,7 @@ def toy(model: nn.Module) -> Run:
 
 
 def text(model: nn.Module) -> Run:
-    """Build a language model and one batch for each rank."""
+    """Give a language model one batch for each rank."""
     return Run(model, [rolled({"input_ids": ids(), "labels": ids()})] * STEPS)
 
 
@@ -209,7 +209,6 @@ def layers_sharded(model: nn.Module) -> nn.Module:
 
 
 def model_sharded(model: nn.Module) -> nn.Module:
-    """Shard the whole model as one FSDP2 group."""
     fully_shard(model)
     return model
 
@@ -217,7 +216,6 @@ def model_sharded(model: nn.Module) -> nn.Module:
 def case(
     make: Callable[[], nn.Module], tile: Tile, *, given: Callable[[nn.Module], Run] = toy, **options: Any
 ) -> Case:
-    """Train in DistributedDataParallel with these options."""
     return partial(trained, lambda: given(make()), partial(ddp, tile, **options))
 
 

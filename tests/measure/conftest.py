@@ -27,7 +27,6 @@ class Runner(Protocol):
 
 @pytest.fixture(scope="session")
 def released_tree() -> Path:
-    """Return the folder that holds the installed `transformers` package."""
     spec = importlib.util.find_spec("transformers")
     assert spec is not None
     assert spec.origin is not None

@@ -64,12 +64,10 @@ def why(kind: CauseKind, **names: str) -> FaultCause:
 
 
 def fault(kind: FaultKind, *subjects: str, explanation: FaultCause | None = None, **details: Detail) -> Fault:
-    """Make a fault of this kind."""
     figures = {**DETAILS, **({"error": 0.5} if kind in WITH_AN_ERROR else {}), **details}
     below = fault(FaultKind.GRADIENT_LOST, "head.weight") if kind in ABOUT_ANOTHER else None
     return Fault(kind, subjects, figures, explanation, below)
 
 
 def fault_at(level: Level, *subjects: str, explanation: FaultCause | None = None) -> Fault:
-    """Make a fault of this level."""
     return fault(ONE_OF_LEVEL[level], *subjects, explanation=explanation)

@@ -72,7 +72,6 @@ GUARD = """\
 
 
 def train(file: Path) -> None:
-    """Take a step under checkpointing."""
     model = loaded(file)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model(torch.ones(2, 5, 4, dtype=torch.float64))[0].sum().backward()

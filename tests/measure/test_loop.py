@@ -102,7 +102,6 @@ def run(whole: Callable[..., Model], switch: Switch = switch_checkpointing) -> M
 
 
 def loops(mode: ModeReport) -> set[str]:
-    """Return the loops that failed."""
     return {str(fault.details["loop"]) for fault in mode.faults}
 
 

@@ -42,7 +42,6 @@ def outcomes(report: Mapping[str, Any]) -> list[str]:
 
 
 def the_fault(reports: list[dict[str, Any]], mode: str) -> dict[str, Any]:
-    """Return the one fault that the ranks agree on."""
     (fault,) = faults(reports[0], mode)
     assert all(faults(report, mode) == [fault] for report in reports)
     return fault

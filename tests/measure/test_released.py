@@ -117,7 +117,6 @@ def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    """Read the page of the installed release."""
     return read((DOCS / f"coverage/{importlib.metadata.version('transformers')}.md").read_text(encoding="utf-8"))
 
 

@@ -59,7 +59,6 @@ def all_outcomes() -> dict[str, dict[str, Any]]:
 
 
 def outcomes(name: str = "") -> dict[str, Any]:
-    """Return the outcomes for one renamed name."""
     return all_outcomes()[name]
 
 

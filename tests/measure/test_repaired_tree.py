@@ -45,7 +45,6 @@ def plain(report: dict[str, Any]) -> int:
 
 
 def faults(report: dict[str, Any], mode: str) -> list[dict[str, Any]]:
-    """Return what checkpointing does wrong in this mode."""
     mode_faults: list[dict[str, Any]] = report["modes"][mode]["faults"]
     return mode_faults
 

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch the ranks once; return the results of each by case."""
     return case_results("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
 
 

@@ -44,7 +44,6 @@ pytestmark = [
 
 @pytest.fixture(params=["late", "files"])
 def offloader(request: pytest.FixtureRequest, tmp_path: Path) -> Offloader:
-    """Return an offloader that moves everything."""
     transport: Transport = Deferred(0) if request.param == "late" else DiskTransport(tmp_path)
     return Offloader(transport, minimum_bytes=0)
 

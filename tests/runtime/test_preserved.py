@@ -346,7 +346,6 @@ def compiled(model: nn.Module, *, fullgraph: bool, **more: Any) -> Compiled:
 
 @pytest.fixture(scope="module")
 def compiled_plain() -> Compiled:
-    """Compile a model without surgery."""
     return compiled(llama(2), fullgraph=True, use_cache=False)  # torch 2.8 compiles no making of a cache
 
 
@@ -402,7 +401,6 @@ def test_a_model_that_breaks_into_graphs_anyway_breaks_into_no_more() -> None:
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Launch the ranks of `sharded_script` once; return the results by case."""
     return case_results("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
 
 

@@ -13,7 +13,6 @@ COMMENT = "# Copied from transformers.models.bar.modeling_bar.BarLayer with Bar-
 
 
 def copied(text: str, comment: str = COMMENT) -> str:
-    """Return the text of foo with the comment on its layer."""
     return text.replace("class FooLayer", comment + "class FooLayer")
 
 

@@ -25,7 +25,6 @@ REENTRANT, NON_REENTRANT = f"{DEFAULT}_use_reentrant_true", f"{DEFAULT}_use_reen
 
 
 def outcome(case: type[unittest.TestCase], test: str) -> unittest.TestResult:
-    """Return unittest's outcome of one test."""
     result = unittest.TestResult()
     case(test).run(result)
     return result

@@ -213,7 +213,6 @@ class Trees:
     series: Path
 
     def write(self, path: str, text: str) -> None:
-        """Write the same file to both."""
         for tree in (self.base, self.series):
             (tree / path).write_text(text)
 

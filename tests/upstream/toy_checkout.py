@@ -289,14 +289,12 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def commit(folder: Path, subject: str) -> str:
-    """Commit all that has changed; return the commit's name."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", subject)
     return git(folder, "rev-parse", "HEAD").strip()
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

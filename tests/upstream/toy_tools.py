@@ -26,7 +26,6 @@ FIXABLE = ("copies", "modular_conversion", "docstrings")
 
 
 def classes(path: Path) -> dict[str, str]:
-    """Return the text of each class at the top of a file."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     return {node.name: segment(source, node) for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -60,7 +60,6 @@ class Family:
 
     @property
     def known(self) -> Known | None:
-        """What is wrong in the installed release."""
         return self.in_4 if RELEASE == 4 else self.in_5
 
     def built(self) -> Made:
@@ -99,7 +98,7 @@ class Subject:
 
     @property
     def reference(self) -> RunRecord:
-        """The run to compare with at the rate of now."""
+        """The run to compare with at the present rate."""
         return self._references[self._rate]
 
     def run(self, mode: Mode | None, *, rounding_seed: int = 0) -> RunRecord:

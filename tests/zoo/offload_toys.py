@@ -87,7 +87,6 @@ def gradients(offloader: Offloader | None = None) -> list[Tensor]:
 
 
 def trained(offloader: Offloader, steps: int) -> list[list[Tensor]]:
-    """Return the gradients of each of some steps, each on a new stack."""
     return [gradients(offloader) for _ in range(steps)]
 
 

@@ -173,7 +173,6 @@ def modeling(shape: str) -> str:
 
 
 def class_name(shape: str) -> str:
-    """Return the name of the model class of one shape."""
     return "GPT2Model" if shape == "name of transformers" else "ToyModel"
 
 

@@ -203,7 +203,6 @@ class SelfCheckpointing(nn.Module):
 
 
 def blocks(count: int = 3, kind: Callable[[], nn.Module] = FeedBlock) -> nn.ModuleList:
-    """Make a list of new blocks."""
     return nn.ModuleList(kind() for _ in range(count))
 
 

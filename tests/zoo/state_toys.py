@@ -253,7 +253,6 @@ class KeyCache:
         self.layers: dict[int, Tensor] = {}
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return how many keys a layer has."""
         return len(self.layers[layer]) if layer in self.layers else 0
 
 
@@ -292,7 +291,6 @@ class Clock:
         self._count = memoryview(bytearray(8)).cast("q")
 
     def tick(self) -> int:
-        """Return the number of calls so far."""
         self._count[0] += 1
         return self._count[0]
 
@@ -398,7 +396,6 @@ class Stack(nn.Module):
         return loss
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        """Return what the model makes of one block."""
         result: Tensor = layer(hidden)
         return result
 

@@ -23,7 +23,6 @@ def tidied(before: str, after: str) -> str:
 
 
 def imported(text: str, module: str = "...layers", name: str = "Layer", guard: str = "") -> str:
-    """Return a text that imports a name."""
     after = AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(text)).code
     ast.parse(after)
     assert AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(after)).code == after

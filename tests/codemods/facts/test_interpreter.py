@@ -18,7 +18,7 @@ class Texts(Interpreter[frozenset[str]]):
     passes = 2
 
     def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return one or the other."""
+        """Unite the texts."""
         return frozenset().union(*values)
 
     def value(self, node: ast.expr) -> frozenset[str]:

@@ -66,7 +66,6 @@ def model(body: str = LOOP, *, layer: str = LAYER, methods: str = "", imports: s
 
 
 def each(call: str) -> str:
-    """Return a loop that runs its blocks by this call."""
     return LOOP.replace(CALL, call)
 
 

@@ -118,7 +118,6 @@ def package_with(folder: Path, added: dict[str, str]) -> Path:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the package with the rule."""
     return package_with(tmp_path_factory.mktemp("checkout"), {"rules/unnamed_arguments.py": RULE})
 
 

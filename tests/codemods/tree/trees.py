@@ -19,5 +19,4 @@ def source_tree(files: Mapping[str, str], beside: Mapping[str, str] | None = Non
 
 
 def class_named(tree: SourceTree, name: str, path: str = FOO) -> ClassRef:
-    """Return the first class of this name in a file."""
     return tree.names.defined(path, name)[0]

@@ -45,6 +45,5 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def told(losses: list[float], memory: MemoryLimit) -> None:
-    """Print the losses and the peak bytes."""
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps({"losses": losses, "peak": memory.peak_bytes}))

@@ -337,7 +337,6 @@ def tables(page: str) -> list[list[list[str]]]:
 
 
 def fences(page: str) -> list[str]:
-    """Return the contents of a page's fenced blocks."""
     return [token.content for token in parsed(page) if token.type == "fence"]
 
 

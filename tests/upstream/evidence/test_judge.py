@@ -49,7 +49,6 @@ def first_commit(**fields: Any) -> Evidence:
 
 
 def no_test(**fields: Any) -> Evidence:
-    """Drop the tests of zamba2."""
     clvp, _ = cases.ready().regressions
     test = RegressionTest("zamba2", RegressionKind.NONE, reason="it passes on the base")
     return changed(regressions=(clvp, replace(test, **fields)))

@@ -33,7 +33,6 @@ UNSUPPORTED = Report("Toy", problem="Toy says that it does not support gradient 
 
 
 def unclaimed(*levels: Level) -> Report:
-    """Make a report on a class that was verified although it claims no support."""
     return replace(report(*levels), supported=False)
 
 

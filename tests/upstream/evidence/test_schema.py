@@ -28,7 +28,6 @@ CLOSED = {
 
 
 def described(name: str) -> dict[str, Any]:
-    """Return the schema's part for a dataclass."""
     return SCHEMA if name == "Evidence" else dict(SCHEMA["$defs"][name])
 
 

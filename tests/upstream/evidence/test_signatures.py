@@ -27,7 +27,6 @@ AFTER = "self, hidden_states: Tensor, mask: Tensor = None, layer_past: Cache = N
 
 
 def tree(top: Path, files: dict[str, str]) -> Path:
-    """Write a folder with these files."""
     for name, text in files.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text(text)

@@ -27,5 +27,4 @@ def built_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(built_repository: Path, tmp_path: Path) -> Path:
-    """Copy it."""
     return shutil.copytree(built_repository, tmp_path / "checkout")

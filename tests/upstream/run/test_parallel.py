@@ -49,7 +49,6 @@ def sleeper(python: PythonInterpreter, tmp_path: Path) -> Sleeper:
 
 
 def run(sleeper: Sleeper, second: Callable[[], object]) -> None:
-    """Run a command that would take a minute, and something else beside it."""
     tasks: list[Callable[[TreePair], object]] = [lambda _: sleeper.run(), lambda _: second(), lambda _: sleeper.run()]
     pairs = [TreePair(Path(f"base-{number}"), Path(f"series-{number}")) for number in range(2)]
     run_all_in_trees(tasks, pairs, sleeper.python)

@@ -358,7 +358,7 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: Non
 
 
 def a_new_test(family: str, *_: object, modes: Sequence[Mode], **__: object) -> RegressionTest:
-    """Run the regression for a family without an upstream test: it adds one if some mode can pass it."""
+    """Stand in for the regression of a family without an upstream test: a new test if some mode can pass it."""
     return RegressionTest(family, RegressionKind.ADDED if modes else RegressionKind.IMPOSSIBLE)
 
 

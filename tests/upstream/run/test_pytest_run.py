@@ -77,7 +77,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tree: Path) -> PytestRun:
-    """Run them all at once."""
     return run_pytest(PYTHON, tree, ["tests/models/oak"], options=["--continue-on-collection-errors"])
 
 

@@ -62,7 +62,6 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> PytestRun:
 
 
 def outcomes(run: PytestRun, family: str) -> list[str]:
-    """Return how the tests of one family ended."""
     return [result.outcome for name, result in run.results.items() if f"/{family}/" in name]
 
 
