@@ -51,7 +51,7 @@ class Capitals(ast.NodeTransformer):
         self.changed = 0
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """Leave what is compared: it is no message."""
+        """Leave what is compared: it is not a message."""
         return node
 
     def visit_match_case(self, node: ast.match_case) -> ast.AST:
@@ -102,7 +102,7 @@ def capitals(text: str) -> str:
 
 
 def is_sentence(text: str) -> bool:
-    """Tell whether a string holds words for a reader, and is no piece of code."""
+    """Tell whether a string holds words for a reader and is not code."""
     return bool(_SENTENCE.search(text)) and not _CODE.search(text)
 
 

@@ -96,7 +96,7 @@ def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
 
 
 def wrong_way_imports(root: Path) -> list[str]:
-    """Find imports of a part to which no arrow of the drawing leads, or of what is no part of the package."""
+    """Find imports of a part to which no arrow of the drawing leads, and those that bypass the package."""
     arrows = drawn_arrows()
     allowed = {part: reached(part, arrows) | BASE | {part} for part in arrows} | dict.fromkeys(BASE, BASE)
     return [

@@ -274,9 +274,9 @@ def test_pytest_runs_with_the_plugin_beside_packages_of_the_user(place: Place) -
 
 
 def link_faults(root: Path) -> list[str]:
-    """Find linked folders that are no links to their top-level folder, and test files in them, which pytest would run.
+    """Find linked folders that are not links to their top-level folder, and test files in them, which would run.
 
-    Were they no links, mypy and ruff would see two copies of each file.
+    Without links, mypy and ruff would see two copies of each file.
     """
     faults = []
     for name in LINKED:

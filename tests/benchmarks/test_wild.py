@@ -43,7 +43,7 @@ def toy(tmp_path: Path) -> Path:
 
 
 def repaired_as(monkeypatch: pytest.MonkeyPatch, text: Callable[[str], str]) -> None:
-    """Let every repair end with what `text` makes of the file that it should write."""
+    """Pass every file that a repair writes through `text`."""
 
     def worse(paths: list[Path], **options: Any) -> ApplyResult:
         result = apply(paths, **options)

@@ -1,4 +1,4 @@
-"""The files that cases stand on, `preludes/<name>.prelude.py`, and how a case's own text is joined to one.
+"""The base files of cases, `preludes/<name>.prelude.py`, and how a case's own text is joined to one.
 
 The rules of joining are in tests/codemods/tools.py, where a case is described.
 """

@@ -1,6 +1,6 @@
-"""Repairs are held against a training: each case of `trainings/` is trained before and after `apply`.
+"""Repairs are checked by training: each case of `trainings/` is trained before and after `apply`.
 
-A case is written as those of rules (tests/codemods/tools.py), on the prelude `trained`, and has a line more at its
+A case is written as those of rules (tests/codemods/tools.py), on the prelude `trained`, with one more line at its
 head: how the model trains with checkpointing on, non-reentrant and reentrant, on each side.
 
     -# trains: 1 | 1
@@ -69,7 +69,7 @@ def step(model: Any) -> tuple[dict[str, Tensor], set[int]]:
 
 
 def switch_on(model: Any, *, reentrant: bool) -> None:
-    """Switch checkpointing on: as transformers does, or by their flags where it is no model of transformers."""
+    """Switch checkpointing on as transformers does, or by the flags of other models."""
     if hasattr(model, "gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     else:

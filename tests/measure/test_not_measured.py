@@ -175,7 +175,7 @@ def test_whatever_is_given_is_left_as_the_forward_left_it(kind: str, by_position
 
 
 class Averages(Layer):
-    """A layer that keeps a mean in a tensor that is no buffer."""
+    """A layer that keeps a mean in a tensor that is not a buffer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def reports(released_tree: Path, repaired_tree: Path, run_on_trees: Runner) -> d
 
 
 def plain(report: dict[str, Any]) -> int:
-    """Count a model's blocks that are no checkpointing layers."""
+    """Count a model's blocks that are not checkpointing layers."""
     return list(report["layers"].values()).count(False)
 
 

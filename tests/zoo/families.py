@@ -42,7 +42,7 @@ def reentrant(level: Level) -> Known:
 class Family:
     """A class of transformers and its faults `in_4` (4.57.6) and `in_5` (5.23.0), None where it does not exist.
 
-    `options` are set on the tiny configuration; `make` takes the place of the tiny machinery; `more` makes inputs
+    `options` are set on the tiny configuration; `make` replaces the tiny machinery; `more` makes inputs
     on top. `drops` tells whether anything in its blocks can drop at random.
     """
 

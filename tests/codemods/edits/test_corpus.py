@@ -105,7 +105,7 @@ def without_method(node: ast.FunctionDef, places: Places) -> tuple[ModuleTransfo
 
 
 def in_a_statement_list(tree: ast.AST, branch: ast.If) -> bool:
-    """Tell whether a branch is no `elif`."""
+    """Tell whether a branch is not an `elif`."""
     return not any(isinstance(node, ast.If) and node.orelse[:1] == [branch] for node in ast.walk(tree))
 
 

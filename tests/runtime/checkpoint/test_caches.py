@@ -215,7 +215,7 @@ def test_use_cache_is_left_alone_where_a_cache_is_given() -> None:
 
 
 class OwnCache:
-    """A growing list of keys that is no Cache of transformers."""
+    """A growing list of keys that is not a Cache of transformers."""
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
