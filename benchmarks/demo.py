@@ -28,7 +28,7 @@ HEADINGS = ("model", "way", "kept", "step", "gradients")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A class of transformers with its sizes, the shapes of its inputs, and the mode in which it is checkpointed."""
+    """A class of transformers with its sizes, the shapes of its inputs, and its mode of checkpointing."""
 
     title: str
     model: str
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step keeps, the seconds of the fastest, and every gradient that is not zero."""
+    """A step's saved bytes, the seconds of the fastest run, and every nonzero gradient."""
 
     kept: int
     seconds: float

@@ -17,7 +17,7 @@ GIGABYTE = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device by torch's name for its kind, `cuda` or `cpu`, and the name that its maker gave it."""
+    """A device: torch's name for its kind, `cuda` or `cpu`, and its maker's name."""
 
     kind: str
     name: str

@@ -32,7 +32,7 @@ class Target:
     at_least: bool = False
 
     def met_by(self, value: float) -> bool:
-        """Whether a value is good enough."""
+        """Tell whether a value is good enough."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ def machine() -> str:
 
 
 def lacking(program: str, *packages: str) -> bool:
-    """Whether a package is missing; its name is printed."""
+    """Tell whether a package is missing, and print its name if so."""
     missing = next((name for name in packages if find_spec(name) is None), "")
     if missing:
         print(f"{program}: No module named '{missing}'.", file=sys.stderr)

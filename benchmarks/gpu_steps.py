@@ -132,7 +132,7 @@ WAYS: Mapping[str, Way] = {
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """What of one way is held against another: its `step` or `peak`, and how much it may be; `long` texts only."""
+    """A way's `step` or `peak` as a share of another's, and its limit; `long` texts only."""
 
     over: str
     under: str
@@ -143,9 +143,9 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Ways that are measured together: the first is that without which the others are nothing.
+    """Ways that are measured together; the others need the first.
 
-    Loss and gradients of each way are held against those of `same`, where steps are not checked.
+    Loss and gradients of each way are compared with those of `same`, where steps are not checked.
     """
 
     ways: tuple[str, ...]

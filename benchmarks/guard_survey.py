@@ -1,4 +1,4 @@
-"""The guard's proof of blocks one at a time, held against `verify` on the whole model.
+"""The guard's proof of blocks one at a time, compared with `verify` on the whole model.
 
     python -m benchmarks.guard_survey guard_survey.jsonl --minutes 30 --page
 
@@ -46,7 +46,7 @@ DISAGREEMENTS = (Comparison.ONLY_GUARD, Comparison.ONLY_VERIFY)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the guard said of a model.
+    """The guard's report on a model.
 
     Attributes:
         statuses: how many blocks ended so, by status.

@@ -1,4 +1,4 @@
-"""What `explain` says that tiny models keep, held against what real steps of them keep.
+"""The bytes that `explain` predicts tiny models keep, compared with those of real steps.
 
     python -m benchmarks.kept_bytes kept_bytes.jsonl --minutes 30 --page
 
@@ -24,7 +24,7 @@ NOT_BUILT = "no tiny model is built"
 
 
 class Agreement(StrEnum):
-    """How a step on shapes agrees with one with data."""
+    """The agreement of a step on shapes with one with data."""
 
     EQUAL = "kept bytes and peak equal"
     PEAK_DIFFERS = "kept bytes equal, peak not"

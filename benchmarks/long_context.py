@@ -189,7 +189,7 @@ def examine(name: str) -> Mapping[str, Any]:
 
 
 def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float, float]:
-    """How far the gradients of a step in bfloat16 are from those in float32: after `long_context`, and without it.
+    """Compare the gradients of a step in bfloat16 with those in float32: after `long_context`, and without it.
 
     The weights are the same, those in bfloat16. Zeros where the model has no such step of its own.
     """
@@ -278,7 +278,7 @@ def step(model: Any, inputs: Mapping[str, Any], seed: int = 0) -> Step | None:
 
 
 def apart(own: Step, ours: Step | None) -> tuple[float, float]:
-    """How far loss and gradients are apart, relative to the loss and to the largest gradient."""
+    """Return how far loss and gradients are apart, relative to the loss and to the largest gradient."""
     if ours is None or own[1].keys() != ours[1].keys():
         return float("inf"), float("inf")
     largest = max((float(gradient.abs().max()) for gradient in own[1].values()), default=0.0) or 1.0
@@ -362,7 +362,7 @@ def double_precision() -> Iterator[None]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """How many classes, how they came out, and why the others did not."""
+    """Write how many classes were compared, with the outcomes, and why others were not."""
     compared = [row for row in rows if row.problem is None]
     fused = [row for row in compared if row.way is Way.FUSED]
     lines = [

@@ -39,7 +39,7 @@ class Problem(StrEnum):
 
 
 class Way(StrEnum):
-    """What became of the loss of a class that was compared."""
+    """The way in which a compared class computed its loss."""
 
     FUSED = "the loss was computed without logits"
     MADE = "logits were made for a part of the loss, or for all of it"
@@ -53,7 +53,7 @@ class Row:
     `half` and `own_half` say how far the gradients in bfloat16 are from those in float32, relative to the norm of
     those, after `long_context` and without it: 0 where there is no such step.
 
-    So many of its blocks were `cut` at their attention; `not_cut` says why others were not, with their classes. With a
+    `cut` counts the blocks cut at their attention; `not_cut` says why others were not, with their classes. With a
     `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
     """
 
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LongContextFigures:
-    """What was surveyed: of so many `classes`, those in `rows`; `versions` of torch and transformers."""
+    """The figures of the survey: `rows` out of this many `classes`, and the `versions` of torch and transformers."""
 
     versions: Mapping[str, str]
     classes: int
@@ -91,7 +91,7 @@ class LongContextFigures:
 
 
 def row_of(data: Mapping[str, Any]) -> Row:
-    """One line that `long_context` wrote."""
+    """Parse one line that `long_context` wrote."""
     if "loss" not in data:
         problem = Problem(data["kind"]) if "kind" in data else Problem.ENDED
         return Row(data["class"], problem, None, 0.0, str(data["problem"]))
@@ -201,7 +201,7 @@ def _group(heading: str, rows: Iterable[Row]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A peak in bytes as a line over tokens: what is `fixed`, and a `slope` for each token."""
+    """A peak in bytes as a line over tokens: a `fixed` part, and a `slope` for each token."""
 
     fixed: int
     slope: float
@@ -224,7 +224,7 @@ class CardRow:
         return max(line.fixed + line.slope * tokens for line in self.lines)
 
     def tokens(self, gigabytes: int) -> int:
-        """How many tokens fit on a card, in thousands rounded down; 0 where the model does not."""
+        """Return how many tokens fit on a card, in thousands rounded down; 0 if the model does not."""
         room = gigabytes * 1e9 * (1 - MARGIN)
         return max(int(min((room - line.fixed) / line.slope for line in self.lines)) // 1000 * 1000, 0)
 
@@ -242,7 +242,7 @@ def read_cards(path: Path | None = None) -> list[CardRow]:
 
 
 def cards_table(rows: Iterable[CardRow]) -> str:
-    """How many tokens fit on each card, as a table."""
+    """Make the table of how many tokens fit on each card."""
     cells = [
         [
             f"{row.recipe}{', `host=True`' if row.host else ''}",

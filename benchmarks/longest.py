@@ -38,7 +38,7 @@ PACKAGE = "bitsandbytes"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A model, the `first` length to try, the `step` between lengths, and the layers with which lengths are tried."""
+    """A model, the `first` length to try, the `step` between lengths, and the layers to try them with."""
 
     config: Mapping[str, Any]
     first: int
@@ -88,7 +88,7 @@ TOY = Size(
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a model is trained: with adapters or whole, and after `long_context` or checkpointed by transformers.
+    """A way to train a model: with adapters or whole, after `long_context` or checkpointed by transformers.
 
     With `host` the tiles of blocks that are cut are on the host.
     """
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Trial:
-    """Steps of one model that is trained in one way. It is made when the first step is run."""
+    """Steps of one model trained in one way, built at the first step."""
 
     def __init__(self, way: Way, sizes: Size, device: Device) -> None:
         self.way = way

@@ -105,7 +105,7 @@ TOY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One step: the model, the thousands of tokens of each text in its batch (or its images), what is done to it."""
+    """One step: the model, the thousands of tokens of each text in its batch (or its images), and the changes."""
 
     model: str
     thousands: int = 0
@@ -176,7 +176,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def figures(kept: Kept, device: Device) -> list[Figure]:
-    """All that is made of the measurements so far."""
+    """Make all figures of the measurements so far."""
     measured: list[Figure] = []
     for case in CASES:
         if kept.get(str(case)):

@@ -36,7 +36,7 @@ CLASSES = (
 
 
 class Promise(StrEnum):
-    """What became of one plan."""
+    """The outcome of one plan."""
 
     EXACT = "keeps what was promised"
     LESS = "keeps less than was promised"
@@ -99,7 +99,7 @@ def kept_with(model: Any, inputs: Mapping[str, Any], choice: Any) -> int:
 
 
 class UnseenHost:
-    """A transport of an `Offloader` whose host copies no mode sees, as if they were in another memory."""
+    """A transport of an `Offloader` whose host copies no mode sees, as if in another memory."""
 
     def put(self, source: Any) -> Any:
         """Copy `source` at once, unseen."""

@@ -23,7 +23,7 @@ from ckpt_surgery.text import code, listed, markdown_table, plural, prose, size,
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A released class, with the options of its tiny configuration, and what its blocks have that others have not."""
+    """A released class, the options of its tiny configuration, and what sets its blocks apart."""
 
     name: str
     model_class: str
@@ -55,7 +55,7 @@ RATES = {"without dropout": 0.0, "with dropout": 0.1}
 
 
 class Outcome(StrEnum):
-    """What a policy does to a model."""
+    """A policy's effect on a model."""
 
     KEPT = "kept"
     NOTHING = "nothing"
@@ -70,7 +70,7 @@ MEANINGS = {
 
 
 class Check(StrEnum):
-    """What is checked of each model, name and rate of dropout."""
+    """A check of each model, name and rate of dropout."""
 
     GRADIENTS = "gradients"
     BYTES = "bytes"

@@ -38,7 +38,7 @@ _ENTRY = re.compile(r"(\S+) \((\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a policy does to a model at one rate of dropout, and the checks that failed.
+    """A policy's effect on a model at one rate of dropout, and the failed checks.
 
     `results` of `operators` were kept, of so many `bytes` by the summary; the meter finds so many `added`. `unheld`
     are those of what blocks return and nothing else keeps. With save_offload so many `left`, and so many `stayed`.
@@ -56,7 +56,7 @@ class Setting:
 
 
 class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Counts the operators that really run, in each call of a block and in the backward; not those that make views."""
+    """Counts the operators, views aside, that really run in each call of a block and in the backward."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Bench:
-    """The tiny model of a family, as it is built, and the names of its blocks."""
+    """The tiny model of a family as built, and the names of its blocks."""
 
     model: nn.Module
     inputs: Mapping[str, Any]

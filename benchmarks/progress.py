@@ -28,7 +28,7 @@ Kept = Mapping[str, Any]
 
 
 class Progress:
-    """What is measured so far, in the json `file`. With `resume` it goes on with what an earlier run kept there."""
+    """The measurements so far, in the json `file`. With `resume` it goes on from an earlier run's."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Progress:
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Whether an error says that the device, or pinned memory, does not suffice."""
+    """Tell whether an error says that the device, or pinned memory, does not suffice."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError):

@@ -83,7 +83,7 @@ _RING = "`explain` runs no context parallelism, and does not count what its ring
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure: whose it is, what it is of, and its published and predicted value in one unit."""
+    """A figure: its publisher and subject, and its published and predicted value in one unit."""
 
     source: str
     name: str
@@ -186,7 +186,7 @@ def long_text() -> list[Row]:
 
 
 def million() -> list[Row]:
-    """One of eight ranks that train Qwen3-8B on a text of a million tokens."""
+    """Predict one of eight ranks that train Qwen3-8B on a text of a million tokens."""
     from transformers import Qwen3Config
 
     training = TrainingSetup(Optimizer.ADAMW, 8, Sharding.FSDP)

@@ -79,7 +79,7 @@ CLASSES = (
 
 
 class Outcome(StrEnum):
-    """What became of one class in one release."""
+    """The outcome of one class in one release."""
 
     OK = "ok"
     REPAIRED = "repaired"

@@ -53,7 +53,7 @@ NOT_MORE, LESS = Target(0), Target(-1)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One step in one way. `faults` are what `compare` has against it, next to the step without checkpointing.
+    """One step in one way. `faults` are those that `compare` finds beside the step without checkpointing.
 
     `kept_bytes` are held between forward and backward; `seconds` are those of each timed step: processor seconds on
     the CPU, on a GPU the time until the host has queued the step. A step that has not `ended` raised an error, and
@@ -70,7 +70,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A family in every way. `calls` of blocks are in one forward; `nested` tells whether blocks lie in blocks."""
+    """A family in every way. `calls` of blocks are in one forward; `nested` tells whether blocks contain blocks."""
 
     family: str
     calls: int

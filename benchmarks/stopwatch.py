@@ -18,12 +18,12 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class CommandFailed(RuntimeError):
-    """A measured command did not end as it should. The message is one sentence and what it said last."""
+    """A measured command failed. The message is one sentence with the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One finished command: its seconds, the most resident bytes of any of its processes, and what it wrote."""
+    """A finished command: its seconds, the most resident bytes of any of its processes, and its output."""
 
     seconds: float
     peak: int = 0

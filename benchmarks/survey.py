@@ -36,7 +36,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page in docs/coverage: its `notice`, and the sections that are made from the figures in the json beside it."""
+    """A page in docs/coverage: its `notice`, and sections made from the figures in the json beside it."""
 
     name: str
     notice: str
@@ -68,7 +68,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A command that measures many cases, and goes on where a run of it broke off.
+    """A command that measures many cases and resumes an interrupted run.
 
     Attributes:
         name: the module in `benchmarks`.

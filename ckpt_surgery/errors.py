@@ -16,15 +16,15 @@ class CkptSurgeryError(Exception):
 
 
 class MissingPackageError(CkptSurgeryError, ImportError):
-    """What was asked for needs a package that is not installed, or a later release of it. `name` is that package."""
+    """A package, or a later release of it, is not installed. `name` is that package."""
 
 
 class OptionError(CkptSurgeryError, ValueError):
-    """A function was given a value that it does not take."""
+    """A function does not take this value."""
 
 
 class OptionTypeError(OptionError, TypeError):
-    """A function was given a value of a type, or a tensor of a dtype, that it does not take."""
+    """A function does not take a value of this type, or a tensor of this dtype."""
 
 
 class TransformersNotFound(CkptSurgeryError, LookupError):
@@ -40,7 +40,7 @@ class ModifiedTensorError(SurgeryError, RuntimeError):
 
 
 class SurgeryWarning(UserWarning):
-    """A surgery goes on, but not as it was asked for."""
+    """A surgery goes on with other options than requested."""
 
 
 class GuardError(CkptSurgeryError):
@@ -48,7 +48,7 @@ class GuardError(CkptSurgeryError):
 
 
 class PlanningError(CkptSurgeryError):
-    """What a model keeps cannot be said, or a plan cannot be made."""
+    """A model's memory cannot be predicted, or a plan cannot be made."""
 
 
 class NotOnShapes(PlanningError):
@@ -60,7 +60,7 @@ class NotOnShapes(PlanningError):
 
 
 class DoesNotFitError(PlanningError):
-    """No way to train a model fits into the memory that was given."""
+    """No way to train a model fits into the given memory."""
 
 
 class Unverifiable(CkptSurgeryError, ValueError):
@@ -68,7 +68,7 @@ class Unverifiable(CkptSurgeryError, ValueError):
 
 
 class VerifyError(Unverifiable):
-    """What `verify` was given allows no verdict."""
+    """The arguments of `verify` allow no verdict."""
 
 
 class BuildStage(StrEnum):
@@ -116,11 +116,11 @@ class DistributedError(CkptSurgeryError, RuntimeError):
 
 
 class DistributedWarning(UserWarning):
-    """Training on several ranks goes on, and something about it is wrong."""
+    """Training on several ranks goes on with a fault."""
 
 
 class PlacementError(DistributedError):
-    """A model would train wrong where its parameters are placed."""
+    """A model would train wrong with its parameters where they are."""
 
 
 class UpstreamError(CkptSurgeryError):

@@ -1,4 +1,4 @@
-"""How the package words what it knows: sizes, plurals, lists, tables, Markdown. Nothing is decided here.
+"""The package's words: sizes, plurals, lists, tables, Markdown. Nothing is decided here.
 
 Whatever text goes into a piece of Markdown, a reader on GitHub sees that text and nothing made of it.
 """
@@ -141,7 +141,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: st
 
 
 class ShownInNotebooks:
-    """What has a text of its own: a notebook shows it, with its lines as they are and its verdicts marked."""
+    """A result that notebooks show as its text, with its lines unchanged and its verdicts marked."""
 
     __slots__ = ()
 

@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Undoable:
-    """A change that `undo` takes back. In a `with` that happens at the end, unless it has happened before."""
+    """A change that `undo` takes back; a `with` block does so at its end."""
 
     _undone = False
 

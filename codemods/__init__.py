@@ -34,7 +34,7 @@ if __name__ == "codemods":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Declaration):
-    """What a rule's file declares, and the file's name, function and docstring."""
+    """A rule's declaration, with the name, function and docstring of its file."""
 
     name: str
     find: Callable[[RuleContext], Iterator[Finding]]

@@ -66,7 +66,7 @@ class Finding:
 
 
 class RepairKind(StrEnum):
-    """Who repairs what a rule finds."""
+    """Who repairs a rule's findings."""
 
     SAFE = "safe"
     """`apply`. Some findings may still need `--unsafe`, or a person."""
@@ -79,7 +79,7 @@ class RepairKind(StrEnum):
 
 
 class Subject(StrEnum):
-    """What kind of code a rule is about."""
+    """The kind of code that a rule is about."""
 
     MODEL = "model"
     SCRIPT = "script"
@@ -87,7 +87,7 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What a rule's file says about the rule, beside its name, its docstring and its function `find`."""
+    """The declarations in a rule's file, beside its name, its docstring and its function `find`."""
 
     code: str
     repair: RepairKind

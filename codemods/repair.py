@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.facts.syntax import Span
 
 @dataclass(frozen=True, slots=True, order=True)
 class Definition:
-    """A class or function by its qualified name, as in `FooModel.forward`; the module itself where it is empty.
+    """A class or function by its qualified name, as in `FooModel.forward`; empty for the module itself.
 
     Of several with the same name, `index` counts them from 0 in source order.
     """
@@ -63,14 +63,14 @@ class SourceRepair:
 
 @dataclass(frozen=True, slots=True)
 class MakeLayer(SourceRepair):
-    """A class becomes a GradientCheckpointingLayer."""
+    """The change of a class to a GradientCheckpointingLayer."""
 
     target: Definition
 
 
 @dataclass(frozen=True, slots=True)
 class ImportName(SourceRepair):
-    """`from module import name`, among the file's imports."""
+    """`from module import name`, added to the file's imports."""
 
     module: str
     name: str
@@ -79,7 +79,7 @@ class ImportName(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class DropImports(SourceRepair):
-    """Imported names that nothing uses go."""
+    """The removal of unused imported names."""
 
     names: tuple[str, ...]
     width: int
@@ -87,7 +87,7 @@ class DropImports(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class KeepElseBranch(SourceRepair):
-    """An `if` gives way to its else branch.
+    """The replacement of an `if` by its else branch.
 
     `guards` are the positions of statements of its body that stay under it.
     """
@@ -99,7 +99,7 @@ class KeepElseBranch(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class PassArguments(SourceRepair):
-    """A call gets another argument list."""
+    """Another argument list for a call."""
 
     target: Occurrence
     arguments: tuple[NewArgument, ...]
@@ -108,7 +108,7 @@ class PassArguments(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class OrderParameters(SourceRepair):
-    """The first parameters of a method after `self`, in another order."""
+    """Another order of a method's first parameters after `self`."""
 
     target: Definition
     names: tuple[str, ...]
@@ -116,7 +116,7 @@ class OrderParameters(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class DropMethod(SourceRepair):
-    """A method goes, with the comments right above it."""
+    """The removal of a method, with the comments right above it."""
 
     target: Definition
 
@@ -132,7 +132,7 @@ class DeriveLayer(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class DeriveImportedLayer(SourceRepair):
-    """`from package import Block as FooBlock`, under a guard, becomes the plain import and a layer of that name."""
+    """The change of a guarded `from package import Block as FooBlock` to a plain import and a layer of that name."""
 
     name: str
     original: str
@@ -140,7 +140,7 @@ class DeriveImportedLayer(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceName(SourceRepair):
-    """Another name or constant in the place of one."""
+    """The replacement of a name or constant."""
 
     target: Occurrence
     new: str
@@ -148,7 +148,7 @@ class ReplaceName(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class DropComment(SourceRepair):
-    """A comment above a class or function goes: a `# Copied from` that is not true any more."""
+    """The removal of a comment above a class or function: a `# Copied from` that is no longer true."""
 
     target: Definition
     comment: str

@@ -10,7 +10,7 @@ from ckpt_surgery.text import listed
 
 
 class WordedReason(Enum):
-    """Why something is not repaired, or not safe: one subclass for each module that decides on some.
+    """A reason not to repair, or not safely: one subclass for each module that decides on some.
 
     The value of a reason is its wording, with a `{}` for each name that it is about. Code compares reasons, not words.
     """
@@ -24,7 +24,7 @@ class WordedReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Because:
-    """A reason, and the names that it is about."""
+    """A reason and the names concerned."""
 
     reason: WordedReason
     names: tuple[str, ...] = ()

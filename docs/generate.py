@@ -162,11 +162,19 @@ def command_section(name: str, command: Any) -> str:
             continue
         names, text = record
         group = getattr(parameter, "rich_help_panel", None) or ""
-        row = [code(names if parameter.param_type_name == "option" else parameter.metavar), text]
+        row = [option_cell(names) if parameter.param_type_name == "option" else code(parameter.metavar), text]
         groups.setdefault(group, []).append(row)
     rows = [row for group, rows in groups.items() for row in ([[f"**{group}**", ""]] if group else []) + rows]
     table = markdown_table(["argument or option", "meaning"], rows)
     return f"## {name}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help)}\n\n{table}\n"
+
+
+def option_cell(names: str) -> str:
+    """Format an option for a table, `--dtype [bf16|fp16]` with its choices as separate code, without pipes."""
+    option, _, choices = names.partition(" [")
+    if "|" not in choices:
+        return code(names)
+    return f"{code(option)} {', '.join(map(code, choices.removesuffix(']').split('|')))}"
 
 
 def config_page() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,13 @@ def with_rules(navigation: list[Any]) -> list[Any]:
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: object) -> str:
-    """Render the Markdown inside `<details>`, as GitHub does, and give the tables of coverage pages more room."""
+    """Render `<details>` and pipes in tables' code as GitHub does, and give tables of coverage pages more room."""
     if page is not None and page.file.src_uri.startswith("coverage/"):
         page.meta["hide"] = ["toc"]
-    return markdown.replace("<details>", '<details markdown="1">')
+    markdown = markdown.replace("<details>", '<details markdown="1">')
+    return re.sub(r"^\|.*$", lambda row: _with_plain_pipes(row[0]), markdown, flags=re.MULTILINE)
+
+
+def _with_plain_pipes(row: str) -> str:
+    """Unescape the pipes in the code of a table's row: Python-Markdown shows their backslashes, GitHub needs them."""
+    return re.sub(r"`[^`]*`", lambda code: code[0].replace(r"\|", "|"), row)

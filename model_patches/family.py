@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FamilyFacts:
-    """What a family means by names that mean something else, or nothing, elsewhere: facts for the rules.
+    """Names that mean something else in a family than elsewhere: facts for the rules.
 
     They hold for the model folders that the constant `FAMILIES` lists, or for the one with the file's name.
     """
@@ -44,7 +44,7 @@ class FamilyFacts:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTables:
-    """What it takes to build models and their inputs, on top of the general rules. A key may be a tuple of several.
+    """Tables to build models and their inputs, beside the general rules. A key may be a tuple of several.
 
     Tiny models have two layers of width 64, more where a class needs it: `ckpt_surgery/tiny/field_rules.py`.
     """

@@ -43,7 +43,7 @@ def torch_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def one_rank() -> Iterator[None]:
-    """A gloo process group of this process alone.
+    """Start a gloo process group of this process alone.
 
     A test that makes a DistributedDataParallel needs it: where that is the last to hold the group, torch 2.13 waits
     for the group's threads with Python's lock, and now and then for ever.
@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 
 
 def start_order(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, int, Path]]:
-    """The key that sorts files with a slow test first, then files with many tests, and keeps each file together.
+    """Sort files with a slow test first, then files with many tests, and keep each file together.
 
     xdist schedules whole files: a slow file that starts last leaves the other workers idle.
     """
@@ -86,14 +86,14 @@ def start_order(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[b
 
 
 def gpu_is_there() -> bool:
-    """Whether tests marked `gpu` can run: on a CUDA GPU, or on the processor in a dry run."""
+    """Tell whether tests marked `gpu` can run: on a CUDA GPU, or on the processor in a dry run."""
     import torch
 
     return bool(os.environ.get("CKPT_SURGERY_GPU_DRY")) or torch.cuda.is_available()
 
 
 def installed_major(distribution: str) -> int:
-    """The major version of a distribution; 0 if it is not installed."""
+    """Return the major version of a distribution; 0 if it is not installed."""
     try:
         return int(importlib.metadata.version(distribution).split(".")[0])
     except importlib.metadata.PackageNotFoundError:
@@ -101,7 +101,7 @@ def installed_major(distribution: str) -> int:
 
 
 def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool = False) -> str:
-    """Why a test with these marks cannot run with this major version of transformers; empty if it can."""
+    """Say why a test with these marks cannot run with this major version of transformers; empty if it can."""
     installed = f"transformers {transformers} is installed" if transformers else "transformers is not installed"
     live = marks & {"torch", "transformers4", "both", "gpu"}
     if live and not torch:
@@ -118,7 +118,7 @@ def missing(marks: frozenset[str], transformers: int, *, torch: bool, gpu: bool 
 
 
 class RanCounter:
-    """Counts the tests whose body ran, under xdist too: the reports of all workers come here."""
+    """A counter of the tests whose body ran, under xdist too: the reports of all workers come here."""
 
     def __init__(self) -> None:
         self.ran = 0

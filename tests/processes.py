@@ -1,4 +1,4 @@
-"""Run a script that forks ranks in a session of its own, and kill whatever is left of it afterwards."""
+"""Run a script that forks ranks in a separate session, and kill whatever is left of it afterwards."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Run cases on several real ranks of one machine: fork the ranks, run every case on each, and collect the results.
 
-A script beside the tests defines its cases and calls `run_cases`; a fixture starts the script with `case_results`.
+A script beside the tests defines its cases and calls `run_cases`, and a fixture starts it with `case_results`. The
+ranks meet on 127.0.0.1; each result is JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PATIENCE = 240
 
 
 def case_results(script: str, folder: Path, size: int, **environment: str) -> Results:
-    """Start `script` in a process of its own and read the results of its `size` ranks. Raises as `run_ranks`."""
+    """Run `script` in a separate process and read the results of its `size` ranks. Raises as `run_ranks`."""
     place = run_ranks(script, folder, PATIENCE, **environment)
     by_rank = [json.loads(Path(f"{place}-{rank}").read_text(encoding="utf-8")) for rank in range(size)]
     return {case: [results[case] for results in by_rank] for case in by_rank[0]}
@@ -66,7 +67,7 @@ def _rank(index: int, cases: Cases, place: str, size: int, port: int, seconds: f
 
 @contextmanager
 def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
-    """A group of all ranks that may break without breaking others; no rank waits longer than `seconds` in it."""
+    """Make a group of all ranks that may break without breaking others; waits last `seconds` at most."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
     try:
         yield group
@@ -75,5 +76,5 @@ def own_group(seconds: float) -> Iterator[dist.ProcessGroup]:
 
 
 def whole(gradient: Tensor | None) -> Tensor | None:
-    """The full gradient, gathered if the ranks hold shards of it."""
+    """Return the full gradient, gathered from shards if need be."""
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient

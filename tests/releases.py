@@ -76,7 +76,7 @@ CACHE_VARIABLE = "CKPT_SURGERY_CACHE"
 
 
 class ReleaseError(RuntimeError):
-    """A release could not be had. The message is one sentence for the user: what, why, and what to do."""
+    """A release that could not be had. The message is one sentence for the user: what, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ def _release(version: str) -> Release:
 
 
 def _cache() -> Path:
-    """The folder that holds all releases."""
+    """Return the folder that holds all releases."""
     cache = os.environ.get(CACHE_VARIABLE) or user_cache_dir("ckpt_surgery", appauthor=False)
     return Path(cache).expanduser().absolute() / "releases"
 
 
 def _install(release: Release) -> None:
-    """Put the unpacked release in its place in one step, so that nobody ever sees half of it."""
+    """Move the unpacked release to its place in one step, so that nobody ever sees half of it."""
     with tempfile.TemporaryDirectory(prefix=f".{release.name}-", dir=release.cache) as scratch:
         archive = release.archive if release.archive.exists() else _download(release, Path(scratch))
         _require_hash(archive, release)
@@ -218,7 +218,7 @@ def _download(release: Release, folder: Path) -> Path:
 
 
 def _kind(release: Release) -> list[str]:
-    """What tells pip which of the release's archives is meant, whatever machine it runs on."""
+    """Describe the release's archive to pip, whatever machine it runs on."""
     if not release.tags:
         return ["--no-binary", release.package]
     python, abi, platform = release.tags.split("-")
@@ -227,7 +227,7 @@ def _kind(release: Release) -> list[str]:
 
 
 def _reason(stderr: str) -> str:
-    """The one line of pip's messages that says why."""
+    """Return the one line of pip's messages that says why."""
     if "DO NOT MATCH THE HASHES" in stderr:
         return "the package index offers a file with another hash than the pinned one"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
@@ -278,5 +278,5 @@ def _require_whole(release: Release) -> None:
 
 
 def _count(tree: Path) -> int:
-    """How many Python files there are below `tree`; compiled ones come and go and do not count."""
+    """Count the Python files below `tree`, without compiled ones, which come and go."""
     return sum(1 for _ in tree.rglob("*.py"))

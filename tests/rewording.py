@@ -1,8 +1,8 @@
 """The package with every message in capitals, to show that nothing depends on how a message is worded.
 
-`install` makes this process import `ckpt_surgery` so that the sentences in its source are in capitals. A string is a
-sentence where two words of lower-case letters stand next to each other in it. What the code compares strings with or
-searches for stays as it is written: a decision that looks at a message no longer finds it.
+`install` makes this process import `ckpt_surgery` with the sentences in its source in capitals. A string is a
+sentence if two words of lower-case letters are next to each other in it. Strings that the code compares or searches
+for stay: a decision that looks at a message no longer finds it.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _SEARCHES = frozenset(
 
 
 class Capitals(ast.NodeTransformer):
-    """Puts the sentences of a module in capitals, its docstrings and what it compares with left out."""
+    """A transformer that puts a module's sentences in capitals, but for docstrings and what is compared."""
 
     def __init__(self) -> None:
         self.changed = 0
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """What is compared is not a message that is made."""
+        """Leave what is compared: it is not a message."""
         return node
 
     def visit_match_case(self, node: ast.match_case) -> ast.AST:
-        """A pattern is compared with as well."""
+        """Leave a pattern: it is compared too."""
         node.body = [self.visit(statement) for statement in node.body]
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """A string alone is a docstring."""
+        """Leave a docstring."""
         return node if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """What is searched for stays."""
+        """Leave what is searched for."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in _SEARCHES:
             if isinstance(node.func, ast.Attribute) and not isinstance(node.func.value, ast.Constant):
@@ -73,12 +73,12 @@ class Capitals(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        """Keys are looked up."""
+        """Leave keys: they are looked up."""
         node.values = [self.visit(value) for value in node.values]
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        """An f-string is one sentence, whatever stands between its pieces."""
+        """Treat an f-string as one sentence, whatever is between its pieces."""
         text = "x".join(str(piece.value) for piece in node.values if isinstance(piece, ast.Constant))
         for piece in node.values:
             if isinstance(piece, ast.FormattedValue):
@@ -89,7 +89,7 @@ class Capitals(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """A sentence is put in capitals."""
+        """Put a sentence in capitals."""
         if isinstance(node.value, str) and is_sentence(node.value):
             self.changed += 1
             return ast.copy_location(ast.Constant(capitals(node.value)), node)
@@ -97,12 +97,12 @@ class Capitals(ast.NodeTransformer):
 
 
 def capitals(text: str) -> str:
-    """The text in capitals. The fields of a template keep their names."""
+    """Put the text in capitals but for the names of a template's fields."""
     return "".join(part if part.startswith("{") else part.upper() for part in _FIELD.split(text))
 
 
 def is_sentence(text: str) -> bool:
-    """Whether a string holds words that a person reads, and is no piece of code."""
+    """Tell whether a string holds words for a reader and is not code."""
     return bool(_SENTENCE.search(text)) and not _CODE.search(text)
 
 
@@ -114,7 +114,7 @@ class _Loader(SourceFileLoader):
         return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code from the source: what is cached on disk has the usual messages."""
+        """Compile the source: the cached code on disk has the usual messages."""
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
@@ -123,7 +123,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module of the package as it lies on disk, with our loader."""
+        """Find the package's module on disk, with our loader."""
         if fullname.partition(".")[0] != "ckpt_surgery":
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -133,7 +133,7 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """From here on this process imports the package in capitals. Nothing of it may have been imported before."""
+    """Import the package in capitals from now on. None of it may have been imported before."""
     if any(name.partition(".")[0] == "ckpt_surgery" for name in sys.modules):
         raise RuntimeError("ckpt_surgery was imported already")
     sys.meta_path.insert(0, _Finder())

@@ -1,6 +1,6 @@
-"""What the package decides, without a word of how it says so, as JSON: `python -m tests.rewording_script WORDS HALF`.
+"""The package's decisions without their wording, as JSON: `python -m tests.rewording_script WORDS HALF`.
 
-WORDS is `usual` or `capitals`, HALF is `static` or `live`. Messages go to a list of their own.
+WORDS is `usual` or `capitals`, HALF is `static` or `live`. Messages go to a separate list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def type_name(value: object) -> str:
 
 
 def static(messages: list[str]) -> Decisions:
-    """Findings and repairs of every third case of the rules, and the exit codes of the commands."""
+    """Collect findings and repairs of every third case of the rules, and the exit codes of the commands."""
     from ckpt_surgery.static.apply import apply
     from ckpt_surgery.static.check import check
     from tests.codemods.rules.test_fixtures import CHANGED, UNCHANGED, read
@@ -57,7 +57,7 @@ def static(messages: list[str]) -> Decisions:
 
 
 def commands(messages: list[str]) -> Decisions:
-    """The exit codes of the commands of the static half."""
+    """Return the exit codes of the commands of the static half."""
     from ckpt_surgery.cli.main import main
     from tests.codemods.snippets import INLINE
     from tests.codemods.tools import FOO, tree
@@ -89,7 +89,7 @@ def commands(messages: list[str]) -> Decisions:
 
 
 def live(messages: list[str]) -> Decisions:
-    """Verdicts and causes of every planted fault, and what `wrap_blocks` does, or refuses, on the same models."""
+    """Collect verdicts and causes of every planted fault, and what `wrap_blocks` does to the same models."""
     from ckpt_surgery import verify, wrap_blocks
     from ckpt_surgery.errors import CkptSurgeryError
     from tests.measure.test_verify import FAULTS, HEALTHY
@@ -119,7 +119,7 @@ def live(messages: list[str]) -> Decisions:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Make a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 

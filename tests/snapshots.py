@@ -1,6 +1,6 @@
-"""Generated texts held against files, compared whole.
+"""Generated texts compared with files.
 
-After a change that is meant, run the tests with CKPT_SURGERY_UPDATE_SNAPSHOTS=1 and read the difference in git.
+After an intended change, run the tests with CKPT_SURGERY_UPDATE_SNAPSHOTS=1 and read the difference in git.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ UPDATE = "CKPT_SURGERY_UPDATE_SNAPSHOTS"
 
 
 def check_snapshot(text: str, path: Path) -> None:
-    """Raises AssertionError with the difference if `text` is not what the file holds; or writes the file, if asked."""
+    """Raise AssertionError with the difference if `text` is not what the file holds, or write the file if asked."""
     if os.environ.get(UPDATE) == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")

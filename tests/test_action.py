@@ -1,4 +1,4 @@
-"""The GitHub Action: its own commands, run as a runner runs them, in an environment with what the project declares."""
+"""The GitHub Action's commands, run as a runner does, in an environment with the declared dependencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("bash"), reason="there is no ba
 
 
 def expression_faults(action: Mapping[str, Any]) -> list[str]:
-    """Expressions that reach the shell as code, inputs that do not exist, and variables that no step sets."""
+    """Find expressions that reach the shell as code, unknown inputs, and variables that no step sets."""
     faults = []
     for step in action["runs"]["steps"]:
         faults += [f"in the code: {found}" for found in re.findall(r"\$\{\{.*?\}\}", step.get("run", ""))]
@@ -48,7 +48,7 @@ def expression_faults(action: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Runner:
-    """What a runner has: a checkout of the action, an interpreter first on the path, and a temporary folder."""
+    """A runner: a checkout of the action, an interpreter first on the path, and a temporary folder."""
 
     checkout: Path
     environment: Path
@@ -91,7 +91,7 @@ class Runner:
 
 
 def needed(requirements: Iterable[str]) -> set[str]:
-    """The distributions that these requirements lead to, as they are installed here."""
+    """Return the installed distributions that these requirements lead to."""
     names: set[str] = set()
     waiting = [(Requirement(text), "") for text in requirements]
     while waiting:
@@ -116,7 +116,7 @@ def link_distributions(names: Iterable[str], site: Path) -> None:
 
 
 def runner(place: Path, *extras: str) -> Runner:
-    """A runner whose environment has pip, and what the project declares with these extras."""
+    """Make a runner whose environment has pip and what the project declares with these extras."""
     checkout, environment, temporary = (place / name for name in ("checkout", "environment", "temporary"))
     for name in tracked_files(ROOT):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def runner(place: Path, *extras: str) -> Runner:
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    """A runner after the first step, without torch."""
+    """Make a runner after the first step, without torch."""
     made = runner(tmp_path_factory.mktemp("static"))
     done = made.run(made.temporary, INSTALL)
     assert done.returncode == 0, done.stderr
@@ -143,7 +143,7 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Path:
-    """A repository with a model that has a fault, and files that would take the place of what the action runs."""
+    """Write a repository with a faulty model and files that would replace what the action runs."""
     write_shape(tmp_path / "my model", "module dict")
     for name in ("pip.py", "ckpt_surgery.py", "torch.py", "typer.py"):
         (tmp_path / name).write_text(MARKER)
@@ -184,7 +184,7 @@ def test_findings_are_annotations_and_the_step_fails(static: Runner, faulty: Pat
     assert "Checked " in done.stderr
 
 
-def test_the_same_in_a_repository_that_holds_files_of_the_names_that_are_run(static: Runner, faulty: Path) -> None:
+def test_files_named_like_those_the_action_runs_are_not_run(static: Runner, faulty: Path) -> None:
     done = static.run(faulty, INSTALL, CHECK, select="CKPT003")
     assert (done.returncode, done.stdout.count("::error ")) == (1, 1), done.stderr
 

@@ -49,7 +49,6 @@ def run(folder: Path, tests: str, transformers: str, *options: str) -> tuple[int
 
 
 def outcomes(output: str) -> dict[str, str]:
-    """The outcome of each test of a verbose run, by name."""
     lines = [line.removeprefix("test_it.py::").split() for line in output.splitlines() if "test_it.py::test_" in line]
     return {words[0]: words[1] for words in lines}
 

@@ -44,7 +44,7 @@ def test_attention_on_a_cpu_is_two_products() -> None:
     ],
     ids=str,
 )
-def test_queries_that_share_keys_cost_what_they_cost_with_keys_of_their_own(kernel: Any) -> None:
+def test_queries_that_share_keys_cost_what_they_cost_with_their_own(kernel: Any) -> None:
     query, key, value = torch.ones(2, 4, 6, 8), torch.ones(2, 2, 5, 8), torch.ones(2, 2, 5, 3)
     repeated = [each.repeat_interleave(2, 1) for each in (key, value)]
     weights = 2 * 4 * 6 * 5

@@ -1,4 +1,4 @@
-"""The front of the package: one list of names, each of which resolves, or says in one sentence what it needs."""
+"""The front of the package: one list of names, each of which resolves or says in one sentence what it needs."""
 
 from __future__ import annotations
 

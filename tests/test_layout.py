@@ -1,6 +1,6 @@
-"""What the folders promise: imports go one way, the static half needs no torch, files stay short.
+"""The promises of the folders: imports go one way, the static half needs no torch, files stay short.
 
-Each checker is also run on a small tree in which the promise is broken.
+Each checker also runs on a small tree that breaks the promise.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ print(*sorted({"torch", "transformers"} & set(sys.modules)))
 
 
 def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
-    """Every import of a file, at any depth: its line and the absolute name of what is imported."""
+    """Yield every import of a file, at any depth: its line and the absolute name of what is imported."""
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
@@ -70,7 +70,7 @@ def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Every module of the package, the linked folders included, by its dotted name."""
+    """Find every module of the package, the linked folders included, by its dotted name."""
     files = sorted(
         path for top in (root / PACKAGE).glob("*") for path in (top.rglob("*.py") if top.is_dir() else [top])
     )
@@ -79,24 +79,24 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """The room of a module: the second part of its name, or nothing for the package's own front."""
+    """Return a module's room: the second part of its name, or nothing for the package's front."""
     return module.split(".")[1] if module.count(".") else ""
 
 
 def drawn_arrows() -> dict[str, set[str]]:
-    """The parts that each part imports by the drawing of docs/architecture.md."""
+    """Read each part's imports from the drawing of docs/architecture.md."""
     drawing = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("```")[1]
     arrows = re.findall(r"(\w+)(?:\[[^]]*\])? --> (\w+)", drawing)
     return {part: {near for start, near in arrows if start == part} for arrow in arrows for part in arrow}
 
 
 def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
-    """The parts to which a way leads."""
+    """Collect the parts that a part leads to."""
     return graph[part] | {far for near in graph[part] for far in reached(near, graph)}
 
 
 def wrong_way_imports(root: Path) -> list[str]:
-    """Imports of a part to which no arrow of the drawing leads, or of what is no part of the package."""
+    """Find imports of a part to which no arrow of the drawing leads, and those that bypass the package."""
     arrows = drawn_arrows()
     allowed = {part: reached(part, arrows) | BASE | {part} for part in arrows} | dict.fromkeys(BASE, BASE)
     return [
@@ -109,7 +109,7 @@ def wrong_way_imports(root: Path) -> list[str]:
 
 
 def wrong_way_inside(root: Path) -> list[str]:
-    """Imports inside a room from the same floor or above, and of one rule by another."""
+    """Find imports inside a room from the same floor or above, and of one rule by another."""
     faults = []
     for name, path in modules(root).items():
         above, rooms = f"{PACKAGE}.{room(name)}.", INNER_ROOMS.get(room(name), ())
@@ -125,7 +125,7 @@ def wrong_way_inside(root: Path) -> list[str]:
 
 
 def import_cycles(root: Path) -> list[str]:
-    """Files that import one another, at whatever distance: each file from which a way leads back to itself."""
+    """Find files that import one another, at whatever distance."""
     files = modules(root)
     graph = {
         name: {
@@ -150,7 +150,7 @@ def import_cycles(root: Path) -> list[str]:
 
 
 def heavy_imports(root: Path) -> list[str]:
-    """Imports of torch or transformers in the half that has to work without them."""
+    """Find imports of torch or transformers in the half that has to work without them."""
     return [
         f"{path.relative_to(root)}:{line}: {module}"
         for name, path in modules(root).items()
@@ -161,13 +161,13 @@ def heavy_imports(root: Path) -> list[str]:
 
 
 def long_files(root: Path) -> list[str]:
-    """Files of the package with more lines than anyone reads at once."""
+    """Find files of the package that are too long to read."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules(root).values()}
     return [f"{path.relative_to(root)}: {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES]
 
 
 def shared_class_names(root: Path) -> dict[str, list[str]]:
-    """Names that several classes of the package have, with their modules."""
+    """Find names that several classes of the package have, with their modules."""
     homes: dict[str, list[str]] = {}
     for module, path in modules(root).items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -177,7 +177,7 @@ def shared_class_names(root: Path) -> dict[str, list[str]]:
 
 
 def imported_parts() -> dict[str, set[str]]:
-    """The parts of the package that each part imports, those at the bottom left out."""
+    """Find the parts that each part imports, without those at the bottom."""
     graph: dict[str, set[str]] = {part: set() for part in drawn_arrows()}
     for name, path in modules(ROOT).items():
         for _, module in imports(path, ROOT):
@@ -191,7 +191,7 @@ def imported_parts() -> dict[str, set[str]]:
 
 
 def write(root: Path, name: str, text: str) -> Path:
-    """A file in a tree of its own; returns the top of that tree."""
+    """Write a file to a separate tree; return the top of that tree."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -309,7 +309,7 @@ def test_a_heavy_import_elsewhere_is_no_fault(tmp_path: Path) -> None:
     assert heavy_imports(write(tmp_path, f"{PACKAGE}/runtime/a.py", "import torch\n")) == []
 
 
-def test_importing_the_static_half_and_the_command_line_loads_neither_of_them() -> None:
+def test_the_static_half_and_the_cli_load_neither_torch_nor_transformers() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STATIC_MODULES], cwd=ROOT, capture_output=True, text=True, check=False
     )

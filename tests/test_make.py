@@ -1,4 +1,4 @@
-"""The targets of `make` and the sessions of nox: what is offered is explained, and exists."""
+"""The targets of `make` and the sessions of nox exist and are explained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEED_TORCH = {"torch", "transformers", "accelerate", "peft"}
 
 
 def constant(name: str) -> ast.expr:
-    """The value that the noxfile gives to a name, or to an attribute such as `nox.options.sessions`."""
+    """Read the noxfile's value of a name, or of an attribute such as `nox.options.sessions`."""
     return next(
         node.value
         for node in NOXFILE.body
@@ -27,7 +27,7 @@ def constant(name: str) -> ast.expr:
 
 
 def requirements(extra: str) -> set[str]:
-    """The distributions that an extra of the project asks for, through other extras too."""
+    """Collect the distributions that an extra of the project asks for, through other extras too."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     names: set[str] = set()
     for requirement in extras[extra]:

@@ -1,4 +1,4 @@
-"""Whatever text goes into a piece of Markdown, a reader sees that text and nothing made of it."""
+"""Any text in Markdown reads as that text, without formatting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def html(page: str) -> str:
 
 
 def seen(page: str) -> str:
-    """The text of a page of one paragraph, list item or cell, with nothing else in it."""
+    """Render a page of only one paragraph, list item or cell, and return its text."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(page)
     (inline,) = (token for token in tokens if token.type == "inline")
     kinds = {child.type for child in inline.children or []}
@@ -70,7 +70,7 @@ def test_code_in_a_sentence_stays_code() -> None:
         ("https://x.org/issues/1#note-2", "https://x.org/issues/1#note-2"),
     ],
 )
-def test_nobody_is_called_and_no_issue_is_linked(text: str, shown: str) -> None:
+def test_no_user_is_mentioned_and_no_issue_is_linked(text: str, shown: str) -> None:
     assert prose(text) == shown
 
 

@@ -1,4 +1,4 @@
-"""Releases that were tested: older ones are refused, newer ones are told once, and static parts take any."""
+"""Older releases than the tested ones are refused, newer ones are noted once, and static parts take any."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_static_parts_take_any_release(installed: Installed, tmp_path: Path, cap
         ("2.16.1", "6.0.0rc1", ["torch 2.16.1 is newer than 2.15", "transformers 6.0.0rc1 is newer than 5.24.0"]),
     ],
 )
-def test_a_newer_release_is_told_once(
+def test_a_newer_release_is_reported_once(
     installed: Installed, caplog: pytest.LogCaptureFixture, torch: str, transformers: str, said: list[str]
 ) -> None:
     installed(torch, transformers)

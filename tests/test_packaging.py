@@ -74,7 +74,7 @@ def test_check_is_at_hand():
 
 @dataclass(frozen=True)
 class Installation:
-    """An interpreter that the package was installed for, and where the package must come from."""
+    """An interpreter with the package installed, and where the package must come from."""
 
     python: str
     environment: dict[str, str]
@@ -87,7 +87,7 @@ class Installation:
 
 
 def tracked_files(root: Path) -> list[str]:
-    """The files that a commit of this working tree would hold; a link to a folder is one of them."""
+    """List the files that a commit of this working tree would hold; a link to a folder is one of them."""
     command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -97,13 +97,13 @@ def tracked_files(root: Path) -> list[str]:
 
 
 def package_files(names: Collection[str]) -> set[str]:
-    """Where each file of the package must lie: those of the linked folders inside it, and each of them once."""
+    """Place each file of the package once: those of the linked folders belong inside it."""
     inside = {name for name in names if name.startswith(f"{PACKAGE}/")} - {f"{PACKAGE}/{name}" for name in LINKED}
     return inside | {f"{PACKAGE}/{name}" for name in names if name.startswith(tuple(f"{top}/" for top in LINKED))}
 
 
 def contents_faults(contents: Sequence[str], expected: Collection[str]) -> list[str]:
-    """What an archive lacks of `expected`, has beside it, or has twice."""
+    """Describe what an archive lacks of `expected`, has beside it, or has twice."""
     faults = [f"missing: {name}" for name in sorted({*expected} - {*contents})]
     faults += [f"not expected: {name}" for name in sorted({*contents} - {*expected})]
     return faults + [f"twice: {name}" for name in sorted({*contents}) if contents.count(name) > 1]
@@ -130,7 +130,6 @@ def files() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tree(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean copy of the project, links as links."""
     copy = tmp_path_factory.mktemp("tree")
     for name in files:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -149,13 +148,13 @@ def wheel(tree: Path, sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def from_wheel(wheel: Path, folder: Path) -> Installation:
-    """The wheel in a folder of its own, found before what is installed for this interpreter."""
+    """Unpack the wheel to a folder that is found before this interpreter's packages."""
     subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", folder, wheel], check=True)
     return Installation(sys.executable, {**os.environ, "PYTHONPATH": str(folder)}, folder)
 
 
 def editable(tree: Path, folder: Path) -> Installation:
-    """An editable install in a new virtual environment that borrows this interpreter's other packages."""
+    """Install editably in a new virtual environment that borrows this interpreter's other packages."""
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     paths = {"base": str(folder), "platbase": str(folder)}
@@ -177,7 +176,7 @@ def installations(tree: Path, wheel: Path, tmp_path_factory: pytest.TempPathFact
 
 @dataclass(frozen=True)
 class Place:
-    """A working folder of the user's, and how the package was installed."""
+    """A user's working folder, and how the package was installed."""
 
     folder: Path
     installation: Installation
@@ -191,7 +190,7 @@ class Place:
     ids=["wheel, packages that raise", "wheel, packages of other names", "editable install"],
 )
 def place(request: pytest.FixtureRequest, installations: dict[str, Installation], tmp_path: Path) -> Place:
-    """A working folder with a model, and packages that are called as folders of ours are."""
+    """Make a working folder with a model, and packages named like folders of ours."""
     kind, package = request.param
     for name in USER_PACKAGES:
         (tmp_path / name).mkdir()
@@ -275,9 +274,9 @@ def test_pytest_runs_with_the_plugin_beside_packages_of_the_user(place: Place) -
 
 
 def link_faults(root: Path) -> list[str]:
-    """Linked folders that are no links to their folder at top level, and test files in them, which pytest would run.
+    """Find linked folders that are not links to their top-level folder, and test files in them, which would run.
 
-    Were they no links, mypy and ruff would see two copies of each file.
+    Without links, mypy and ruff would see two copies of each file.
     """
     faults = []
     for name in LINKED:
@@ -290,7 +289,7 @@ def link_faults(root: Path) -> list[str]:
 
 
 def files_of_ruff(root: Path) -> list[str]:
-    """The real paths of the files that ruff checks, relative to `root`, as often as it checks them."""
+    """Return the real paths of the files that ruff checks, relative to `root`, as often as it checks them."""
     pytest.importorskip("ruff")
     command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
     shown = subprocess.check_output(command, cwd=root, text=True)
@@ -303,7 +302,7 @@ def duplicates(names: Sequence[str]) -> list[str]:
 
 @pytest.fixture
 def linked_tree(tmp_path: Path) -> Path:
-    """A package with links as in this project, and a file in each linked folder."""
+    """Write a package with links as in this project, and a file in each linked folder."""
     (tmp_path / PACKAGE).mkdir()
     for name in LINKED:
         (tmp_path / name).mkdir()

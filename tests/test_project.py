@@ -1,4 +1,4 @@
-"""What GitHub and pre-commit read: it parses, and what it runs exists. Each checker is also run on what is broken."""
+"""The files of GitHub and pre-commit parse, and what they run exists. Each checker also runs on broken files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(name: str) -> Any:
 
 
 def unknown_commands(script: str) -> Iterator[str]:
-    """Targets of make and sessions of nox that a shell script names and that do not exist."""
+    """Find unknown targets of make and sessions of nox in a shell script."""
     for target in re.findall(r"\bmake ([^\s;|&-]+)", script):
         if target not in TARGETS:
             yield f"no target {target}"
@@ -41,7 +41,7 @@ def unknown_commands(script: str) -> Iterator[str]:
 
 
 def workflow_faults(workflow: Mapping[Any, Any]) -> list[str]:
-    """What a workflow runs that does not exist or is not pinned, and leaves open: rights, time, two at once."""
+    """Find what a workflow runs that is missing or unpinned, and what it leaves open: rights, time, concurrency."""
     faults = [] if workflow.get("permissions") == {"contents": "read"} else ["it may do more than read"]
     faults += [] if "concurrency" in workflow else ["nothing says what two runs at once do"]
     for name, job in workflow["jobs"].items():

@@ -26,7 +26,7 @@ from ckpt_surgery.static.results import ApplyResult
 
 
 def share_of(text: str) -> tuple[int, int] | None:
-    """The share `k/n`, from 1, or all; None where a sample is enough."""
+    """Parse the share `k/n`, from 1, or all; None means that a sample is enough."""
     number, _, count = ("1/1" if text == "all" else text).partition("/")
     return (int(number), int(count)) if text else None
 
@@ -83,7 +83,7 @@ EXTRAS = ("", "# note", "x = 'ü∑'", 'x = """a\n  b\n"""', "if use_cache:\n   
 
 
 def indented(text: str, size: int) -> str:
-    """`text` further to the right, the lines inside its strings left where they are."""
+    """Indent `text`, but for the lines inside its strings."""
     lines = text.split("\n")
     inside = '"""' in lines[0] and lines[0].count('"""') == 1
     return "\n".join(line if inside and number else " " * size + line for number, line in enumerate(lines))
@@ -91,7 +91,7 @@ def indented(text: str, size: int) -> str:
 
 @st.composite
 def calls(draw: st.DrawFn, params: list[str]) -> list[str]:
-    """The arguments of a call that binds: some by position, some of the rest by keyword in any order."""
+    """Draw a call's arguments that bind: some by position, some of the rest by keyword in any order."""
     count = draw(st.integers(0, len(params)))
     values = st.sampled_from([*params, "None", "True", "(use_cache)", "attention_mask[0]", "f(a, b=(1, 2))", "'ü, ('"])
     arguments = [params[0] if position == 0 else draw(values) for position in range(count)]
@@ -102,7 +102,7 @@ def calls(draw: st.DrawFn, params: list[str]) -> list[str]:
 
 @st.composite
 def call_texts(draw: st.DrawFn, callee: str, params: list[str]) -> str:
-    """A call on one line or on many, with comments on any of its arguments."""
+    """Draw a call on one line or on many, with comments on any of its arguments."""
     arguments = draw(calls(params))
     if draw(st.booleans()):
         return f"{callee}({', '.join(arguments)})"
@@ -114,7 +114,7 @@ def call_texts(draw: st.DrawFn, callee: str, params: list[str]) -> str:
 
 @st.composite
 def models(draw: st.DrawFn) -> str:
-    """A model's file: a block, a stack of it, and a forward that calls it directly or by an inline branch."""
+    """Draw a model's file: a block, its stack, and a forward that calls it directly or by an inline branch."""
     params = ["hidden_states", *draw(st.permutations(NAMES))[: draw(st.integers(1, 6))]]
     base = draw(st.sampled_from(BASES))
     head, callee = draw(st.sampled_from(LOOPS))
@@ -175,7 +175,7 @@ def parses(text: str) -> bool:
 
 
 def settled(text: str, unsafe: bool) -> tuple[ApplyResult, str]:
-    """Repair a text in a folder of its own; assert that the result parses and settles."""
+    """Repair a text in a separate folder; assert that the result parses and settles."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "models" / "foo" / "modeling_foo.py"
         path.parent.mkdir(parents=True)
@@ -191,7 +191,7 @@ def settled(text: str, unsafe: bool) -> tuple[ApplyResult, str]:
 
 
 def bound(text: str) -> list[list[tuple[str, str]]]:
-    """For every call of a block outside inline branches: parameter and argument, in the parameters' order."""
+    """Bind every block call outside inline branches; return parameter and argument in the parameters' order."""
     tree = ast.parse(text)
     layer = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "FooLayer")
     forward = next(node for node in layer.body if isinstance(node, ast.FunctionDef) and node.name == "forward")
@@ -225,7 +225,7 @@ def test_a_generated_model_is_repaired_to_one_that_parses_and_settles(text: str,
 
 @BOUNDED
 @given(models(), st.booleans())
-def test_the_direct_calls_of_a_generated_model_give_each_parameter_what_it_had(text: str, unsafe: bool) -> None:
+def test_direct_calls_of_a_generated_model_keep_each_parameters_argument(text: str, unsafe: bool) -> None:
     if not parses(text):
         return
     _, after = settled(text, unsafe)
@@ -253,7 +253,7 @@ def test_any_text_is_a_problem_or_left_alone(text: str) -> None:
 
 @cache
 def corpus() -> tuple[Path, ...]:
-    """The Python files of this interpreter's library and packages, a share, or a sample that is always the same."""
+    """List the Python files of this interpreter's library and packages: all, a share, or a fixed sample."""
     folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     files = sorted({path for folder in folders for path in folder.rglob("*.py") if path.is_file()})
     if SHARE:
@@ -264,7 +264,7 @@ def corpus() -> tuple[Path, ...]:
     return tuple(sorted({*some, *chosen.sample(files, min(len(files), SAMPLE - len(some)))}))
 
 
-def test_every_file_of_the_corpus_is_left_alone_or_repaired_to_one_that_parses_and_settles(tmp_path: Path) -> None:
+def test_corpus_files_are_left_alone_or_their_repairs_parse_and_settle(tmp_path: Path) -> None:
     files = corpus()
     before = {path: path.stat().st_mtime_ns for path in files}
     result = apply(files, unsafe=True, write=False, cache=False)

@@ -1,4 +1,4 @@
-"""A release is fetched once, whole and unchanged, or refused with one sentence."""
+"""A release is fetched once, whole and unchanged, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pin = Callable[[bytes], Path]
 
 
 def sdist(files: dict[str, str], *extra: tarfile.TarInfo) -> bytes:
-    """A gzipped tar of `files` below the release's top folder, then the bare members `extra`."""
+    """Make a gzipped tar of `files` below the release's top folder, then the bare members `extra`."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in files.items():
@@ -43,7 +43,7 @@ def sdist(files: dict[str, str], *extra: tarfile.TarInfo) -> bytes:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of releases, and a machine on which any download is a failure of the test."""
+    """Use an empty cache of releases; any download fails the test."""
 
     def no_download(*arguments: object, **options: object) -> None:
         pytest.fail(f"a process was started: {arguments}")
@@ -55,7 +55,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def pin(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
-    """Call it with an archive to pin its hash as the release 9.9.9 and lay it into the cache."""
+    """Return a function that pins an archive's hash as the release 9.9.9 and puts it in the cache."""
 
     def lay(archive: bytes) -> Path:
         monkeypatch.setitem(releases.SHA256, VERSION, hashlib.sha256(archive).hexdigest())
@@ -68,7 +68,7 @@ def pin(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
 
 
 def refusal(version: str = VERSION) -> str:
-    """The one sentence with which `fetch` refuses."""
+    """Return the one sentence with which `fetch` refuses."""
     with pytest.raises(ReleaseError) as caught:
         fetch(version)
     assert "\n" not in str(caught.value)
@@ -227,7 +227,7 @@ IN_A_WHEEL = {
 
 
 def lay_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> Path:
-    """Pin a wheel with these files and lay it into the cache."""
+    """Pin a wheel with these files and put it in the cache."""
     cache.mkdir(parents=True)
     path = cache / f"{WHEEL}.whl"
     with zipfile.ZipFile(path, "w") as archive:

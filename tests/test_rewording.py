@@ -1,4 +1,4 @@
-"""Messages are for people: reword them all, and findings, repairs, verdicts, causes and exit codes are the same."""
+"""Reword every message, and findings, repairs, verdicts, causes and exit codes stay the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(run(sys.argv[1]))
 
 
 def decided(words: str, half: str) -> dict[str, Any]:
-    """What the script says in a process of its own."""
+    """Run the script in a separate process; return what it says."""
     command = [sys.executable, "-m", "tests.rewording_script", words, half]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -40,7 +40,7 @@ def decided(words: str, half: str) -> dict[str, Any]:
 
 
 def compare(half: str) -> None:
-    """Run the half with the usual words and in capitals: other messages, the same decisions."""
+    """Run the half with the usual words and in capitals: messages differ, decisions do not."""
     usual, capitals = decided("usual", half), decided("capitals", half)
     pairs = zip(usual["messages"], capitals["messages"], strict=True)
     assert sum(one != other for one, other in pairs) > len(usual["messages"]) / 2, "hardly a message reads differently"

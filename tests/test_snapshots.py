@@ -1,4 +1,4 @@
-"""A text that differs from its snapshot is a failure that shows the difference."""
+"""A text that differs from its snapshot fails and shows the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names of torch stand in one file: each that the package uses elsewhere is told, with its place."""
+"""Private names of torch are in one file: any that the package uses elsewhere is reported with its place."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ OF_OTHERS = {
     "_hf_peft_config_loaded": "transformers",
     "_make": "named tuples",
 }
-"""Private attributes that are no torch's, and whose they are."""
+"""Private attributes of others, with their owners."""
 
 
 _ASKS = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
-"""The functions that are given the name of an attribute as text."""
+"""The functions that take an attribute's name as text."""
 _AS_TEXT = {"_backward", "_dynamo", "_engine_run_backward", "_fused_dropout"}
-"""What is only compared with a text that torch gives: a name that is gone equals nothing."""
+"""Names only compared with torch's text: one that is gone equals nothing."""
 
 
 def is_private(name: str) -> bool:
-    """Whether a name begins with one underscore."""
+    """Tell whether a name begins with one underscore."""
     return name.startswith("_") and not name.startswith("__") and name != "_"
 
 
 def private_names(root: Path) -> Iterator[tuple[str, str]]:
-    """Every private name that a file of the package under `root` uses and does not define: its place, and the name.
+    """Find private names that a file of the package under `root` uses and does not define.
 
-    A name that is reached from torch is whole, "torch._C"; an attribute of some object stands alone. The static half,
+    A name that is reached from torch is whole, "torch._C"; an attribute of some object is bare. The static half,
     which knows no torch, is left out.
     """
     for module, path in modules(root).items():
@@ -58,7 +58,7 @@ def private_names(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """The names that imports give a file, and what they stand for."""
+    """Map the names that imports give a file to their full names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -69,7 +69,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
-    """The private names that a file defines, as functions, variables, attributes of its own objects or slots."""
+    """Collect the private names that a file defines: functions, variables, attributes of its objects, slots."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
@@ -81,7 +81,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 
 
 def _used(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
-    """The private names of torch's, or of an object, that one node uses."""
+    """Yield the private names of torch or of an object that one node uses."""
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names if _of_torch(alias.name))
@@ -101,9 +101,9 @@ def _used(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
 
 
 def texts(root: Path, members: set[str]) -> Iterator[tuple[str, str]]:
-    """Every text and every name of an argument that is the name of a private member of torch, with its place.
+    """Find texts and names of arguments that name a private member of torch, with their places.
 
-    What a file has under that name of its own is not told apart.
+    A name that the file also defines itself is found too.
     """
     for module, path in modules(root).items():
         if module == NAMES or room(module) in STATIC:
@@ -117,7 +117,7 @@ def texts(root: Path, members: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def members_of_torch() -> set[str]:
-    """The private names of torch's modules and objects, and of the arguments of its functions."""
+    """Collect the private names of torch's modules and objects, and of its functions' arguments."""
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils import checkpoint
@@ -143,7 +143,7 @@ def _of_torch(name: str) -> bool:
 
 
 def _path(node: ast.expr, aliases: dict[str, str]) -> str:
-    """The dotted path of an expression from what was imported; of another what it says."""
+    """Return the dotted path of an expression from its import, or else its source."""
     match node:
         case ast.Attribute(value=value, attr=name):
             return f"{_path(value, aliases)}.{name}"
@@ -153,14 +153,14 @@ def _path(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def faults(root: Path, attributes: set[str]) -> list[str]:
-    """Private names that are torch's, or of which nothing says whose they are, outside of the file for them."""
+    """Find private names of torch, or of unknown origin, outside of the file for them."""
     return [
         f"{place}: {name}" for place, name in private_names(root) if name not in attributes and name not in OF_OTHERS
     ]
 
 
 def attributes() -> set[str]:
-    """The attributes of torch's objects that the file for private names lists."""
+    """Return the attributes of torch's objects that the file for private names lists."""
     tree = ast.parse((ROOT / "ckpt_surgery" / "torch_names.py").read_text(encoding="utf-8"))
     listed = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and _is_listing(node)]
     texts = (node.value for part in listed for node in ast.walk(part) if isinstance(node, ast.Constant))
@@ -172,7 +172,7 @@ def _is_listing(node: ast.Assign | ast.AnnAssign) -> bool:
     return isinstance(target, ast.Name) and target.id in ("ATTRIBUTES", "CALL_HOOKS")
 
 
-def test_private_names_of_torch_stand_in_one_file() -> None:
+def test_private_names_of_torch_are_in_one_file() -> None:
     assert faults(ROOT, attributes()) == []
 
 
@@ -185,7 +185,7 @@ def test_no_text_names_another_member_of_torch(one_rank: None) -> None:
 @pytest.mark.parametrize(
     "code", ["vars(m)['_planted']", "for name in ('_planted', 'x'): getattr(m, name)", "f(_planted=1)"]
 )
-def test_a_new_text_is_told(tmp_path: Path, code: str) -> None:
+def test_a_new_text_is_reported(tmp_path: Path, code: str) -> None:
     (tmp_path / "ckpt_surgery").mkdir()
     (tmp_path / "ckpt_surgery" / "planted.py").write_text(f"def of(m):\n    {code}\n")
     assert list(texts(tmp_path, {"_planted"})) == [("ckpt_surgery/planted.py:2", "_planted")]
@@ -213,7 +213,7 @@ def test_each_name_that_is_listed_is_used() -> None:
         ("import operator\nof = operator.attrgetter('_planted')", "_planted"),
     ],
 )
-def test_a_new_one_is_told(tmp_path: Path, code: str, name: str) -> None:
+def test_a_new_one_is_reported(tmp_path: Path, code: str, name: str) -> None:
     package = tmp_path / "ckpt_surgery"
     package.mkdir()
     (package / "torch_names.py").write_text("import torch\ntorch._fine\n")

@@ -44,7 +44,7 @@ def test_a_change_that_was_undone_inside_a_with_is_left_alone() -> None:
     assert change.times == 1
 
 
-def test_hooks_run_until_they_are_undone_and_undoing_them_again_does_nothing() -> None:
+def test_hooks_run_until_undone_and_a_second_undo_does_nothing() -> None:
     layer, calls, hooks = _hooked()
     layer(torch.ones(1, 2))
     hooks.undo()

@@ -48,7 +48,7 @@ NEVER = ("Traceback (most recent call last)", "internal error", "the guard faile
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A script, and what is right for each of its doors."""
+    """A script, and the right answer of each door."""
 
     script: Path
     doors: Mapping[str, Mapping[str, Any]]
@@ -63,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a door gave that is not right: empty where all is."""
+    """A door's wrong answer; empty if all is right."""
 
     case: Case
     differences: Mapping[str, list[str]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks of one kind, always of the same weights; `call` runs one of them, and may checkpoint it."""
+    """Blocks of one kind with fixed weights; `call` runs one of them, and may checkpoint it."""
 
     def __init__(
         self, kind: Callable[[], nn.Module], call: Callable[..., Tensor] | None = None, depth: int = 3

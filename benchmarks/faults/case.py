@@ -1,6 +1,6 @@
-"""What a file in `cases` says of its fault, and the two scripts that are made of it: the faulty one and its twin.
+"""The fault described by a file in `cases`, and the two scripts made of it: the faulty one and its twin.
 
-A case is one script. What differs between the twins stands in `if MENDED:` or `a if MENDED else b`; the two
+A case is one script. The twins differ in `if MENDED:` or `a if MENDED else b`; the two
 scripts that users would have written come of it by folding that, so that tools which read source see one alone.
 """
 
@@ -37,7 +37,7 @@ TWINS = (FAULTY, MENDED)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault that somebody had.
+    """A fault that was reported.
 
     Attributes:
         name: of its file.

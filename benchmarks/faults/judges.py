@@ -1,6 +1,6 @@
-"""What each judge says of a script: ours, and what people have without us.
+"""The judges of a script: ours, and the tools that people have without us.
 
-A judge gets the path of a script, faulty or mended, and does not know which. Each runs in a process of its own.
+A judge gets the path of a script, faulty or mended, and does not know which. Each runs in a separate process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ UNTOLD = "parameter should be passed explicitly"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge said. `found` is None where it could not judge; `said` is the reason then.
+    """A judge's verdict. `found` is None if it could not judge; `said` is the reason then.
 
     `remarks` are no faults by themselves: one finds the fault if the twin does not get it.
     """

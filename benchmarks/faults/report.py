@@ -62,7 +62,7 @@ Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault, and what became of it.
+    """A fault and its results.
 
     Attributes:
         case: the fault.
@@ -126,7 +126,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All faults."""
+    """The table of all faults."""
 
     rows: Sequence[Row]
 

@@ -1,4 +1,4 @@
-"""What the scripts in `cases` share: a training loop, and the numbers that show a fault without any tool."""
+"""Shared parts of the scripts in `cases`: a training loop, and the numbers that show a fault without any tool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """A number that shows a fault: `quantity` was `measured` where `right` is right."""
+    """A number that shows a fault: `quantity` was `measured`, and `right` is the right value."""
 
     quantity: str
     measured: float | str
@@ -35,7 +35,7 @@ class Symptom:
 
 
 class Switched(nn.Module):
-    """A model with the methods of transformers that switch its checkpointing; it starts with it on."""
+    """A model with transformers' methods to switch checkpointing, which starts switched on."""
 
     gradient_checkpointing = True
     use_reentrant = False

@@ -34,7 +34,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a script: `symptom`, the symptom after a cure (`wrap`, `apply`), or a judge by name."""
+    """A question to a script: `symptom`, the symptom after a cure (`wrap`, `apply`), or a judge by name."""
 
     what: str
     path: Path

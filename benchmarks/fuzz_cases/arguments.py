@@ -20,7 +20,7 @@ from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 
 
 class Point(NamedTuple):
-    """Two tensors with names."""
+    """Two named tensors."""
 
     x: Tensor
     y: Tensor
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Streams:
-    """Tensors in a dataclass, with something else."""
+    """Tensors in a dataclass, beside something else."""
 
     main: Tensor
     name: str
@@ -202,7 +202,7 @@ class Collector(Feature):
 
 
 class ChangedBetween(Feature):
-    """A list of which a number changes from block to block, as the index of the layer does."""
+    """A list with a number that changes from block to block, like the layer's index."""
 
     argument = "progress"
 
@@ -219,7 +219,7 @@ class ChangedBetween(Feature):
 
 
 class SwitchedAround(Feature):
-    """A switch outside that is on in the forward of the model, and not in its backward."""
+    """An outside switch that is on in the model's forward and off in its backward."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -236,7 +236,7 @@ class SwitchedAround(Feature):
 
 
 class LazyTables(Feature):
-    """Tables that are made when they are first asked for: no cache, although the argument is called like one."""
+    """Tables made when first asked for: no cache, although the argument is named like one."""
 
     argument = "state"
 
@@ -273,14 +273,14 @@ class FunctionArgument(Feature):
 
 @dataclass
 class BlockOutput:
-    """What a block returns, by name."""
+    """A block's result, by name."""
 
     hidden: Tensor
     extras: tuple[Tensor, ...] = ()
 
 
 class NamedOutput(NamedTuple):
-    """What a block returns, by name and place."""
+    """A block's result, by name and place."""
 
     hidden: Tensor
     extra: Tensor
@@ -345,7 +345,7 @@ _OUTPUTS: dict[str, type[Output]] = {
 
 
 class TableOutput(Output):
-    """A table that is an attribute of the block, beside what it made."""
+    """A table that is an attribute of the block, returned beside its result."""
 
     def build(self, block: Any, index: int) -> None:
         block.returned_table = torch.linspace(0, 1, 8)
@@ -358,7 +358,7 @@ class TableOutput(Output):
 
 
 class StoredOutput(Output):
-    """What the block returns is also on the block, where the model reads it."""
+    """A result that is also on the block, where the model reads it."""
 
     def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
         block.output = torch.sin(hidden)
@@ -372,7 +372,7 @@ class StoredOutput(Output):
 
 
 class Segments:
-    """Keys by layer, in an object that nothing tells to be a cache."""
+    """Keys by layer, in an object that does not look like a cache."""
 
     def __init__(self) -> None:
         self.layers: dict[int, Tensor] = {}
@@ -384,20 +384,20 @@ class Segments:
         return self.layers[layer]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """How many keys a layer has."""
+        """Return how many keys a layer has."""
         return self.layers[layer].shape[1] if layer in self.layers else 0
 
 
 class KeyCache(Segments):
-    """The same, called a cache."""
+    """The same, named a cache."""
 
 
 class Cache(Segments):
-    """The same, called as the base class of transformers is."""
+    """The same, named like the base class of transformers."""
 
 
 class StaticCache(Cache):
-    """Keys without gradient, written in place into memory that was there before."""
+    """Keys without gradient, written into preallocated memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -446,7 +446,7 @@ def _detach(cache: Any) -> None:
 
 
 class EmptyCache(Feature):
-    """An empty cache that a block writes its keys into; without one it computes the same."""
+    """An empty cache that a block writes its keys into; the result is the same without one."""
 
     argument = "past_key_values"
     unjudged = frozenset({"cache"})
@@ -474,7 +474,7 @@ class EmptyCache(Feature):
 
 
 class FilledCache(EmptyCache):
-    """A cache that holds keys already, which the blocks read and append to."""
+    """A cache with keys, which the blocks read and append to."""
 
     def begin(self, model: Any) -> None:
         super().begin(model)
@@ -483,9 +483,9 @@ class FilledCache(EmptyCache):
 
 
 class CrossLayerCache(EmptyCache):
-    """A cache through which a block reads the keys of the block before: without it the result is another.
+    """A cache through which a block reads the keys of the block before; the result depends on it.
 
-    Its blocks do not pass for those of transformers, of which the families that do so are known.
+    Its blocks do not look like those of transformers, of which the families that do so are known.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -527,7 +527,7 @@ class CacheOfModel(EmptyCache):
 
 
 class CacheOfCaller(CacheOfModel):
-    """The same, given to the model by its caller. What it holds in the end counts where it is told to be a cache."""
+    """The same, given to the model by its caller. Its final contents count if it is declared a cache."""
 
     unjudged = frozenset()
 
@@ -549,7 +549,7 @@ class CacheOfCaller(CacheOfModel):
 
 
 class UseCache(Feature):
-    """`use_cache` for a block that computes something else with it; an argument for a cache stands beside it."""
+    """`use_cache` for a block that computes something else with it, beside an argument for a cache."""
 
     argument = "use_cache"
     beside = ("past_key_values",)
@@ -567,7 +567,7 @@ class UseCache(Feature):
 
 
 class ChangingUseCache(UseCache):
-    """The same, and every second block is given the other."""
+    """The same, with the opposite value for every second block."""
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
         return index % 2 == 0

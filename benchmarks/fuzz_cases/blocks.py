@@ -57,7 +57,7 @@ _LAYERS = parts(
 
 
 class Unused(Feature):
-    """A layer that only some calls use, so that its parameters have no gradient."""
+    """A layer that only some calls use, so that its parameters get no gradient in others."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -74,7 +74,7 @@ class Unused(Feature):
 
 
 class Stateful(Feature):
-    """Writes something in every call; what it wrote changes the hidden states, or does not."""
+    """A block that writes something in every call, which may change the hidden states."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -90,7 +90,7 @@ class Stateful(Feature):
 
 
 class CountAttribute(Stateful):
-    """A number on the block, or on a submodule, where it is not there before the first call."""
+    """A number on the block, or on a submodule that lacks it before the first call."""
 
     def write(self, block: Any, hidden: Tensor) -> Any:
         module = block if self._variant else block.up
@@ -99,7 +99,7 @@ class CountAttribute(Stateful):
 
 
 class LargeBuffer(Stateful):
-    """A buffer of more elements than anyone copies for nothing, written in place in some calls only."""
+    """A buffer too large to copy needlessly, written in place in some calls only."""
 
     def build(self, block: Any, index: int) -> None:
         block.register_buffer("usage", torch.zeros(5000))
@@ -326,7 +326,7 @@ _DRAWS = parts(
 
 
 class DrawInHook(Feature):
-    """A forward hook on a part of the block draws noise, from torch's generator or from NumPy's."""
+    """A forward hook on a part of the block that draws noise, from torch's generator or from NumPy's."""
 
     def attach(self, model: Any) -> None:
         for layer in dict.fromkeys(model.layers):
@@ -482,7 +482,7 @@ _GRAPH = parts(
 
 
 class _Scale(torch.autograd.Function):
-    """Keeps its input on the context instead of saving it, and returns a second output without gradient."""
+    """A function that keeps its input on the context instead of saving it, with a second output without gradient."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Any:
@@ -503,7 +503,7 @@ class _Scale(torch.autograd.Function):
 
 
 class TiedParts(Feature):
-    """All blocks have the same layer."""
+    """One layer shared by all blocks."""
 
     def attach(self, model: Any) -> None:
         for layer in model.layers:
@@ -534,7 +534,7 @@ class FrozenBlock(Feature):
 
 
 class Codebook(Feature):
-    """A frozen parameter that the block itself moves towards its inputs: vector quantisation."""
+    """A frozen parameter that the block moves towards its inputs: vector quantisation."""
 
     def build(self, block: Any, index: int) -> None:
         codes = torch.randn(5, FEATURES)
@@ -596,14 +596,14 @@ _NUMERICS = parts(
 
 
 class AutocastAround(Feature):
-    """The forward of the model, and not its backward, in bfloat16."""
+    """The model's forward, without its backward, in bfloat16."""
 
     def around(self) -> AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16)
 
 
 class KernelAround(Feature):
-    """The forward of the model, and not its backward, with one kernel of attention."""
+    """The model's forward, without its backward, with one kernel of attention."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -623,7 +623,7 @@ class KernelAround(Feature):
 
 
 class SavedTensorHooks(Feature):
-    """The forward of the model, and not its backward, copies what it saves."""
+    """Hooks that copy what the model's forward saves, and are gone in its backward."""
 
     def around(self) -> AbstractContextManager[Any]:
         return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor)
@@ -633,7 +633,7 @@ class SavedTensorHooks(Feature):
 
 
 class HookInside(Feature):
-    """A forward hook on the block or a part of it counts calls and changes what that returns."""
+    """A forward hook on the block or a part of it that counts calls and changes the result."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -650,7 +650,7 @@ class HookInside(Feature):
 
 
 class SideLossHook(Feature):
-    """A forward hook keeps the outputs of a part with their graphs; the model's loss has a term of them."""
+    """A forward hook that keeps a part's outputs with their graphs, for a term of the model's loss."""
 
     unjudged = frozenset({"captured"})
 
@@ -666,7 +666,7 @@ class SideLossHook(Feature):
 
 
 class BackwardHook(Feature):
-    """A full backward hook scales the gradient, of the block or of a part."""
+    """A full backward hook that scales the gradient, of the block or of a part."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -683,7 +683,7 @@ class BackwardHook(Feature):
 
 
 class AccumulationHook(Feature):
-    """A hook after the accumulation of a parameter's gradient; one of zeros is as good as none, and not counted."""
+    """A hook after the accumulation of a parameter's gradient; one of zeros does not count."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)

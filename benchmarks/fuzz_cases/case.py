@@ -34,7 +34,7 @@ _SAVES = (("matmul",), ("matmul:2",), ("aten.tanh",), ("matmul", "aten.tanh"))
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is compared. The seed decides between the variants of a feature; the rest may be changed without it.
+    """The parameters of a comparison. The seed chooses the variants of features; the rest may change without it.
 
     Features are live from step `late` on. What a case says to `save` goes to the store of its offload, where it has
     one. With `reentrant` that mode is asked for.

@@ -1,4 +1,4 @@
-"""What a feature of a case can do: a part of the block, an argument of it, or something around it."""
+"""The interface of a case's features: a part of the block, an argument of it, or something around it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def of_kind(table: Mapping[str, type[Feature]], *more: type[Feature]) -> dict[st
 
 
 def nothing() -> dict[str, Any]:
-    """No attributes."""
+    """Return no attributes."""
     return {}
 
 

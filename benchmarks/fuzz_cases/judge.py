@@ -1,4 +1,4 @@
-"""What became of a case: a training with a surgery held against the same without."""
+"""The outcome of a case: a training with a surgery, compared with the same without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CACHES = 1e-5
 
 
 class Outcome(StrEnum):
-    """What became of a case.
+    """The outcome of a case.
 
     `SILENT`: a loss or gradient is wrong, and no error has told so in the first steps, or later, where a warning does
     too, until every block was looked at once. `STATE`: what a recompute has to leave alone is not as without one.
@@ -69,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class _Differences:
-    """Where losses and gradients differ, since which step, and where only the state in the end does."""
+    """The differing losses and gradients, the first such step, and differences in the final state alone."""
 
     values: list[str]
     since: int
@@ -94,7 +94,7 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
 
 
 def _torch_is_right(case: Case, reference: Run) -> bool:
-    """Whether torch's own checkpointing of the same blocks trains as the reference does."""
+    """Tell whether torch's own checkpointing of the same blocks trains as the reference does."""
     return _compared(case, train(case, checkpointed), reference).outcome in (Outcome.EQUAL, Outcome.HARMLESS)
 
 
@@ -116,7 +116,7 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
 
 
 def _repeats(case: Case, reference: Run, *, may_fail: bool = False) -> bool:
-    """Whether the reference gives the same again."""
+    """Tell whether the reference gives the same again."""
     again = train(case, untreated)
     if again.error is not None:
         return may_fail
@@ -189,7 +189,7 @@ def _is_gradient(difference: str) -> bool:
 
 
 def _finite(run: Run) -> bool:
-    """Whether every number that a run noted is one: nothing can be told from the others."""
+    """Tell whether every number that a run noted is finite: others cannot be told apart."""
     values = (value for note in run.notes for value in note.leaves.values() if isinstance(value, Tensor))
     return all(bool(torch.isfinite(value).all()) for value in values)
 

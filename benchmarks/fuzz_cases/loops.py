@@ -40,7 +40,7 @@ class _Staged:
 
 
 def one_step(training: Training) -> None:
-    """One step."""
+    """Take one step."""
     training.step()
 
 
@@ -57,7 +57,7 @@ def eight_steps(training: Training) -> None:
 
 
 def accumulation(training: Training) -> None:
-    """Two backwards before a step."""
+    """Run two backwards before a step."""
     for first in (0, 2):
         for number in (first, first + 1):
             training.backward(training.forward(number))
@@ -65,14 +65,14 @@ def accumulation(training: Training) -> None:
 
 
 def summed_losses(training: Training) -> None:
-    """Two forwards before one backward."""
+    """Run two forwards before one backward."""
     for first in (0, 2):
         training.backward(training.forward(first) + training.forward(first + 1))
         training.update()
 
 
 def backwards_in_reverse(training: Training) -> None:
-    """Two forwards, and their backwards in the other order."""
+    """Run two forwards, and their backwards in reverse order."""
     first, second = training.forward(0), training.forward(1)
     training.backward(second)
     training.note_gradients()
@@ -82,7 +82,7 @@ def backwards_in_reverse(training: Training) -> None:
 
 
 def retained_graph(training: Training) -> None:
-    """Two backwards through one graph."""
+    """Run two backwards through one graph."""
     loss = training.forward()
     training.backward(loss, retain_graph=True)
     training.note_gradients()
@@ -157,7 +157,7 @@ def retained_gradients(training: Training) -> None:
 
 
 def step_in_backward(training: Training) -> None:
-    """Each parameter is updated as soon as its gradient is there, and the gradient dropped."""
+    """Update each parameter as soon as its gradient is there, and drop the gradient."""
 
     def update(parameter: Any) -> None:
         parameter.data.sub_(0.05 * parameter.grad)
@@ -331,7 +331,7 @@ class LateSteps(_Staged):
         """Begin what is late, before its first step."""
 
     def step(self, training: Training, number: int) -> None:
-        """One step."""
+        """Take one step."""
         loss = training.forward(number)
         if self.begun:
             self.between(training)
@@ -373,7 +373,7 @@ class LateReplacedPart(LateSteps):
 
 
 class LateFlag(LateSteps):
-    """A flag outside, which a hook in a block reads, is turned between forward and backward."""
+    """An outside flag, which a hook in a block reads, that changes between forward and backward."""
 
     def prepare(self, training: Training) -> None:
         self.flag = False
@@ -384,7 +384,7 @@ class LateFlag(LateSteps):
 
 
 class LateHook(LateSteps):
-    """A hook on a part of a block comes, and counts outside what it changes."""
+    """A new hook on a part of a block that counts, outside, what it changes."""
 
     def prepare(self, training: Training) -> None:
         self.count = 0
@@ -398,7 +398,7 @@ class LateHook(LateSteps):
 
 
 class _LateWrite(LateSteps):
-    """A hook on a part of a block, there from the beginning, begins to write what it reads."""
+    """A hook on a part of a block, there from the start, that begins to write what it reads."""
 
     def prepare(self, training: Training) -> None:
         self.head: Any = training.model.head
@@ -413,7 +413,7 @@ class _LateWrite(LateSteps):
 
 
 class LateOutsideTensor(_LateWrite):
-    """A tensor on a module outside of the block, which keeps what the last call made."""
+    """A tensor on a module outside of the block, which keeps the last call's result."""
 
     def write(self, part: Any, output: Tensor) -> Any:
         last = getattr(self.head, "kept", 0.0)
@@ -448,11 +448,11 @@ _HELD = ("last_type", "last_value", "last_traceback")
 
 
 class Interrupted(Exception):
-    """Something does not come to its end."""
+    """A training with something that does not finish."""
 
 
 class _Interruption(_Staged):
-    """Healthy steps, one that an error ends, and healthy steps."""
+    """Healthy steps, one that ends in an error, and healthy steps."""
 
     error: ClassVar[type[BaseException]] = Interrupted
     everywhere: ClassVar[bool] = True
@@ -507,13 +507,13 @@ class ForwardInterrupted(_Interruption):
 
 
 class ForwardKeyboardInterrupt(_Interruption):
-    """Somebody presses Ctrl-C in a forward."""
+    """Ctrl-C in a forward."""
 
     error = KeyboardInterrupt
 
 
 class RecomputeInterrupted(_Interruption):
-    """A part of a block raises in its recompute; without checkpointing that backward ends, and is dropped."""
+    """A part of a block that raises in its recompute; without checkpointing the backward ends, and is dropped."""
 
     everywhere = False
 
@@ -524,13 +524,13 @@ class RecomputeInterrupted(_Interruption):
 
 
 class RecomputeKeyboardInterrupt(RecomputeInterrupted):
-    """Somebody presses Ctrl-C in a recompute."""
+    """Ctrl-C in a recompute."""
 
     error = KeyboardInterrupt
 
 
 class BackwardInterrupted(_Interruption):
-    """A hook on a gradient raises between the backwards of two blocks, and nothing in a recompute does."""
+    """A hook on a gradient that raises between the backwards of two blocks, outside of recomputes."""
 
     def _in_forward(self, module: Any, args: Any) -> None:
         """Leave it to the hook."""
@@ -547,7 +547,7 @@ class BackwardInterrupted(_Interruption):
 
 
 class InterruptedAndCaught(_Interruption):
-    """A forward raises, a backward of an earlier forward goes on while the error is held."""
+    """A forward that raises, and the backward of an earlier one while the error is held."""
 
     def interrupt(self, training: Training) -> None:
         self._earlier = training.forward(21)

@@ -18,7 +18,7 @@ _OF_TRANSFORMERS = "transformers.models.fuzz.modeling_fuzz"
 
 
 class Endless(Exception):
-    """Blocks run again and again: a backward that comes to no end."""
+    """A backward that runs blocks again and again without end."""
 
 
 class FuzzBlock(nn.Module):

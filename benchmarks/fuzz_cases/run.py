@@ -38,7 +38,7 @@ SelfCheck = Literal["first", "always", "never"] | int
 
 @dataclass(eq=False)
 class Run:
-    """What one training of a case left: notes on the way, the state in the end, and the error that ended it early.
+    """The results of one training of a case: notes on the way, the final state, and the error that ended it early.
 
     `outside` is state that no recompute puts back, `warning` the first SurgeryWarning that came in a step, and `steps`
     the number of the last step.
@@ -58,7 +58,7 @@ def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
 
 
 def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]:
-    """With `wrap_blocks`."""
+    """Apply `wrap_blocks` with the options of the case; return what undoes it."""
     if case.save:
         options = {"save": case.save, "save_offload": case.offload is not None, **options}
     with patch.object(checkpointing, "_offloader", partial(_offloader, case)):
@@ -89,7 +89,7 @@ def treatment_of(self_check: SelfCheck | None) -> Treatment:
 
 
 def checkpointed(model: nn.Module, case: Case) -> Callable[[], None]:
-    """With torch's own checkpointing of the same blocks, and nothing else."""
+    """Checkpoint the same blocks with torch's own function, and nothing else; return what undoes it."""
     layers: Any = model.layers
     treated = [layer for place, layer in enumerate(layers) if is_treated(case, place)]
     for layer in dict.fromkeys(treated):
@@ -98,7 +98,7 @@ def checkpointed(model: nn.Module, case: Case) -> Callable[[], None]:
 
 
 def is_treated(case: Case, place: int) -> bool:
-    """Whether the block at a place of its stack is checkpointed."""
+    """Tell whether the block at a place of its stack is checkpointed."""
     return place % case.every_n == 0 and (not case.first or place < case.first)
 
 

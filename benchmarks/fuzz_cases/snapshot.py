@@ -53,7 +53,7 @@ def model_leaves(model: nn.Module, ignored: frozenset[tuple[str, str]] = frozens
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value can only be replaced, or is a tensor."""
+    """Tell whether a value can only be replaced, or is a tensor."""
     if isinstance(value, tuple):
         return not any(isinstance(each, Tensor) for each in value) and all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes, Tensor, functools.partial))
@@ -66,7 +66,7 @@ def numpy_state(generator: Any) -> tuple[Any, ...]:
 
 
 def attribute_names(model: nn.Module) -> frozenset[tuple[str, str]]:
-    """Every attribute of every module, with the module's name."""
+    """Yield every attribute of every module, with the module's name."""
     return frozenset((name, key) for name, module in model.named_modules() for key in vars(module))
 
 

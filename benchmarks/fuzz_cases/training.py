@@ -19,7 +19,7 @@ FIRST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What has to be the same in both runs, and the step in which it was noted."""
+    """A value that both runs must share, and the step in which it was noted."""
 
     label: str
     leaves: Leaves
@@ -28,10 +28,10 @@ class Note:
 
 @dataclass(eq=False)
 class Training:
-    """What a scenario trains. `treat` gives the model its treatment, as was done once before; `undo` takes it back.
+    """The training of a scenario. `treat` gives the model its treatment, as once before; `undo` takes it back.
 
     A `step` begins with the first forward that follows a backward; from step `late` on features are live, and a
-    training that goes on for so many more steps as there are `blocks` has looked at each.
+    training that goes on for as many more steps as there are `blocks` has checked each.
     """
 
     model: nn.Module
@@ -84,7 +84,7 @@ class Training:
             feature.after_backward(self.model)
 
     def step(self, number: int = 0) -> None:
-        """One step of training with an optimizer that has momentum."""
+        """Take one training step with an optimizer that has momentum."""
         self.backward(self.forward(number))
         self.update()
 

@@ -37,7 +37,7 @@ _CODE = ("benchmarks", "ckpt_surgery", "codemods", "model_patches", "tests/gpu")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where a run keeps its results, on which machine it runs, whether it is a dry one, and its seconds in all."""
+    """The folder of a run's results, its machine, whether it is dry, and its total seconds."""
 
     folder: Path
     machine: Machine

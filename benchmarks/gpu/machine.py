@@ -1,4 +1,4 @@
-"""The machine of a GPU run and its versions, asked in a process of its own: a run itself takes nothing of the GPU."""
+"""The machine of a GPU run and its versions, asked in a separate process: a run itself takes nothing of the GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The device by its name, its `memory` and what is `free` of it in bytes, and the versions of all that matters.
+    """The device by name, its `memory` and what is `free` of it in bytes, and the versions that matter.
 
     Where there is no device, `problem` says why.
     """

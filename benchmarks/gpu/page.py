@@ -78,7 +78,7 @@ def verdict(result: Result) -> str:
 
 
 def section(result: Result, picture: str) -> str:
-    """One part: its question, what is missing, picture and figures."""
+    """Write one part: its question, what is missing, picture and figures."""
     part = result.part
     lines = [
         f"## {part.question}",

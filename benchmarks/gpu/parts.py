@@ -13,7 +13,7 @@ RESUME = "--resume"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: the question that it answers, the claim that its targets would prove, its command, and its time.
+    """One part: its question, the claim that its targets would prove, its command, and its time.
 
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
     twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.

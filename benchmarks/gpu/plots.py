@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def draw(file: Path, by_unit: Mapping[str, Mapping[str, float]]) -> None:
-    """One bar for each value, with its number, and a plot for each unit, below each other; the same for the same."""
+    """Draw one bar for each value, with its number, and a plot for each unit, below each other; always the same."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -45,7 +45,7 @@ _SET_DEATH_SIGNAL = 1
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended: its `problem` if it has one, its seconds, and whether it was stopped for its time."""
+    """The end of a process: its `problem`, if any, its seconds, and whether it was stopped for its time."""
 
     seconds: float
     problem: str = ""

@@ -1,4 +1,4 @@
-"""What became of a part of a GPU run."""
+"""The outcome of a part of a GPU run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.gpu.parts import Part
 
 
 class State(StrEnum):
-    """How far a part came. One that waits was not run yet, or the run that ran it was ended."""
+    """The progress of a part. One that waits has not run, or its run was ended."""
 
     WAITING = "waiting"
     ENDED = "ended"
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A part, its figures by name, and its `problem` where it did not end as it should.
+    """A part, its figures by name, and its `problem` if it did not end properly.
 
     `no_room` are the measurements for which the device has too little memory, `errors` say why others failed, `notes`
     what was left out, `failed` names tests, and `date` is the day on which it ended.

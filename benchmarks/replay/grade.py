@@ -91,13 +91,13 @@ for the levels; elsewhere both are computed from shapes alone.
 
 
 def carries_gradient(parameter: str, expression: str) -> bool:
-    """Whether an argument can carry gradient, by its parameter, or its expression where no signature names it."""
+    """Tell whether an argument can carry gradient, by its parameter, or its expression if no signature names it."""
     name = _name(parameter, expression)
     return name in GRADIENT or (name in LEARNED and LEARNED[name] in expression)
 
 
 def is_past(parameter: str, expression: str) -> bool:
-    """Whether an argument is past state."""
+    """Tell whether an argument is past state."""
     return _name(parameter, expression) in PAST
 
 
@@ -109,7 +109,7 @@ MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
 
 class Grade(StrEnum):
-    """How one site or class compares. The order is the table's."""
+    """The grades of a site or class, in the table's order."""
 
     IDENTICAL = "identical"
     HARMLESS = "harmless"
@@ -121,7 +121,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One site or class of BEFORE, graded. The three texts are what stands in each tree, "" where it is gone.
+    """One site or class of BEFORE, graded, with its text in each tree, "" where it is gone.
 
     `inline` tells that BEFORE checkpoints here, `comparable` that the model's flag switches that and that
     upstream still makes the same call, without a branch; `upstream_inline` that upstream left the branch.
@@ -253,7 +253,7 @@ def _spread(arguments: Arguments) -> str:
 
 
 def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[str]]:
-    """How a faultless site differs from upstream's, and the grade that follows."""
+    """Find how a faultless site differs from upstream's, and the grade that follows."""
     safer, changed, harmless = _sort_arguments(before, ours, upstream)
     if upstream.inline and not ours.inline:
         safer.append("upstream left the inline branch")
@@ -273,7 +273,7 @@ def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[
 
 
 def _same(ours: Site, upstream: Site) -> bool:
-    """Whether two calls agree in all that is compared: no branch, bound arguments, keywords, target, layers."""
+    """Tell whether two calls agree in all that is compared: no branch, bound arguments, keywords, target, layers."""
     one, other = ours.arguments, upstream.arguments
     return (
         not (ours.inline or upstream.inline)

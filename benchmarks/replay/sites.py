@@ -47,7 +47,7 @@ class Signature:
 
 @dataclass(eq=False)
 class Class:
-    """One class statement. `guard` tells definitions of one name apart: the branch of the test around it, or ""."""
+    """One class statement. `guard` distinguishes definitions of one name: the branch around it, or ""."""
 
     file: File
     node: ast.ClassDef
@@ -113,7 +113,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class GuardedImport:
-    """A name imported inside a branch of a module level test: what such a guard may define as a class elsewhere."""
+    """A name imported inside a branch of a module level test, which may define it as a class elsewhere."""
 
     name: str
     original: str
@@ -169,7 +169,7 @@ class File:
         return "/".join([*folder[: len(folder) - up], *module.split(".")]) + ".py"
 
     def classes_called(self, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> list[Class]:
-        """Every definition `name` may stand for in this file, through imports and module level aliases."""
+        """Return every definition that `name` may mean in this file, through imports and module level aliases."""
         if (self.path, name) in seen:
             return []
         seen |= {(self.path, name)}
@@ -205,7 +205,7 @@ class Tree:
             raise FileNotFoundError(f"no modeling_*.py or modular_*.py of {family or 'any family'} below {root}")
 
     def file(self, path: str) -> File | None:
-        """One file by its path relative to the folder, or None where there is no such file."""
+        """Parse one file by its path relative to the folder; None if there is no such file."""
         if path not in self._files:
             place = self.root / path
             self._files[path] = None
@@ -460,7 +460,7 @@ def bind(call: ast.Call, signature: Signature | None) -> Arguments:
 
 
 def is_checkpoint(call: ast.Call) -> bool:
-    """Whether a call is one of `self._gradient_checkpointing_func` or torch's `checkpoint`."""
+    """Tell whether a call is one of `self._gradient_checkpointing_func` or torch's `checkpoint`."""
     name = dotted(call.func)
     if not call.args:
         return False

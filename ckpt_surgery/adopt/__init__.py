@@ -1,1 +1,1 @@
-"""`adopt`: one folder with a model and code of its own, from its findings to a repair that is proved."""
+"""`adopt`: one folder with a model and its own code, from its findings to a proved repair."""

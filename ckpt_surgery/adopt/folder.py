@@ -1,4 +1,4 @@
-"""The folder of a model with code of its own: its configuration and the classes that this names.
+"""The folder of a model with its own code: its configuration and the classes that it names.
 
 Nothing in it is imported here.
 """
@@ -20,7 +20,7 @@ class AdoptError(CkptSurgeryError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A folder as it comes from the Hub.
+    """A model folder as on the Hub.
 
     `classes` are the model classes whose code it holds, each with its reference (`modeling_x.XModel`), and
     `auto_classes` the classes of transformers that load them (`AutoModelForCausalLM`).

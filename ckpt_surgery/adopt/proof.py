@@ -1,4 +1,4 @@
-"""What `verify` measured of each class before and after the repair, and what is decided. Nothing is run here."""
+"""The measurements of `verify` before and after the repair, by class, and the decision. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MORE = 1.1
 
 
 class ClassVerdict(StrEnum):
-    """What the measurements say of one class."""
+    """The verdict of the measurements on one class."""
 
     OK = "ok"
     """Every mode is right, and was before."""
@@ -33,7 +33,7 @@ class ClassVerdict(StrEnum):
 
 
 class Decision(StrEnum):
-    """What became of the repair."""
+    """The outcome of the repair."""
 
     NOTHING_TO_REPAIR = "nothing to repair"
     NOT_PROVED = "not proved"
@@ -47,7 +47,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassProof:
-    """The reports on one class: as it is, and after the repair; `after` is None where there was nothing to repair.
+    """The reports on one class before and after the repair; `after` is None if there was nothing to repair.
 
     `uses` are the names of the classes that the measured models of the folder are made of, as far as they are known.
     """
@@ -91,7 +91,7 @@ class ClassProof:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A folder with all that is known of it. `proofs` is empty where its code was not run."""
+    """A folder with all that is known of it. `proofs` is empty if its code was not run."""
 
     source: SourceResult
     decision: Decision

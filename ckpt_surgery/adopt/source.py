@@ -1,4 +1,4 @@
-"""What the source of a folder says, what its repair makes of it, and the repair written into the folder.
+"""The findings in a folder's source, their repair in memory, and the repair written to the folder.
 
 Nothing is imported or run.
 """
@@ -47,7 +47,7 @@ class SourcePatch:
 
 @dataclass(frozen=True, slots=True)
 class SourceResult:
-    """The findings in a folder, and the repairs that were made of its texts in memory."""
+    """The findings in a folder, and the repairs of its texts in memory."""
 
     folder: ModelFolder
     repair: ApplyResult

@@ -26,7 +26,7 @@ class ConfigError(CkptSurgeryError, ValueError):
 
 
 class OutputFormat(StrEnum):
-    """How `check` writes its report."""
+    """The formats of the report of `check`."""
 
     TEXT = "text"
     JSON = "json"

@@ -22,7 +22,7 @@ _TERMINATING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") e
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command. One that a signal ended exits with 128 and the signal's number."""
+    """The exit codes of every command. One that a signal ends exits with 128 plus the signal's number."""
 
     CLEAN = 0
     FINDINGS = 1

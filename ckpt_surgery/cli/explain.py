@@ -53,7 +53,7 @@ _MOST_HOLDERS = 8
 
 
 class ExplainedSteps(StrEnum):
-    """Which steps are explained."""
+    """The steps to explain."""
 
     OFF = "off"
     ON = "on"
@@ -163,7 +163,7 @@ def explain_command(
 
 @dataclass(frozen=True, slots=True)
 class _ExplainRequest:
-    """What the command line asks for."""
+    """The request on the command line."""
 
     name: str
     tokens: int | None

@@ -48,7 +48,7 @@ _MOST_ROWS = 12
 
 
 class Maximized(StrEnum):
-    """What is to be as large as fits."""
+    """The size to maximize."""
 
     BATCH = "batch"
     TOKENS = "tokens"

@@ -36,7 +36,7 @@ _WRAPPED, _KEPT, _RECOMPUTE, _WATCHED = "What is wrapped", "What blocks keep", "
 
 
 class OnFault(StrEnum):
-    """What a fault does while the script runs."""
+    """The effect of a fault while the script runs."""
 
     COLLECT = "collect"
     WARN = "warn"

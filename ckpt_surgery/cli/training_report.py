@@ -1,4 +1,4 @@
-"""What `run` says at the end of a script: of each model that it trained, and of memory that ran out."""
+"""The report of `run` at the end of a script: on each model that it trained, and on memory that ran out."""
 
 from __future__ import annotations
 

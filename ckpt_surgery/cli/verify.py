@@ -43,7 +43,7 @@ _Word = TypeVar("_Word", bound=str)
 
 
 class VerifyFormat(StrEnum):
-    """How `verify` writes its report."""
+    """The formats of the report of `verify`."""
 
     TEXT = "text"
     JSON = "json"

@@ -34,7 +34,7 @@ _CURE = (
 
 
 class _Averaging(Enum):
-    """What happens to the gradients of one backward."""
+    """The fate of one backward's gradients."""
 
     AVERAGED = auto()
     ACCUMULATED = auto()  # under no_sync, as the user wants
@@ -337,7 +337,7 @@ _LATER = 3
 
 
 class _Awaited:
-    """Raises DistributedError at the end of the backward from some outputs where DDP still waits for parameters.
+    """Raises DistributedError at the end of a backward if DDP still waits for parameters.
 
     Only hooks of the outputs hold it, and its hooks on parameters go with it: a model that keeps an output keeps no
     wrapper.

@@ -38,7 +38,7 @@ Named = Sequence[tuple[str, nn.Parameter]]
 
 @dataclass(frozen=True, slots=True)
 class SyncStats:
-    """What one `sync_gradients` did on this rank.
+    """The statistics of one `sync_gradients` on this rank.
 
     `collectives` counts all of them, `buckets` those that carried gradients. `parameters` have a gradient now, of
     `bytes` in total; `created` of them had none on this rank.
@@ -118,7 +118,7 @@ def ranks_of(group: dist.ProcessGroup | None, caller: str) -> Ranks:
 
 @dataclass(frozen=True, slots=True)
 class _ModelFacts:
-    """The model as one rank sees it: parameters and what has to be the same of each, in order.
+    """The model as one rank sees it: its parameters and what all ranks must agree on, in order.
 
     `frozen` are the names of parameters without gradient, which only explain a difference.
     """

@@ -1,4 +1,4 @@
-"""What a DistributedDataParallel run of a model needs, as data, and the words for it.
+"""The needs of a DistributedDataParallel run of a model, as data and in words.
 
 What leads to a need is found out in `ready`.
 """
@@ -86,7 +86,7 @@ class NeedReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A reason to set an option, and the names of the parameters or modules it is about; none for the whole model."""
+    """A reason to set an option, and the names of the parameters or modules concerned; none for the whole model."""
 
     reason: NeedReason
     names: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class DDPReady:
-    """What a DistributedDataParallel run of a model needs. Printing it gives a table.
+    """The needs of a DistributedDataParallel run of a model. Printing it gives a table.
 
     `options` are the keyword arguments for DistributedDataParallel, and `use_reentrant` is for checkpointing. Neither
     reentrant checkpointing nor `static_graph` is ever needed. `measured` says whether batches were run; without

@@ -107,7 +107,7 @@ def guard_placement(model: nn.Module, *, allow_split: bool = False) -> Placement
 
 
 class _Hook:
-    """Before a forward: checks `whole`, or the module that is called where there is none, until it passes."""
+    """A forward pre-hook that checks `whole`, or else the called module, until it passes."""
 
     def __init__(self, whole: nn.Module | None, allow_split: bool) -> None:
         # A child that held its parent would keep a deleted model in memory until the next collection.

@@ -35,7 +35,7 @@ from ckpt_surgery.text import error_line
 
 @dataclass(frozen=True, slots=True)
 class _ObservedStep:
-    """What one step showed, and how often each block was called.
+    """The observations of one step, and the number of calls of each block.
 
     `unused` are the parameters without gradient; those of `inside` have one, but the loss's graph does not reach them.
     """

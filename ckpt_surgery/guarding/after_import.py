@@ -20,7 +20,7 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Stays until the module is imported: packages also look for a module to see whether it is installed."""
+    """A finder that stays until the module is imported: packages also look for a module without importing it."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name

@@ -13,7 +13,7 @@ from ckpt_surgery.guarding.trainer import CheckpointGuard
 
 
 class CheckpointGuardPlugin(BasePlugin):  # type: ignore[misc]  # axolotl is not read by the type checker
-    """Guards what axolotl trains, and wraps it where the configuration says `gradient_checkpointing: true`."""
+    """Guards axolotl's model, and wraps it if the configuration says `gradient_checkpointing: true`."""
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[CheckpointGuard]:
         """Return the guard's callback for the trainer that axolotl builds."""

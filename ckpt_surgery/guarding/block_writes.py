@@ -17,7 +17,7 @@ CONTAINERS = (list, dict, set, deque)
 
 
 class BlockWrites:
-    """Watch the attributes and buffers of `block` that its forward writes.
+    """Watches the attributes and buffers of `block` that its forward writes.
 
     Made before the first call; `note` follows each one, `begin_backward` all of them, and `begin_recompute` comes as
     the only recompute begins: what others write in the backward before it, as hooks of gradients do, is not its own. A

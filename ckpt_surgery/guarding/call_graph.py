@@ -19,7 +19,7 @@ Edge = tuple[Node | None, int]
 
 
 class CallGraph:
-    """Collect what a call adds to the gradients of its arguments and of parameters, which others may add to, too.
+    """Collects what a call adds to gradients of its arguments and of parameters, to which others may add too.
 
     `begin` comes before the call, and `watch` after it.
 

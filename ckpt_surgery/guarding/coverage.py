@@ -21,7 +21,7 @@ from ckpt_surgery.runtime.tools.containers import tensors
 
 
 class OwnBlocks(StepWatch):
-    """Find the outermost modules with trained parameters that the script runs in torch's checkpoint, by name.
+    """Finds the outermost modules with trained parameters that run in the script's checkpoints, by name.
 
     `ran` are the names of those that have run at all.
     """
@@ -42,7 +42,7 @@ class OwnBlocks(StepWatch):
 
 
 class Coverage(StepWatch):
-    """Count the entries of `blocks` in one step of `model`; `on_recompute` is called as each recompute begins."""
+    """Counts the entries of `blocks` in one step of `model`, and calls `on_recompute` as each recompute begins."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a block found different in its recompute than in its forward; None was not there."""
+    """A difference between a block's recompute and its forward; None was not there."""
 
     name: str
     before: Look | None
@@ -74,7 +74,7 @@ class Written:
 
 
 class EntryLooks(StepWatch):
-    """Look at `blocks` of `model` as they are entered and left; call `recompute` for each whose recompute begins.
+    """Looks at `blocks` of `model` on entry and exit, and calls `recompute` for each whose recompute begins.
 
     `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
     that only what is as in none of them has changed, and is told by the last. First come buffers that somebody has

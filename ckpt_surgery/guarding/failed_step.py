@@ -60,7 +60,7 @@ class Held(StrEnum):
 
 @dataclass(slots=True)
 class _SeenTensor:
-    """A tensor that a model was given. `keep` has it stay, if it holds what may decide sizes."""
+    """A tensor among a model's arguments. `keep` holds it if its values may decide sizes."""
 
     tensor: Callable[[], Tensor | None]
     place: int

@@ -49,7 +49,7 @@ OnFault = Literal["warn", "raise", "collect"]
 
 @dataclass(frozen=True, slots=True)
 class GuardOptions:
-    """The options of `guard`. Raises OptionError where a value is none of those that are described there."""
+    """The options of `guard`. Raises OptionError for a value that `guard` does not take."""
 
     every: int = 100
     prove: bool = True
@@ -96,7 +96,7 @@ def guard(
 
 
 class Guard(Undoable):
-    """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
+    """Watches one model until `remove`. Made by `guard`. `steps` counts the completed steps.
 
     `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, together with its
     model, so that its report can be kept. Where an error in the guard itself ended the watch, `say` was called, and

@@ -17,7 +17,7 @@ _DIRECT = 2
 
 
 class HandedOnTensors:
-    """Watch what one call of a block puts into containers among its `arguments`, with a graph.
+    """Watches tensors with a graph that one call of a block puts into containers among its `arguments`.
 
     Made before the call; `note` follows it. `gradients` are those that reach what was handed on, and `nodes` where its
     graph begins. With `untold`, gradients may reach the block through something that could not be watched.

@@ -27,7 +27,7 @@ class LeftBytes:
 
 
 class BlockMemory(StepWatch):
-    """Read the counter around each call of `blocks` in the forward of one step; `kept` holds those that ran."""
+    """The counter's readings around each call of `blocks` in the forward of one step; `kept` holds those that ran."""
 
     def __init__(self, blocks: Mapping[str, nn.Module]) -> None:
         super().__init__()

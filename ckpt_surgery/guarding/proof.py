@@ -66,7 +66,7 @@ class GradientProof:
     """The proof of one block's gradients.
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
-    `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
+    `compared` counts the gradients compared. `alone_bytes` is what the block keeps without
     checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names the
     weights and buffers that are others than in the forward, `rewritten` the attributes and buffers that its recompute
     wrote once more, and `grown` containers likewise; into the arguments `overwritten` it writes what has a gradient,
@@ -89,7 +89,7 @@ class GradientProof:
 
 
 class BlockWitness(StepWatch):
-    """Watch one block for one step. `end` after the backward gives the proof.
+    """Watches one block for one step. `end` after the backward gives the proof.
 
     Parameters that something else in the model uses, too, are left out, and what the loss or another model adds to
     gradients. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs: its

@@ -36,7 +36,7 @@ _MADE: Counter[str] = Counter()
 
 
 class RankGradients(UndoableHooks):
-    """Compare sampled gradients of one model over the ranks of its wrapper. `compared` counts the comparisons.
+    """Compares one model's sampled gradients over the ranks of its wrapper. `compared` counts comparisons.
 
     Gradients are taken when the optimizer steps: whoever averages them, and however many forwards they are
     accumulated over, they have to be the same then.

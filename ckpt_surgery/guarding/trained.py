@@ -20,7 +20,7 @@ from ckpt_surgery.runtime.tools.classes import is_flattened
 
 
 class UntrainedParameters:
-    """Watch the parameters of `model` that require gradient until each had one that is not zero.
+    """Watches the parameters of `model` that require gradient until each has had a nonzero one.
 
     Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
     a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter

@@ -41,7 +41,7 @@ _FEWEST = 1024
 
 
 class BlockCut:
-    """Runs the calls of `block` cut at its attention.
+    """The forward of `block`, cut at its attention.
 
     A tile of all sequences has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a
     batch, a sequence has as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks`: that

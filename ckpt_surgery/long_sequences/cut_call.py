@@ -338,7 +338,7 @@ class GroupGraph:
 
 
 class _Source(torch.autograd.Function):
-    """A tensor that has a gradient, and that its node in the graph does not hold."""
+    """A tensor with a gradient that its node in the graph does not hold."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from ckpt_surgery.torch_names import keeps_graph, use_counts
 
 
 class CutFunction(torch.autograd.Function):
-    """The call as one node of the graph, which keeps the block's input alone: where it is, or on the host."""
+    """The call as one node of the graph, which saves only the block's input, in place or on the host."""
 
     @staticmethod
     def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:
@@ -64,7 +64,7 @@ def _tile(values: Tensor, index: int, part: slice) -> Tensor:
 
 
 class _Lone(torch.autograd.Function):
-    """Notes how often a gradient is held that nothing else holds."""
+    """Records how often a gradient that nothing else holds is referenced."""
 
     seen: tuple[int, ...] = ()
 

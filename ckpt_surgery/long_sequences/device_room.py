@@ -8,7 +8,7 @@ from typing import Any
 
 
 class DeviceRoom:
-    """So many `bytes` at a time, for all blocks of a model. A copy has them for itself."""
+    """A budget of `bytes` for all blocks of a model. A copy has a separate one."""
 
     def __init__(self, bytes: int) -> None:
         self.bytes = bytes
@@ -34,7 +34,7 @@ class DeviceRoom:
 
 @dataclass(frozen=True, slots=True)
 class RoomTaken:
-    """Bytes of a room, until it goes."""
+    """Bytes of a room, held until this is deleted."""
 
     room: DeviceRoom
     bytes: int

@@ -185,7 +185,7 @@ class FusedLoss(Undoable):
 
 @dataclass(slots=True, eq=False)
 class LossState:
-    """What the losses of a model's heads have come to: how many were fused, and for which functions logits were made.
+    """The results of the losses of a model's heads: how many were fused, and which functions needed logits.
 
     `running` holds the forwards with labels that are running: the thread of each, and the model.
     """
@@ -247,9 +247,9 @@ class LossState:
 
 
 class FusedHead:
-    """The `forward` of a linear head, as an attribute of the head itself: what was there, and lazy logits in training.
+    """The `forward` of a linear head, set on the head: the original, or lazy logits in training.
 
-    It lies on the head, and is copied and pickled with it.
+    It is copied and pickled with the head.
     """
 
     def __init__(self, module: nn.Linear, state: LossState) -> None:
@@ -292,7 +292,7 @@ class FusedHead:
 
 
 class _LabelsGiven:
-    """Runs before the forward of a model: counts it while it has labels, or its caller has."""
+    """A hook before a model's forward that counts it while it or its caller has labels."""
 
     def __init__(self, model: nn.Module, state: LossState) -> None:
         self.state = state

@@ -112,7 +112,7 @@ def fused_linear_cross_entropy(
 
 
 class TokenStatistics(NamedTuple):
-    """Of each token, (tokens,), in float32 at least: its loss, and the logsumexp and the sum of its logits.
+    """Statistics of each token, (tokens,), in float32 at least: loss, and logsumexp and sum of its logits.
 
     The loss is 0 where the label is ignored.
     """

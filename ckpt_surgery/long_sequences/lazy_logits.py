@@ -1,4 +1,4 @@
-"""Logits that are not there: what a linear head returns in a training step, until something needs their values.
+"""Logits that are never made: a linear head returns them in a training step, until something needs their values.
 
 1. A loss that is `F.cross_entropy` of them is computed from the hidden states, a chunk of logits at a time.
 2. What lies between head and loss (casts, views, scale, softcap, a bias) is noted, and becomes part of that loss.
@@ -27,7 +27,7 @@ _WIDER = {torch.float32, torch.float64}
 
 
 class LazyLogits(Tensor):
-    """A tensor of logits, (..., vocabulary), without memory: shape, dtype, device and gradients are those of the real.
+    """A tensor of logits, (..., vocabulary), without memory, with the real one's shape, dtype, device and gradients.
 
     `computed()` makes the real logits, once. Any operation that a fused loss cannot follow works on those.
     """
@@ -96,7 +96,7 @@ class LazyLogits(Tensor):
 
 
 class _Graph(torch.autograd.Function):
-    """Connects lazy logits with what they would be made of, for those who take their gradient past all this."""
+    """A function that connects lazy logits with their sources, for gradients taken outside of the fused loss."""
 
     @staticmethod
     def forward(ctx: Any, noted: Noted, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

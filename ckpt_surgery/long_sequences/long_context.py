@@ -102,7 +102,7 @@ def long_context(
 
 
 class LongContext(Undoable, ShownInNotebooks):
-    """What `long_context` did to one model, until `undo`; also a context manager. Printing it says what was done.
+    """The changes of `long_context` to one model, until `undo`; also a context manager. Printing it describes them.
 
     `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, `mlps` are those found, with the reasons of those
     left alone, and `cuts` say of each block whether its calls are cut at its attention.

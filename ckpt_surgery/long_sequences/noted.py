@@ -1,4 +1,4 @@
-"""What logits that are not there would be made of, as data, and the losses that are made of it without them.
+"""The sources of logits that are never made, as data, and the losses computed from them instead.
 
 A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations can be
 noted is in `lazy_logits`.
@@ -23,7 +23,7 @@ from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 
 class Fused(StrEnum):
-    """What computed a loss without logits."""
+    """The function that computed a loss without logits."""
 
     OURS = "fused_linear_cross_entropy"
     TORCH = "torch.nn.functional.linear_cross_entropy"
@@ -31,7 +31,7 @@ class Fused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Logits that were made, for this function; `later` than a loss of theirs was fused, or before."""
+    """Logits that were made for this function; `later` tells that a loss of theirs was fused before."""
 
     function: str
     later: bool = False
@@ -39,7 +39,7 @@ class Made:
 
 @dataclass(slots=True, eq=False)
 class HeadCall:
-    """One call of a head: what it was given, and what became of its logits.
+    """One call of a head: its arguments, and the uses of its logits.
 
     `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is called for
     every fused loss, and once when logits are made.
@@ -104,7 +104,7 @@ class LogSoftmax:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noted:
-    """What the model has done to the logits so far: `steps`, and the same in the terms of a loss.
+    """The operations recorded on the logits so far: `steps`, and the same in the terms of a loss.
 
     The logits are `after * tanh(scale * (hidden @ weight.T) + bias)`, without the tanh where not `capped`, and
     `after` is 1 then; with `log`, `times` the log-softmax of that. `hidden` is that of the call, in the shape that
@@ -207,7 +207,7 @@ class Noted:
 
 
 class _Once(torch.autograd.Function):
-    """A loss whose gradient has no graph: torch's own leaves it out of a second derivative, and says nothing."""
+    """A loss whose gradient has no graph; torch would silently leave it out of a second derivative."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tensors whose tokens lie in host memory, tile by tile, and come back so."""
+"""Tensors whose tokens wait in host memory, tile by tile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckpt_surgery.runtime.offload.offloader import Transport
 
 
 class ParkedTiles:
-    """The tiles of one tensor (batch, tokens, ...), each on the host, or where it was if there is no room.
+    """The tiles of one tensor (batch, tokens, ...), each on the host, or left in place if there is no room.
 
     `finish` is to be called before the memory of what was put may be used for something else.
     """

@@ -130,7 +130,7 @@ class Tiling(Undoable):
 
 
 class TiledForward:
-    """The `forward` of one tiled module, as an attribute of the module: what was there before, run on shards.
+    """The `forward` of one tiled module, set on the module: the original, run on shards.
 
     `original` is the forward that was on the instance before; None for that of the class. Where it `tolerates` that
     the module cannot be tiled, it runs it as it is, and `reason` says why.

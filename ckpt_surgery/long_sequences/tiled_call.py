@@ -97,7 +97,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleState:
-    """What the result of a module depends on besides its input, as it was when the call began."""
+    """The state besides its input that a module's result depends on, as of the beginning of the call."""
 
     tensors: tuple[Tensor, ...]
     versions: tuple[int, ...]

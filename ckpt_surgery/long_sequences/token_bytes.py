@@ -1,4 +1,4 @@
-"""What a token takes of the device and of the host while blocks are cut: counted by their widths, not measured."""
+"""The bytes of a token on the device and the host while blocks are cut: counted by their widths, not measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FREE_SHARE = 0.92
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """Bytes of a token in a block: its `input`, its heads, what attention returns, and its part of other arguments.
+    """Bytes per token in a block: its `input`, its heads, attention's result, and its part of other arguments.
 
     Attention runs in `groups` of the query heads, of which there are `heads`, each `width` wide; keys are `shared`
     where there are fewer.

@@ -42,7 +42,7 @@ _CONTAINERS = (list, dict, set, deque, SimpleNamespace)
 
 
 class CannotTile(SurgeryError):
-    """A module cannot be tiled, and `why`; `place` names it."""
+    """A module cannot be tiled, for the reason `why`; `place` names it."""
 
     def __init__(self, place: str, why: str) -> None:
         super().__init__(f"{place} cannot be tiled: {why}; take it out of tile_mlp")
@@ -162,7 +162,7 @@ def _without_hooks(module: nn.Module) -> Iterator[None]:
 
 
 class Trial:
-    """Calls of a module, each of which sees what was there at first, and leaves nothing."""
+    """Trial calls of a module, each of which sees the original state and leaves nothing."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -182,7 +182,7 @@ class Trial:
 
 
 class MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Random draws inside are their means: dropout drops nothing and scales nothing, noise is zero, jitter one."""
+    """A mode in which random draws are their means: dropout drops and scales nothing, noise is zero, jitter one."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

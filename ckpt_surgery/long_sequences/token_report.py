@@ -1,4 +1,4 @@
-"""What a token takes of the device and of the host, and how many of them fit, in words."""
+"""The bytes of a token on the device and the host, and how many tokens fit, in words."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ENDLESS = 500
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How often one block's computation was entered in the forward, and recomputed in the backward.
+    """The entries into one block's computation in the forward, and its recomputes in the backward.
 
     `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
     `block.forward`. Both counts are then those of its submodules. `within` says that it was recomputed in the forward,
@@ -57,7 +57,7 @@ class EndlessBackward(CkptSurgeryError):
 
 @dataclass(slots=True)
 class _Tally:
-    """What the probes of one block saw: entries by phase."""
+    """The entries that the probes of one block saw, by phase."""
 
     block: nn.Module
     calls: Counter[int] = field(default_factory=Counter)

@@ -20,7 +20,7 @@ _OWN_MODE = "training"
 
 
 class CallStates:
-    """The states that calls of one module began in, in the forward and in the backward of a step."""
+    """The states in which calls of one module began, in the forward and in the backward of a step."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Counter[Hashable], Counter[Hashable]]] = {}

@@ -30,7 +30,7 @@ _NO_RUN = RunRecord(math.nan)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known about the model when faults are explained: the run without checkpointing, blocks by name.
+    """The facts about the model when faults are explained: the run without checkpointing, blocks by name.
 
     `run` is the run with checkpointing, where there is one.
     """

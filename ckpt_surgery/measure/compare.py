@@ -41,7 +41,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checkpointed run did differently; no `faults` where all is well.
+    """What the checkpointed run did differently; no `faults` if all is well.
 
     `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
     whose values differ. `errors` are relative errors of the gradients that both runs have, by name. `cost` is None

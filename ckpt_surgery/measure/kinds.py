@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """What checkpointing can do wrong. The comment above each group names its level."""
+    """The ways in which checkpointing goes wrong. The comment above each group names its level."""
 
     # run
     NOT_SWITCHED_ON = "not_switched_on"
@@ -67,7 +67,7 @@ class FaultKind(StrEnum):
 
 
 class LoopKind(StrEnum):
-    """What a training loop does beyond one step."""
+    """A training loop beyond one step."""
 
     STEPS = "steps"
     ACCUMULATION = "accumulation"
@@ -77,7 +77,7 @@ class LoopKind(StrEnum):
 
 
 class Precision(StrEnum):
-    """What a step computes in beside the dtype of its model."""
+    """The precision of a step beside its model's dtype."""
 
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
@@ -134,7 +134,7 @@ OF_A_PART = frozenset(
 
 
 class CauseKind(StrEnum):
-    """Why a fault is there. A static rule finds those of the first group in source."""
+    """The causes of faults. A static rule finds those of the first group in source."""
 
     PLAIN_BLOCK = "plain_block"
     OUTDATED_SWITCH = "outdated_switch"

@@ -38,7 +38,7 @@ class FlopCount:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Count the bytes of the storages that were allocated while active and are alive."""
+    """Counts the bytes of live storages that were allocated while active."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class Meter(LiveBytes):  # type: ignore[no-untyped-call]
-    """Count FLOPs and bytes while active: forward and backward separately, and the share of the blocks.
+    """Counts FLOPs and bytes while active: forward and backward separately, and the share of the blocks.
 
     FLOPs are those of matrix products, convolutions and attention, as torch.utils.flop_counter counts them.
     Bytes are those of storages allocated while active; parameters, buffers and inputs do not count. The caller marks

@@ -59,7 +59,7 @@ _KEPT_BY = _KeptBy()
 
 
 class ModelHook:
-    """A hook on modules, parameters or the graph of one model, which only looks: a gradient may come to it in parts.
+    """A hook on modules, parameters or the graph of one model that only observes: gradients may arrive in parts.
 
     What it raises goes to `errors`, or to those in which it is made; without any, to whoever runs the model. In
     copies and pickles of the model a hook that does nothing takes its place.

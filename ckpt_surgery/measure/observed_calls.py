@@ -96,7 +96,7 @@ class CallMarker:
 
 
 class CallObserver(CallMarker):
-    """Also observes how blocks are called, in a run without checkpointing."""
+    """A marker that also observes how blocks are called, in a run without checkpointing."""
 
     def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
         super().__init__(blocks, meter)

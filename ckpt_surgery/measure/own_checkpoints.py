@@ -32,7 +32,7 @@ _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 @dataclass(frozen=True, slots=True)
 class OwnCheckpoint:
-    """What checkpoints in a model unasked: the file and line of the call, or a module that it recomputes.
+    """A checkpoint in a model that nobody asked for: the file and line of the call, or a recomputed module.
 
     `place` is empty where no call of torch's function was seen, and `module` where nothing was recomputed.
     """

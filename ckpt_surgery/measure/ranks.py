@@ -127,7 +127,7 @@ def judge_ranks(
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One rank's part in the comparison. Every decision rests on what all ranks know, so that they stay together."""
+    """One rank's part in the comparison. All decisions use what all ranks know, so that they stay together."""
 
     wrapper: DistributedDataParallel
     mode: Mode

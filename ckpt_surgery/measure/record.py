@@ -36,7 +36,7 @@ class StepPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    """What ended a step: the part, the class of the exception, and its message on one line.
+    """The error that ended a step: the part, the class of the exception, and its message on one line.
 
     `refusal` tells that a surgery raised it, rather than get a call wrong, and `endless` that the backward was stopped
     because it would not have ended.
@@ -88,7 +88,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class RngRecord:
-    """What happened to random number generators.
+    """The states of random number generators in a step.
 
     `mismatches` are blocks whose recompute began with torch's generators in another state than their forward, `moved`
     tells whether the backward left those generators, or Python's or NumPy's, in another state.
@@ -100,7 +100,7 @@ class RngRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunRecord:
-    """What one step showed. Tensors lie on the CPU, in the dtype that the run had, and share no memory with it.
+    """The record of one step. Tensors are on the CPU, in the run's dtype, and share no memory with it.
 
     Attributes:
         loss: NaN where the forward failed.
@@ -120,8 +120,8 @@ class RunRecord:
         written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
         counted: the numbers that are attributes of modules, and that the backward changed.
         drawn: the generators that are attributes of modules, and from which the backward drew.
-        functions: the classes of autograd.Function of others that the graph of the forward has nodes of.
-        states: what was another in the recompute of a module than in its forward, by the module (see `call_state`).
+        functions: third parties' classes of autograd.Function in the graph of the forward.
+        states: what differed between the recompute of a module and its forward, by the module (see `call_state`).
         reentrant: whether the forward began with a reentrant call of torch's checkpoint function.
         packs: whether hooks that are neither torch's nor ours pack what the forward saves, as offloading does.
         modes: those that the recomputes of blocks may have been of.

@@ -38,7 +38,7 @@ _RULE = "\u2500"  # what the table of a surgery draws, and not every terminal ca
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known about a model before it runs: its dtype, its number of parameters, and the file of its class.
+    """The facts about a model before it runs: its dtype, its number of parameters, and the file of its class.
 
     `source` is empty where the class is one of the installed transformers.
     """

@@ -107,7 +107,7 @@ Detail = int | float | str | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FaultCause:
-    """Why a fault is there: the kind of cause, and the names that its sentence needs (see `wording`)."""
+    """The cause of a fault: its kind, and the names in its sentence (see `wording`)."""
 
     kind: CauseKind
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -123,7 +123,7 @@ class FaultCause:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that checkpointing does wrong.
+    """One fault of checkpointing.
 
     `subjects` are the full names of the blocks, parameters or buffers concerned, in the model's order; empty
     where it concerns the step as a whole. `details` are the figures and names that belong to the kind.
@@ -217,7 +217,7 @@ def _detail_of(value: Any) -> Detail:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why some levels were not judged, although they were asked for and no step failed. `details` as in `Fault`.
+    """The reason why some requested levels were not judged though no step failed. `details` as in `Fault`.
 
     A mode that was not run at all has one, of the level run.
     """
@@ -249,7 +249,7 @@ def skip_of(data: Mapping[str, Any]) -> Skip:
 
 @dataclass(frozen=True, slots=True)
 class LevelVerdict:
-    """The findings of one level. Not `measured` where nothing can be compared; `skips` say why, if that is news."""
+    """The findings of one level. Not `measured` if nothing can be compared; `skips` say why, if that is news."""
 
     faults: tuple[Fault, ...] = ()
     skips: tuple[Skip, ...] = ()
@@ -258,7 +258,7 @@ class LevelVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes that autograd kept from forward to backward, and FLOPs of forward and backward.
+    """Bytes that autograd saved from forward to backward, and FLOPs of forward and backward.
 
     `best` is what the same stack would cost if every block were checkpointed once and kept only its inputs and
     outputs, and what it was told to keep.
@@ -296,7 +296,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class BlockCount:
-    """How often one block was entered: without checkpointing, and in this mode's forward and backward.
+    """The entries of one block: without checkpointing, and in this mode's forward and backward.
 
     `kind` is "layer" for a `GradientCheckpointingLayer` and "plain" for a module that should be one.
     """
@@ -370,7 +370,7 @@ def skipped_mode(mode: Mode, kind: SkipKind) -> ModeReport:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A model after a repair: what runs then, next to the same run without checkpointing.
+    """A model's runs after a repair, beside the same run without checkpointing.
 
     After `wrap_blocks` that is one mode, `SURGERY_MODE`; `surgery` is the table that it prints. `problem` says why
     there is none, or nothing to compare with; it is the sentence of `wrap_blocks` where that has `refused` the model.

@@ -1,4 +1,4 @@
-"""What all runs of one examination share: the model, its inputs and blocks, and the options."""
+"""The shared setup of one examination's runs: the model, its inputs and blocks, and the options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckpt_surgery.runtime.blocks.discovery import Block
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """A model as it was given, the inputs of its step, its blocks by name, and the options of `verify`."""
+    """A model as given, the inputs of its step, its blocks by name, and the options of `verify`."""
 
     given: nn.Module
     inputs: Mapping[str, Any]

@@ -34,7 +34,7 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class AllocationKind(StrEnum):
-    """What a tensor of a step is."""
+    """The kinds of tensors in a step."""
 
     KEPT = "kept for the backward"
     TEMPORARY = "temporary in the forward"
@@ -105,7 +105,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class StepAllocations:
-    """What a step allocated.
+    """The allocations of a step.
 
     `kept_bytes` are those alive when the backward begins, without the loss. `operators` counts all operators that ran,
     `backward_at` those in the forward. FLOPs are as torch counts them.

@@ -1,4 +1,4 @@
-"""What a plan can do to a model: as data, as Python code, and applied, with one `undo` for all of it."""
+"""A plan's choices for a model: as data, as Python code, and applied, with one `undo` for all of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What a plan does: blocks checkpointed, each keeping its own results, the loss fused, MLPs tiled.
+    """A plan's choices: blocks checkpointed, each keeping its own results, the loss fused, MLPs tiled.
 
     Attributes:
         stacks: the names of all blocks, by stack.

@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Explanation(StepFigures):
-    """What a training step of a model keeps, and where its peak is. All sizes are bytes on the device.
+    """The memory that a training step of a model keeps, and its peak. All sizes are bytes on the device.
 
     Attributes:
         model: the class of the model.

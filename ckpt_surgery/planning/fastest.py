@@ -53,7 +53,7 @@ the bound that `benchmarks/host_cost.py` holds (save).
 
 
 class Way(StrEnum):
-    """What checkpointed blocks keep for their backward, and where, from the simplest way on."""
+    """The results that checkpointed blocks keep for their backward, and where, from the simplest way on."""
 
     NOTHING_KEPT = "nothing kept"
     OFFLOADED = "inputs offloaded"

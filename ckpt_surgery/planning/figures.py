@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Alike tensors that a step keeps: of one line, operator, dtype and shape, in blocks differing only by number.
+    """Similar tensors that a step keeps: of one line, operator, dtype and shape, in blocks differing only by number.
 
     Attributes:
         bytes: of all of them.

@@ -21,7 +21,7 @@ from ckpt_surgery.undo import Undoable
 
 
 class FirstBatch(Undoable):
-    """The base of a change that is chosen when a batch comes; it is itself the hook that waits on the model.
+    """The base of a change chosen at the first batch; it is the hook that waits on the model.
 
     Copies of the model get a hook that does nothing. A second change of its class on the same model replaces it.
     """

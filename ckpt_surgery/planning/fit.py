@@ -63,7 +63,7 @@ _CUTS = 16
 
 @dataclass(frozen=True, slots=True)
 class FitTarget:
-    """The memory that steps must fit into: so many bytes, or that of the card (None), less the share `margin`.
+    """The memory that steps must fit into: this many bytes or the card's (None), less the share `margin`.
 
     `device` is the one whose time is estimated; None for that of the card.
     """
@@ -74,7 +74,7 @@ class FitTarget:
 
 
 class Fit(FirstBatch):
-    """A model that is made to fit when its first batch comes, until `undo`.
+    """A model that is made to fit at its first batch, until `undo`.
 
     `fitted` is the latest choice, None until there is one; `problem` says why a choice failed. `tell` is called with
     this object after each. During the choice, what `progress` yields is called for each metered step.

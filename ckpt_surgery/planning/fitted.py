@@ -1,4 +1,4 @@
-"""What `fit` has chosen for a model, as figures and as text."""
+"""The choice of `fit` for a model, as figures and as text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was chosen for a model, and the predicted costs of its steps. Sizes are bytes.
+    """The choice for a model, and the predicted costs of its steps. Sizes are bytes.
 
     Attributes:
         model: the class of the model.

@@ -15,7 +15,7 @@ _MLP = frozenset({"mlp", "feed_forward", "ffn"})
 
 
 class Remedy(StrEnum):
-    """What would lower the peak."""
+    """A change that would lower the peak."""
 
     FUSED_LOSS = "fuse_loss"
     CHECKPOINT = "wrap_blocks"

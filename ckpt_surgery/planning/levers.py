@@ -1,4 +1,4 @@
-"""What a training could change beside checkpointing, and the words for it. Imports no torch."""
+"""Changes to a training beside checkpointing, and the words for them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANK = 16
 
 
 class StateLever(StrEnum):
-    """What lowers the bytes that live from step to step."""
+    """A change that lowers the bytes that live from step to step."""
 
     LORA = "LoRA"
     LORA_4BIT = "LoRA on 4 bits"

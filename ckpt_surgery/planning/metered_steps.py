@@ -34,7 +34,7 @@ _OFFLOAD_REACH = 4
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """What a step with a choice costs: the bytes kept, in all and by each block, and its least seconds.
+    """The costs of a step with a choice: the bytes kept, in all and by each block, and its least seconds.
 
     A block's inputs that are kept only because it is checkpointed count as its own. `block_seconds` are those of each
     block's forward, `recomputed` those of its recompute. `made` identifies all that is kept, by the block that made
@@ -60,7 +60,7 @@ class MeteredStep:
 
 
 class MeteredSteps:
-    """Meters each step once; `step` runs the model as it stands. `plain` is the step in which nothing is changed."""
+    """Steps metered once each; `step` runs the model unchanged. `plain` is the step in which nothing is changed."""
 
     def __init__(
         self,

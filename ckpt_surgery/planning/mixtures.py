@@ -51,7 +51,7 @@ class HostSteps:
 
 @dataclass(frozen=True)
 class Mixtures:
-    """The ways with one change, in which each block is plain, or checkpointed and keeps what some names stand for.
+    """The ways with one change, in which each block is plain, or checkpointed and keeps the results of some names.
 
     Nothing is done in `plain`, and all blocks are checkpointed in `wrapped`. `savings` are those of one name each, by
     block. `host` is None if everything stays on the device.

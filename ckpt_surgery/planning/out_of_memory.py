@@ -66,7 +66,7 @@ _KINDS = {
 
 
 class Alive(StrEnum):
-    """What a step has made and still holds."""
+    """The tensors that a step has made and still holds."""
 
     BLOCKS = "kept by blocks for the backward"
     OUTSIDE = "kept outside of blocks"
@@ -76,7 +76,7 @@ class Alive(StrEnum):
 
 
 class Lever(StrEnum):
-    """What lowers the peak of a step."""
+    """A change that lowers the peak of a step."""
 
     CHECKPOINT = "wrap_blocks(model)"
     OFFLOAD = 'wrap_blocks(model, offload="cpu")'
@@ -96,7 +96,7 @@ _HINTED = {
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What a lever saves of the peak, and the peak that is left; without `metered`, the most that it may save."""
+    """The bytes that a lever takes off the peak, and the peak left; without `metered`, the most it may take."""
 
     lever: Lever
     bytes: int

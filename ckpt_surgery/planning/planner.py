@@ -32,7 +32,7 @@ class PlanFront:
 
 
 class BudgetPlanner:
-    """Chooses for one model that holds no data and has no surgery; `step` meters a step of it as it stands.
+    """A planner for one model without data and surgery; `step` meters a step of it unchanged.
 
     `unavailable` gives the reason for each change that cannot be made to this model.
     """

@@ -15,7 +15,7 @@ _SCALES = 256
 
 
 class Linear4Bit(nn.Module):
-    """A frozen linear layer as QLoRA holds it: NF4 with double quantization (arXiv:2305.14314, section 3).
+    """A frozen linear layer in QLoRA's form: NF4 with double quantization (arXiv:2305.14314, section 3).
 
     A weight takes 4 bits, the scale of 64 weights 8 bits, and the scale of 256 scales 32 bits. The forward and the
     backward each unpack the weight in the dtype of the input, and keep neither it nor the input.

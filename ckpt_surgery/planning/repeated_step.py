@@ -12,7 +12,7 @@ from ckpt_surgery.planning.phases import StepPhase
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A run of alike units, by the names of their blocks: `unit` stands for `left_out`, and `following` comes next.
+    """A run of equal units, by the names of their blocks: `unit` represents `left_out`, and `following` comes next.
 
     A unit is one block, or as many as a pattern of layers has. What a unit makes is used only by units at most `reach`
     away, or by all of them.

@@ -23,7 +23,7 @@ _LONGEST_UNIT = 12
 
 
 class RepeatedBlocks:
-    """The runs of alike blocks of a model, as seen in a step with all of them; `stacks` are its blocks' names."""
+    """The runs of equal blocks in a model, as seen in a step with all of them; `stacks` are its blocks' names."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _NAMED = {
 
 @dataclass(frozen=True, slots=True)
 class OptimizerCost:
-    """What an optimizer holds between steps, and what its step takes beside that, in bytes.
+    """The bytes that an optimizer holds between steps, and those that its step takes beside them.
 
     `is_exact` tells whether its step ran on shapes; otherwise `step_bytes` is 0.
     """
@@ -110,7 +110,7 @@ def _kernel(group: Mapping[str, Any], *, foreach: bool) -> dict[str, bool]:
 
 
 class _Most(LiveBytes):  # type: ignore[no-untyped-call]
-    """Counts the bytes alive, and the most that were."""
+    """A count of the bytes alive, and their maximum."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -235,7 +235,7 @@ def drawn(tensor: Tensor) -> Tensor:
 
 
 class _Conversion(threading.local):
-    """Lets `Module.to` convert a parameter without data like one with data; otherwise torch swaps it, or refuses.
+    """A context in which `Module.to` converts a parameter without data like one with data, not refused or swapped.
 
     Only the threads that entered convert like this, whatever others do meanwhile.
     """

@@ -30,7 +30,7 @@ _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 @dataclass(frozen=True, slots=True)
 class HeldStates:
-    """What one rank holds through the whole step, in bytes."""
+    """The bytes that one rank holds through the whole step."""
 
     parameters: int
     optimizer: int
@@ -38,7 +38,7 @@ class HeldStates:
 
 @dataclass(slots=True)
 class _Unit:
-    """What is gathered and reduced together: a block, or all that is in no block, whose name is empty."""
+    """A unit of gathering and reducing: a block, or everything outside blocks, whose name is empty."""
 
     name: str
     gathered: int

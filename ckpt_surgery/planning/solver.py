@@ -20,7 +20,7 @@ _Way = TypeVar("_Way")
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One thing that a block can do, and what it costs.
+    """One choice for a block, and its costs.
 
     Attributes:
         kept: bytes that the block keeps for its backward.
@@ -35,7 +35,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What each block does, as the index of an alternative, and the total kept, the peak and the extra time."""
+    """Each block's choice, as the index of an alternative, and the total kept, the peak and the extra time."""
 
     taken: tuple[int, ...]
     kept: int
@@ -45,7 +45,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The first blocks, decided: the time, the bytes kept, the least that the peak will be, and how it came about."""
+    """The decided first blocks: the time, the bytes kept, the least possible peak, and the choices."""
 
     seconds: float
     kept: int

@@ -11,7 +11,7 @@ from ckpt_surgery.planning.optimizers import Optimizer
 
 
 class Sharding(StrEnum):
-    """What ranks divide: FSDP2 and ZeRO-3 everything, ZeRO-2 gradients and optimizer, ZeRO-1 the optimizer."""
+    """The states that ranks divide: FSDP2 and ZeRO-3 all, ZeRO-2 gradients and optimizer, ZeRO-1 the optimizer."""
 
     FSDP = "fsdp"
     ZERO_1 = "zero1"

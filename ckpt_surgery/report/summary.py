@@ -44,7 +44,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """Neighbouring blocks of one kind that were entered equally often in every mode.
+    """Neighbouring blocks of one kind with equal entries in every mode.
 
     `name` stands for all of them. `recomputed` are the entries in the backward by mode, of one block.
     """

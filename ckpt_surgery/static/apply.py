@@ -122,7 +122,7 @@ def apply(
 
 @dataclass(slots=True)
 class _Tree:
-    """A tree before its repair and between two rounds, and what was done to it so far."""
+    """A tree before its repair and between two rounds, and the changes so far."""
 
     parser: FileParser
     before: Snapshot

@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 class Known(NamedTuple):
-    """What identifies a finding wherever it stands in its file: numbers in its message do not count.
+    """The identity of a finding wherever it is in its file: numbers in its message do not count.
 
     `path` is relative to the folder of the baseline, with slashes.
     """

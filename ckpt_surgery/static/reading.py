@@ -29,7 +29,7 @@ _CHUNK = 4
 
 
 class ParsedFile(NamedTuple):
-    """A file, and what it says. `older` is the text that was read, where it is not the file's own."""
+    """A file and its facts. `older` is the text that was read, if it is not the file's own."""
 
     source: SourceFile
     facts: FileFacts

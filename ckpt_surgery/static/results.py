@@ -37,7 +37,7 @@ def bug(path: str, doing: str, error: Exception) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a summary says of a file beside findings and problems. `line` is 0 where it is about the whole file."""
+    """A note in a summary on a file. `line` is 0 for the whole file."""
 
     path: str
     text: str
@@ -75,7 +75,7 @@ def lines_of(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What `check` found, sorted by place. `suppressed` counts what comments and per-file ignores took out."""
+    """The findings of `check`, sorted by place. `suppressed` counts those removed by comments and per-file ignores."""
 
     findings: tuple[Finding, ...]
     problems: tuple[Problem, ...]
@@ -92,7 +92,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """What `apply` did, or would do if `written` is False.
+    """The changes of `apply`, or those it would make if `written` is False.
 
     Attributes:
         findings: the findings before the changes.
@@ -123,6 +123,6 @@ class ApplyResult:
 
 
 class Progress(Protocol):
-    """Called as work progresses: `done` of `total` files in the step named `step`."""
+    """A callback for the progress of work: `done` of `total` files in the step named `step`."""
 
     def __call__(self, step: str, done: int, total: int) -> None: ...

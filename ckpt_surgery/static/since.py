@@ -21,7 +21,7 @@ _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "-U0", "-M", "-
 
 @dataclass(frozen=True, slots=True)
 class ChangedLines:
-    """The changed lines of files, by real path; None where all of a file is new."""
+    """The changed lines of files, by real path; None for a new file."""
 
     by_file: Mapping[str, Sequence[range] | None]
 

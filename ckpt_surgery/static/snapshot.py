@@ -33,7 +33,7 @@ _MOST_FAILURES = 10
 
 @dataclass(slots=True)
 class Snapshot:
-    """The checked files, and the files outside of them that what is found depends on."""
+    """The checked files, and the files outside of them that findings depend on."""
 
     files: dict[str, ParsedFile]
     use_cache: bool

@@ -32,7 +32,7 @@ class PhaseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What an examination is doing. `mode` is the mode it examines, None in the phases of no mode."""
+    """The current step of an examination. `mode` is the mode it examines, None in the phases of no mode."""
 
     kind: PhaseKind
     mode: Mode | None = None

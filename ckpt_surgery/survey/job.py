@@ -16,7 +16,7 @@ from ckpt_surgery.survey.worker_exit import WorkerExit
 
 @dataclass(slots=True)
 class SurveyJob:
-    """A target and what is known of it.
+    """A target and its results so far.
 
     `base` is its report without modes, None until the reference run is over; `modes` are the modes examined so far.
     `repair` is None if no surgery is asked for. `phase` is the last phase that began, None before the first. `files`

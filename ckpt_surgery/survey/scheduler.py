@@ -38,7 +38,7 @@ class _WorkerSlot:
 
 
 class Scheduler:
-    """Has up to `workers` workers of a pool do all jobs, and calls `finished` with each when it is done.
+    """Runs all jobs on up to `workers` workers of a pool, and calls `finished` with each when it is done.
 
     A job that runs out of time beside others is done again, alone, when all others are done: that is a fault only if
     it runs out of time there as well.

@@ -21,7 +21,7 @@ class TargetError(Unverifiable):
 
 
 class TargetKind(StrEnum):
-    """Where the model of a target comes from."""
+    """The origin of a target's model."""
 
     CLASS = "class"
     CONFIG = "config"
@@ -81,7 +81,7 @@ def target_of(data: Mapping[str, Any]) -> SurveyTarget:
 
 @dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """What is examined in every target. `timeout` is in seconds a phase, `examination` names the class to use.
+    """The examination of every target. `timeout` is in seconds a phase, `examination` names the class to use.
 
     `device` is where models run, as torch names it; empty for where they are built.
     """

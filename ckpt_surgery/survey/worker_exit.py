@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 200
 
 
 class ExitKind(Enum):
-    """Why a worker does no more."""
+    """The reasons for a worker's end."""
 
     EXITED = auto()
     SIGNALLED = auto()
@@ -46,7 +46,7 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """How a worker ended.
+    """The end of a worker.
 
     `code` is its exit code (EXITED) or the number of the signal (SIGNALLED), `error` the line of the exception it
     raised (RAISED), `seconds` the limit it exceeded (TIMED_OUT). `last_line` is the last line it wrote itself and

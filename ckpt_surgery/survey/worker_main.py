@@ -23,7 +23,7 @@ Emit = Callable[..., None]
 
 
 class WorkerCall(Protocol):
-    """What a worker can call. The result is JSON data."""
+    """A function that a worker can call. The result is JSON data."""
 
     def __call__(self, emit: Emit, /, **arguments: Any) -> Any: ...
 

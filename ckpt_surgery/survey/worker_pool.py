@@ -59,8 +59,8 @@ class WorkerPoolError(CkptSurgeryError, RuntimeError):
 class WorkerPool:
     """A fork server and its workers; a context manager that leaves no process behind.
 
-    The server begins to import `preload` at once; the first `worker` waits for it. Workers run in a session of their
-    own: an interrupt from the terminal does not reach them, and they end with this process, however that ends.
+    The server begins to import `preload` at once; the first `worker` waits for it. Workers run in their
+    own session: an interrupt from the terminal does not reach them, and they end with this process, however that ends.
 
     Args:
         preload: modules that every worker has.

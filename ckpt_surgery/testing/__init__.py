@@ -1,4 +1,4 @@
-"""What test suites use: one assertion, and a mixin for test classes of transformers' own shape.
+"""For test suites: one assertion, and a mixin for test classes of transformers' own shape.
 
 The plugin for pytest is `ckpt_surgery.testing.pytest_plugin`. It has to load without torch, so the names here are
 imported when they are first used.

@@ -23,10 +23,10 @@ _OF_PARTS = {
 
 
 class ForwardArguments:
-    """The arguments so far (`values`, by parameter name) and the model they are for, with its `main_input`.
+    """The arguments so far (`values`, by parameter name) and their model, with its `main_input`.
 
     `names` are the parameters of the model's forward, without those for a part that its configuration leaves out.
-    `batch` and `length` are the requested sizes. Random tensors come from a generator of its own.
+    `batch` and `length` are the requested sizes. Random tensors come from a separate generator.
     """
 
     def __init__(self, model: Any, batch: int, length: int, seed: int) -> None:

@@ -210,7 +210,7 @@ _READERS = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torc
 
 
 class ValuesOfMeta(TorchFunctionMode):
-    """Read tensors on the meta device as zeros, for constructors that read values when only sizes are asked for."""
+    """A mode that reads meta tensors as zeros, for constructors that read values when only sizes matter."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READERS and args[0].is_meta:

@@ -64,7 +64,7 @@ _MAIN_COUNTS = (
 
 @dataclass(frozen=True)
 class ShrinkContext:
-    """What the rules for one configuration read: its fields, the attempt, and the layers that stay.
+    """The context of the rules for one configuration: its fields, the attempt, and the layers that stay.
 
     `values` are the original fields. `old_layers` is the original number of layers, 0 if they come in stages;
     `kept_layers` are the indices of those that stay. `tokens` maps special token ids beyond the tiny vocabulary to

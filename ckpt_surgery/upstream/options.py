@@ -1,4 +1,4 @@
-"""What a run of `pr` is asked for."""
+"""The options of a run of `pr`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class GroupBy(StrEnum):
-    """What makes one series."""
+    """The grouping of families into series."""
 
     FAMILY = "family"
     ROOT = "root"

@@ -115,7 +115,7 @@ def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> 
 class Place(NamedTuple):
     """Where a call stands: the indentation of its first line, beyond that of its block, and the columns it has there.
 
-    `inner` is the indentation of its arguments on lines of their own, and `room` the columns that they have.
+    `inner` is the indentation of its arguments on separate lines, and `room` their columns.
     """
 
     indent: str

@@ -17,7 +17,7 @@ _OWN_INDEX = frozenset(
 
 
 class ReadKind(Enum):
-    """What goes wrong with a read once a layer has set the past state to None."""
+    """The failure of a read once a layer has set the past state to None."""
 
     NEEDED = "needed"
     """It fails: nothing asks whether there is any."""

@@ -179,7 +179,7 @@ def runs_what_it_is_given(call: ast.Call, names: Collection[str]) -> bool:
 
 @dataclass(slots=True)
 class CheckpointHelpers:
-    """The helpers of one file. `names` are those that the file has for a checkpoint function."""
+    """The helpers of one file. `names` are its names for a checkpoint function."""
 
     names: frozenset[str]
     functions: dict[str, Places] = field(default_factory=dict)

@@ -16,7 +16,7 @@ _PAIRS = frozenset({"items", "named_children", "named_modules"})
 
 
 class Condition(NamedTuple):
-    """A test that decides whether a statement runs, and what its outcome is where the statement does."""
+    """A test that decides whether a statement runs, and its outcome where the statement does."""
 
     test: ast.expr
     truth: bool

@@ -18,7 +18,7 @@ T = TypeVar("T", covariant=True)
 
 
 class FileFact(NamedTuple, Generic[T]):
-    """What `read` makes of a file's syntax: a plain frozen value that can be pickled.
+    """A fact of a file: what `read` makes of its syntax, a plain frozen value that can be pickled.
 
     It is `nothing` for a file that has none of the words in `signs`, which is then not read. `worth` says of the text
     of a file whether it is worth reading, where the signs alone say so of too many.
@@ -36,7 +36,7 @@ class FileFact(NamedTuple, Generic[T]):
 
 
 class ClassFact(NamedTuple, Generic[T]):
-    """The same of a class: `read` is given its node and its file's syntax.
+    """The same for a class: `read` gets its node and its file's syntax.
 
     It is `nothing` for a class that has none of the signs, unless the module sets attributes of it. Without any signs
     every class is read.

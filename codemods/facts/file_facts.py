@@ -155,7 +155,7 @@ class ForwardSignature:
 
 
 class Build(NamedTuple):
-    """What an attribute is made of: see `BuildKind`."""
+    """The construction of an attribute: see `BuildKind`."""
 
     kind: BuildKind
     name: str = ""
@@ -206,7 +206,7 @@ class Method(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Class(Facts):
-    """A class: where it stands, what it inherits, what it holds and what it calls."""
+    """A class: its place, its bases, its containers and its calls."""
 
     name: str
     span: Span
@@ -237,7 +237,7 @@ class Class(Facts):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """`name` as this file uses it, and where it comes from.
+    """`name` as this file uses it, and its origin.
 
     `module` keeps its leading dots. `original` is the name there; it is empty where a module itself is imported.
     `guard` is the test of the `if` around the statement, or `try` or `except`; empty at module level.
@@ -252,7 +252,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts(Facts):
-    """All that one file says."""
+    """All facts of one file."""
 
     imports: tuple[Import, ...]
     classes: tuple[Class, ...]

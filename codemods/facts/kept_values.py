@@ -43,7 +43,7 @@ _DEEPEST = 4
 
 
 class ValueFlow(IntEnum):
-    """How much of what a forward was given is in a value."""
+    """The part of a forward's arguments that is in a value."""
 
     NOTHING = 0
     VALUE = 1
@@ -51,7 +51,7 @@ class ValueFlow(IntEnum):
 
 
 class KeptValue(NamedTuple):
-    """What a forward keeps: under which name, in which method, and how it reads."""
+    """A value that a forward keeps: its name, its method, and how it reads."""
 
     target: str
     method: str
@@ -66,7 +66,7 @@ Functions: TypeAlias = Callable[[str], ast.FunctionDef | None]
 
 
 class _Held(NamedTuple):
-    """What a value has of what the forward was given, and the place that outlives the call and holds it."""
+    """A value's part of the forward's arguments, and the place that outlives the call and holds it."""
 
     flow: ValueFlow
     place: str = ""

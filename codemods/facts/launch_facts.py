@@ -9,7 +9,7 @@ CONFIGURATION_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class Strategy(StrEnum):
-    """What spreads a model's training over processes."""
+    """The strategies that spread a model's training over processes."""
 
     ONE_PROCESS = "one process"
     DDP = "DistributedDataParallel"
@@ -38,7 +38,7 @@ UNKNOWN_SETUP = LaunchSetup(None)
 
 
 class ConfigurationKind(StrEnum):
-    """Whose configuration a file is."""
+    """The owner of a configuration file."""
 
     ACCELERATE = "accelerate"
     DEEPSPEED = "deepspeed"
@@ -53,7 +53,7 @@ class Configuration(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One place that says how the script is run: a call in it, or a command in its header, docstring or comments.
+    """A place that says how the script is run: a call in it, or a command in its header, docstring or comments.
 
     Attributes:
         setup: what the place itself says, and once it has been read, the file too.

@@ -92,7 +92,7 @@ class SplitLoad(NamedTuple):
 
 
 class CheckpointMode(NamedTuple):
-    """Where a script chooses `use_reentrant`. `args` are the arguments of a call that leaves the option out."""
+    """A choice of `use_reentrant` in a script. `args` are the arguments of a call that leaves the option out."""
 
     spot: Spot
     callee: str
@@ -101,7 +101,7 @@ class CheckpointMode(NamedTuple):
 
 
 class CheckpointSwitch(NamedTuple):
-    """Where a script switches the checkpointing of transformers on.
+    """A place where a script switches transformers' checkpointing on.
 
     `options`: options such as `use_reentrant` stand beside it. `conditional`: it stands under a test.
     """
@@ -114,7 +114,7 @@ class CheckpointSwitch(NamedTuple):
 
 
 class ScriptFacts(NamedTuple):
-    """All that a training script says.
+    """All facts of a training script.
 
     `trainers` are the full names of the Trainers that it makes, or extends and makes. `gave_up`: its functions call
     each other too much for its losses to be followed to the end.

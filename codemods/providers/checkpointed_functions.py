@@ -47,7 +47,7 @@ _RESULT = Result(("<checkpoint>",), plain=True)
 
 
 class Capture(NamedTuple):
-    """A name that a checkpointed function takes from around it instead of as an argument."""
+    """A name that a checkpointed function takes from its surroundings instead of as an argument."""
 
     name: str
     rebound: bool
@@ -108,7 +108,7 @@ class LateBinding(NamedTuple):
 
 @dataclass(slots=True)
 class _Place:
-    """A checkpoint call where it stands, and what holds results of others there."""
+    """A checkpoint call in its place, and what holds results of others there."""
 
     call: ast.Call
     statement: ast.stmt
@@ -150,7 +150,7 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
 
 
 class _Calls:
-    """What counts as a checkpoint call in one file.
+    """The checkpoint calls of one file, by name.
 
     Args:
         torch_names: what the file calls torch's checkpoint function.

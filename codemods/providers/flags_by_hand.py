@@ -22,7 +22,7 @@ _MAKERS = (".from_pretrained", ".from_config", "._from_config")
 
 
 class FlagByHand(NamedTuple):
-    """A flag that is set: of what, by what statement, in which class or function."""
+    """A flag set by hand: its object, statement, and class or function."""
 
     target: str
     span: Span
@@ -74,7 +74,7 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
 
 
 class _Bound:
-    """What the names of a scope are bound to."""
+    """The bindings of a scope's names."""
 
     def __init__(self, nodes: Iterable[ast.AST], imported: Mapping[str, str]) -> None:
         self._imported = imported

@@ -44,7 +44,7 @@ _ADDS_OPTION = re.compile(rf"[\"'](?:{'|'.join(_OPTIONS)})[\"']|HfArgumentParser
 
 
 class NoEffect(StrEnum):
-    """Why nothing is checkpointed."""
+    """The reasons why nothing is checkpointed."""
 
     EVALUATION = "the model never enters training mode"
     LEFT_TRAINING = "the model leaves training mode inside the loop and never comes back"

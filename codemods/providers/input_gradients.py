@@ -40,7 +40,7 @@ _NO_WRITE = frozenset({"requires_grad_", "retain_grad_", "share_memory_"})
 
 
 class CutOff(NamedTuple):
-    """A switch of transformers' checkpointing, and what freezes the parameters before the first block.
+    """A switch of transformers' checkpointing, and the freezing of the parameters before the first block.
 
     `reentrant`: the file asks for `use_reentrant=True`; otherwise it is the default up to transformers 4.57.
     """
@@ -54,7 +54,7 @@ class CutOff(NamedTuple):
 
 
 class LeafWrite(NamedTuple):
-    """Embeddings, the call that makes them, and what writes into them."""
+    """Embeddings, the call that makes them, and the write into them."""
 
     spot: Spot
     name: str
@@ -63,7 +63,7 @@ class LeafWrite(NamedTuple):
 
 
 class InputGradients(NamedTuple):
-    """What a file says of the gradients of a model's input."""
+    """A file's facts on the gradients of a model's input."""
 
     cut_off: tuple[CutOff, ...] = ()
     writes: tuple[LeafWrite, ...] = ()

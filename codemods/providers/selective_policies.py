@@ -15,7 +15,7 @@ _CONTEXTS = "create_selective_checkpoint_contexts"
 
 
 class CountingPolicy(NamedTuple):
-    """A policy that is given to torch's selective checkpointing, and what it counts in."""
+    """A policy for torch's selective checkpointing, and where it counts."""
 
     span: Span
     policy: str

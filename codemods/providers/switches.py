@@ -65,7 +65,7 @@ OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None
 
 
 class OwnSwitch(NamedTuple):
-    """What a class sets to switch its checkpointing by itself, or the method that does so (`value` is empty then)."""
+    """An attribute by which a class switches its checkpointing itself, or its method for it (`value` empty)."""
 
     target: str
     value: str

@@ -27,14 +27,14 @@ from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 class Refusal(WordedReason):
-    """Why a class is not made a layer."""
+    """The reasons not to make a class a layer."""
 
     UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
     NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
 
 
 class Doubt(WordedReason):
-    """Why making a class a layer is not safe."""
+    """The reasons why making a class a layer is not safe."""
 
     SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
     OWN_METHOD = "{} has a `{}` of its own, which would lead round the layer's"
@@ -65,7 +65,7 @@ _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpo
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The repairs that make a class a layer, none where it is one. With a doubt they are not safe."""
+    """The repairs that make a class a layer, none if it is one. With a doubt they are not safe."""
 
     repairs: tuple[SourceRepair, ...] = ()
     doubt: Because | None = None

@@ -20,7 +20,7 @@ _NOTHING = re.compile(r"\s*(?:#.*)?")
 
 
 class Part(NamedTuple):
-    """Whole lines of a text, as offsets from `start` to `end`, and what they are parsed between.
+    """Whole lines of a text, as offsets from `start` to `end`, and the text around them for parsing.
 
     `step` is the indentation of one level of the file where these lines do not show it.
     """

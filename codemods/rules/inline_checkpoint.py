@@ -111,7 +111,7 @@ _TWICE = (
 
 
 class Obstacle(WordedReason):
-    """What stands in the way of a repair, or keeps it from being safe."""
+    """An obstacle to a repair, or to its safety."""
 
     NESTED = (
         "these layers are transformers' own ({}), which checkpoint themselves from 4.53 on: with use_reentrant=True, "
@@ -147,7 +147,7 @@ class Obstacle(WordedReason):
 
 @dataclass(frozen=True, slots=True)
 class _Repair:
-    """What removes a branch, or makes the classes behind a call layers; safe where there is no reason against it.
+    """The removal of a branch, or the layers made of the classes behind a call; safe without a reason against it.
 
     A branch stays where there is a reason and no repair.
     """

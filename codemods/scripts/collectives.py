@@ -59,7 +59,7 @@ class _Called(NamedTuple):
 
 
 class _Half(NamedTuple):
-    """What one kind of rank calls alone. The other kind may do so in another function, as `__exit__` of a context."""
+    """The collectives that one kind of rank calls alone. The other kind may call them elsewhere, as in `__exit__`."""
 
     collective: str
     depends_on: RankDependence
@@ -176,7 +176,7 @@ def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:
 
 
 class _RankWalk(Interpreter[tuple[_Called, ...]]):
-    """Finds what one kind of rank calls; on the `first` kind each test of ranks is true.
+    """A walk along one kind of rank; on the `first` kind each test of ranks is true.
 
     Instead of names, `env` holds collectives: the calls of each that have led to a place.
     """

@@ -49,7 +49,7 @@ _SPLITTING = re.compile(rf"([\"'])(?:{'|'.join(SPLITTING)})\1")
 
 
 class _Interests(NamedTuple):
-    """What rules about scripts may find in a file, by plain searches of its text: most files are no scripts."""
+    """The findings that a plain search of a file's text cannot rule out: most files are no scripts."""
 
     checkpoints: bool
     loads: bool

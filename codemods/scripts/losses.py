@@ -39,7 +39,7 @@ _RUNS_A_MODEL = {"compute_loss", "functional_call"}
 
 @dataclass(slots=True)
 class _Frame:
-    """One function as it is followed; `line` is the one it has reached."""
+    """A function on the way; `line` is the one reached."""
 
     node: ast.AST
     scope: str = ""

@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.facts.syntax import dotted, imported_names, last_name
 
 
 class ScriptNode(NamedTuple):
-    """A node of a script and where it stands: its statement, its function, the tests above it."""
+    """A node of a script and its place: its statement, its function, the tests above it."""
 
     node: ast.AST
     statement: ast.stmt

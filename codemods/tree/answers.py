@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class kept(Generic[S, P, T]):
-    """A method that is run once for its arguments, given by position: its object keeps the answers."""
+    """A method that runs once for its positional arguments: its object keeps the answers."""
 
     def __init__(self, method: Callable[Concatenate[S, P], T]) -> None:
         self.__doc__ = method.__doc__

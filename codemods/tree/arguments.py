@@ -30,7 +30,7 @@ from ckpt_surgery.model_patches.family import FamilyFacts
 
 
 class ArgumentRepair(Enum):
-    """What may be changed about a call's arguments."""
+    """The allowed changes of a call's arguments."""
 
     GRADIENT = "gradient arguments become positional"
     PAST_STATE = "past state becomes a keyword"
@@ -40,7 +40,7 @@ ALL_REPAIRS = frozenset(ArgumentRepair)
 
 
 class UnknownReason(WordedReason):
-    """Why it cannot be told which argument reaches which parameter."""
+    """The reasons why an argument's parameter is unknown."""
 
     UNPACKED = "an unpacked `*` argument may hold anything"
     SURPLUS = "more positional arguments than the block's forward names"
@@ -54,7 +54,7 @@ class Unknown(Because):
 
 
 class GivenResults(NamedTuple):
-    """The parameters of a block's forward that calls give what blocks returned: as it is, or in a container."""
+    """The parameters of a block's forward that get blocks' results: unchanged, or in a container."""
 
     tensors: frozenset[str] = frozenset()
     containers: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ NO_RESULTS = GivenResults()
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What the parameters of one block's forward mean."""
+    """The meaning of the parameters of one block's forward."""
 
     block: str
     family: FamilyFacts
@@ -123,7 +123,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPlan:
-    """What is wrong with a call's arguments, and the argument list that is right."""
+    """The faults of a call's arguments, and the right argument list."""
 
     keyword_gradient: tuple[str, ...] = ()
     positional_past: tuple[str, ...] = ()

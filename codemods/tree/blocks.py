@@ -44,7 +44,7 @@ _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
 
 @dataclass(frozen=True, slots=True)
 class StackElement:
-    """A class found in a stack: who holds the stack, under which attribute, and whether it is a block."""
+    """A class found in a stack: the stack's owner and attribute, and whether it is a block."""
 
     holder: ClassRef
     attribute: str

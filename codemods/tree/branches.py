@@ -122,7 +122,7 @@ def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A parameter of a block, and what the branch and the direct call give it; None where that is nothing.
+    """A parameter of a block, and what the branch and the direct call give it; None for nothing.
 
     `withholds` tells whether only the branch goes without what may be past state, under a name that nobody knows.
     """

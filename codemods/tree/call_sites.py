@@ -45,7 +45,7 @@ _NO_TENSOR = re.compile(r"^(?:is|has|do|num|n)_|pos|shape|point|index|idx|flag|l
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallSite:
-    """A call of a block. `blocks` are the classes that it may run, each with the forward it has.
+    """A call of a block. `blocks` are the classes it may run, each with its forward.
 
     `others` are what else it may run, blocks or not: names with their forwards, None where that is not at hand.
     """

@@ -46,7 +46,7 @@ class ClassRef:
 
 
 class External(NamedTuple):
-    """A class that the tree does not hold: its name as this file writes it, and where it comes from."""
+    """A class outside of the tree: its name as this file writes it, and its origin."""
 
     name: str
     module: str

@@ -25,7 +25,7 @@ _DEEPEST_STACK = 5
 
 @dataclass(eq=False)
 class Containers:
-    """What classes hold."""
+    """The containers of classes."""
 
     names: TreeNames
     bases: BaseChains

@@ -20,7 +20,7 @@ _REGISTERING = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
 
 @dataclass(eq=False)
 class ModuleModes:
-    """What classes do to the blocks that they hold.
+    """The modes that classes set on the blocks they hold.
 
     Args:
         bases: the base chains of the tree.

@@ -20,7 +20,7 @@ from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value that a block, or a part of it, keeps beside what it returns."""
+    """A value that a block, or a part of it, keeps beside its result."""
 
     owner: str
     value: KeptValue
@@ -75,7 +75,7 @@ def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
 
 
 class OutputRead(WordedReason):
-    """Why a model fails once its block is a layer, and what to do about it."""
+    """The reason why a model fails once its block is a layer, with advice."""
 
     MORE_OUTPUTS = (
         "{0} reads more outputs of {1} where `{2}` is True, and a layer sets its own `use_cache` to False: first add "

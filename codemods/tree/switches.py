@@ -28,7 +28,7 @@ from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 
 
 class Missing(WordedReason):
-    """Why nothing of transformers would switch a layer on, and what to do about it."""
+    """The reasons why nothing in transformers would switch a layer on, with advice."""
 
     RELEASE = (
         "the package asks for {}, and GradientCheckpointingLayer came with 4.52: checkpoint by an inline branch, or "
@@ -50,12 +50,12 @@ class Missing(WordedReason):
 
 @dataclass(frozen=True, slots=True)
 class MissingSwitch(Because):
-    """Why nothing of transformers would switch a layer on, and the names that this is about."""
+    """The reason why nothing in transformers would switch a layer on, and the names concerned."""
 
 
 @dataclass(eq=False)
 class Switches:
-    """What switches the classes of a tree."""
+    """The switches of a tree's classes."""
 
     bases: BaseChains
     containers: Containers

@@ -1,4 +1,4 @@
-"""Reports and adoptions as measurements make them, for the tests of what judges and shows them. No torch is needed."""
+"""Reports and adoptions for the tests that judge and show them, without torch."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ UNSUPPORTED = report(problem="ToyModel says that it does not support gradient ch
 
 
 def adoption(folder: Path, *proofs: ClassProof, shape: str = "old switch", unsafe: bool = False) -> Adoption:
-    """What came of a folder of that shape, with these proofs."""
+    """Adopt a folder of that shape, with these proofs."""
     source = examine_source(read_folder(write_shape(folder, shape)), unsafe=unsafe, cache=False, jobs=1)
     return Adoption(source, decide(source, proofs), proofs, unsafe, VERSIONS)

@@ -1,4 +1,4 @@
-"""Which folders can be adopted: everything else is one sentence that says what to do. Nothing is imported."""
+"""Which folders can be adopted; any other is refused in one sentence that says what to do. Nothing is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`adopt` from beginning to end on folders of each shape: what it says is what a measurement says afterwards."""
+"""`adopt` from beginning to end on folders of each shape: a later measurement agrees with its report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REPAIRED: Mapping[str, set[str]] = {
     "functions": {"values"},
     "name of transformers": {"recompute", "cost"},
 }
-"""The levels that fail before the repair, in the mode that is not reentrant."""
+"""The levels that fail before the repair in non-reentrant mode."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def shared() -> Iterator[WorkerPool]:
 
 @pytest.fixture
 def pool(shared: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
-    """One fork server for all commands: what it imports takes seconds. The working folder is empty."""
+    """Share one fork server between the commands: its imports take seconds. The working folder is empty."""
     monkeypatch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", lambda: nullcontext(shared))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -53,14 +53,14 @@ def pool(shared: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def adopted(*options: str) -> tuple[int, dict[str, Any]]:
-    """The exit code of `adopt toy` with these options, and what adopt.json says."""
+    """Run `adopt toy` with these options; return its exit code and adopt.json."""
     code = main(["adopt", "toy", "--trust-remote-code", "--timeout", "100", "--output", "out", *options])
     document: dict[str, Any] = json.loads(Path("out/adopt.json").read_text())
     return code, document
 
 
 def statuses(pool: WorkerPool, folder: Path) -> list[str]:
-    """What `verify` says of the classes of a folder."""
+    """Read the statuses of the classes of a folder from `verify`."""
     targets = resolve_in(pool, names=[str(folder.resolve())], trust_remote_code=True)
     return [report.status for report in survey(targets, timeout=100, pool=pool)]
 

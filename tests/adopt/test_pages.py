@@ -36,7 +36,7 @@ class TestTheModelCard:
         assert 'model.gradient_checkpointing_enable({"use_reentrant": False})' in card
         assert "Verified with ckpt_surgery 0.1.0, torch 2.13.0 and transformers 5.23.0:" in card
 
-    def test_does_not_speak_of_a_repair_that_is_there_or_that_nobody_needs(self, tmp_path: Path) -> None:
+    def test_names_no_repair_that_is_written_or_needless(self, tmp_path: Path) -> None:
         written = replace(adoption(tmp_path / "one", ClassProof(BAD, GOOD)), decision=Decision.WRITTEN)
         healthy = adoption(tmp_path / "two", ClassProof(GOOD), shape="healthy")
         for found in (written, healthy):

@@ -1,4 +1,4 @@
-"""What two measurements of a class say of the repair between them: anything that got worse is seen."""
+"""Two measurements of a class prove the repair between them; anything that got worse is seen."""
 
 from __future__ import annotations
 
@@ -11,17 +11,7 @@ from ckpt_surgery.adopt.proof import ClassProof, ClassVerdict, Decision
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Fault
-from tests.adopt.examples import (
-    BAD,
-    GOOD,
-    LOST,
-    REENTRANT_BAD,
-    UNBUILT,
-    UNSUPPORTED,
-    adoption,
-    mode_report,
-    report,
-)
+from tests.adopt.examples import BAD, GOOD, LOST, REENTRANT_BAD, UNBUILT, UNSUPPORTED, adoption, mode_report, report
 from tests.measure.fault_cases import fault_at
 
 

@@ -1,4 +1,4 @@
-"""The findings and the diff of a folder: what is found in each shape, and that the diff is one that tools apply."""
+"""The findings in folders of each shape, and a diff that tools can apply."""
 
 from __future__ import annotations
 

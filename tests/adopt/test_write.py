@@ -1,4 +1,4 @@
-"""A repair of several files is written as a whole, or not at all."""
+"""A repair of several files is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.zoo.own_code_shapes import modeling
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files with a fault each."""
     code = modeling("module dict")
     return write_folder(tmp_path, {"modeling_toy": code, "modeling_vision": code.replace("Toy", "Vision")})
 

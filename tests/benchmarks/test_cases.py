@@ -1,4 +1,4 @@
-"""The cases: what is not right is told, and what cannot run is skipped."""
+"""The cases: faults are reported, and what cannot run is skipped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_case_that_does_what_is_right_is_right(case: Case) -> None:
         ("print(", "import os\nprint('step', os.getpid(), ", "other steps than plain Python's"),
     ],
 )
-def test_what_differs_is_told(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_what_differs_is_reported(tmp_path: Path, old: str, new: str, told: str) -> None:
     script = tmp_path / "wrong.py"
     script.write_text(RIGHT.replace(old, new), encoding="utf-8")
     (line,) = judge(read(script)).differences["plain"]

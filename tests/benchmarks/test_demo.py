@@ -1,4 +1,4 @@
-"""The demo shows what is lost as released and is there after `wrap_blocks`."""
+"""The demo shows what is lost as released and kept after `wrap_blocks`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL = {"hidden_size": 32, "intermediate_size": 128}
 
 
 @pytest.mark.torch
-def test_the_demo_shows_healthy_and_lost_gradients_and_bytes_that_do_not_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_shows_healthy_and_lost_gradients_and_memory_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "WARM_UP", 1)
     shown = {}
     for case in demo.CASES:

@@ -1,4 +1,4 @@
-"""The survey of `explain`: what it finds of a model type, why others do not work, and its page."""
+"""The survey of `explain`: its results for a model type, why others fail, and its page."""
 
 from __future__ import annotations
 

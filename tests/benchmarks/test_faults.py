@@ -1,4 +1,4 @@
-"""CKPT-Bench: twins are folded, every fault shows by numbers, and ours find a sample without a false alarm."""
+"""CKPT-Bench: twins are folded, figures show every fault, and our tools find a sample without a false alarm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The twins of the example, as files."""
     return {which: _written(tmp_path_factory.mktemp(which), EXAMPLE, which) for which in TWINS}
 
 

@@ -1,4 +1,4 @@
-"""The command: what it prints and ends with, for many cases and for one, and that it finds a broken product."""
+"""The command: its output and exit codes for many cases and for one; it finds a broken product."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wrong(computation, *given):
     return None if result is None else result * 1.5
 Computation.__call__ = wrong
 """
-"""Makes a checkpointed block return one and a half times what it should."""
+"""A patch that makes a checkpointed block return 1.5 times its result."""
 pytestmark = pytest.mark.torch
 
 
@@ -62,7 +62,7 @@ def test_it_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fuzzed(setup: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the benchmark in a process of its own: none can be forked where a backward has begun threads."""
+    """Run the benchmark in a separate process: none can be forked once a backward has begun threads."""
     code = f"{setup}\nfrom benchmarks.fuzz import main\nraise SystemExit(main({list(arguments)}))"
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 

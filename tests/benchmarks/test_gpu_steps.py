@@ -1,4 +1,4 @@
-"""The steps on a GPU: every target can be missed, and what has no room has no figures."""
+"""The steps on a GPU: every target can be missed, and a step without room has no figures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Changes = Mapping[str, Mapping[str, Any] | None]
 
 
 def kept(topic: str, lengths: Iterable[int], changes: Changes = MappingProxyType({})) -> dict[str, Any]:
-    """Measurements in which all ways took the same, but for these."""
+    """Return measurements in which all ways but these took the same."""
     made: dict[str, Any] = {}
     for length in lengths:
         for way in TOPICS[topic].ways:
@@ -130,7 +130,7 @@ def test_the_policy_of_torch_keeps_what_save_attention_keeps(operator: Any, kept
     assert (operator_name(operator) in VOCABULARY["attention"]) is kept
 
 
-def test_a_release_without_offload_of_its_own_leaves_that_way_out(
+def test_a_release_without_its_own_offload_leaves_that_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_steps, "library_offloads", lambda: False)

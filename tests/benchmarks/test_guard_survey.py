@@ -1,4 +1,4 @@
-"""The guard's survey counts what its rows hold, and shows where guard and verify disagree."""
+"""The guard's survey counts its rows and shows where guard and verify disagree."""
 
 from __future__ import annotations
 

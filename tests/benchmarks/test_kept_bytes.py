@@ -1,4 +1,4 @@
-"""The page of `kept_bytes`: what is counted, and that a step which is not equal is named."""
+"""The page of `kept_bytes`: its counts, and the names of steps with unequal results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CLASSES = {
     "Qwen2VLForConditionalGeneration": False,  # reads the grid of an image
     "Wav2Vec2Model": False,  # drops layers at random
 }
-"""Classes by whether what they keep may depend on what their weights decide."""
+"""Classes by whether their saved bytes may depend on values of their weights."""
 
 
 @pytest.mark.both
@@ -72,7 +72,7 @@ def test_tiny_models_keep_what_explain_says(name: str) -> None:
 
 @pytest.mark.both
 @pytest.mark.torch
-def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_keeps_more_than_reported_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr("benchmarks.kept_bytes.kept_by_a_step", lambda *_: 1)
     row = measure("GPT2Model")

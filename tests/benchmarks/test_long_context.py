@@ -163,7 +163,7 @@ def test_the_table_of_cards_has_what_fits_below_every_line(tmp_path: Path) -> No
     )
 
 
-def test_all_weights_of_an_8b_model_train_on_500_000_tokens_of_80_gb_by_the_figures_kept() -> None:
+def test_the_kept_figures_train_an_8b_model_on_500_000_tokens_in_80_gb() -> None:
     rows = {(row.recipe, row.host): row for row in read_cards()}
     whole = rows["Llama 8B, all weights, 8-bit AdamW", True]
     assert whole.tokens(80) >= 500_000

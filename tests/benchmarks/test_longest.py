@@ -1,4 +1,4 @@
-"""The search for the longest sequence: a device that takes so many tokens is found to, and what stopped it is said."""
+"""The search for the longest sequence finds a device's limit and says what stopped it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 
 class Gpu:
-    """A device on which so many tokens fit, and a step of a thousand takes so many seconds."""
+    """A device that fits this many tokens and takes this many seconds for a step of a thousand."""
 
     def __init__(self, most: int, seconds: float = 0.0) -> None:
         self.most, self.seconds = most, seconds
@@ -69,7 +69,7 @@ def test_a_step_that_fails_ends_the_search() -> None:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device without room for more than 100 tokens, whatever the model; more may be tried than in a dry run."""
+    """Limit any model to 100 tokens on the device; the search may try more than in a dry run."""
 
     def no_room(model: Any, optimizer: Any, tokens: int, layers: int, device: Any) -> float:
         if tokens > 100:
@@ -88,7 +88,7 @@ def run(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("full")
-def test_where_memory_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_memory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = run(tmp_path)
     for way in (LORA_OURS, LORA_HOST, LORA_THEIRS):
         assert content["figures"][f"{way}: longest that fits"]["values"] == [96]
@@ -101,7 +101,7 @@ def test_where_memory_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("full")
-def test_a_model_that_does_not_fit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 

@@ -1,4 +1,4 @@
-"""The benchmark of plans on a GPU, dry: what is told is what the meter sees, and each target can be missed."""
+"""The benchmark of plans on a GPU, dry: it reports what the meter sees, and each target can be missed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def verdicts(figures: list[Figure]) -> dict[str, str]:
     return {figure.name: figure.verdict for figure in figures if figure.target}
 
 
-def test_the_steps_have_names_of_their_own() -> None:
+def test_the_steps_have_their_own_names() -> None:
     assert len({str(case) for case in CASES}) == len(CASES) == 18
     assert str(FEW[0]) == "Llama 1B, 4K, LoRA, checkpointed, fused loss"
     assert any(part.arguments == ("-m", "benchmarks.plan_on_gpu") for part in PARTS)
@@ -75,7 +75,7 @@ def test_each_step_runs_on_shapes_as_on_a_card_and_small_on_the_processor(case: 
     ("factor", "under", "over"),
     [(0.98, "missed", "ok"), (0.995, "ok", "ok"), (1.02, "ok", "ok"), (1.04, "ok", "missed")],
 )
-def test_a_peak_may_be_told_too_low_by_less_than_too_high(factor: float, under: str, over: str) -> None:
+def test_a_peak_may_be_predicted_too_low_by_less_than_too_high(factor: float, under: str, over: str) -> None:
     judged = verdicts(list(case_figures(FEW[1], told=int(factor * 10**9), measured=10**9)))
     assert judged == {f"{FEW[1]}: under by": under, f"{FEW[1]}: over by": over}
 

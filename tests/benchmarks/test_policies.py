@@ -1,4 +1,4 @@
-"""Policies on released models: rows of the page measured again, checks that fail where what they check is broken."""
+"""Policies on released models: rows of the page measured again, and checks that fail on broken code."""
 
 from __future__ import annotations
 
@@ -11,18 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import survey
-from benchmarks.policies import (
-    FAMILIES,
-    PAGE,
-    RATES,
-    Check,
-    Outcome,
-    case_of,
-    cases,
-    conclude,
-    failed,
-    figures_of,
-)
+from benchmarks.policies import FAMILIES, PAGE, RATES, Check, Outcome, case_of, cases, conclude, failed, figures_of
 
 KEPT = {"outcome": "kept", "failed": [], "results": 2, "bytes": 2048, "added": 2048, "unheld": 0}
 NOTHING = {"outcome": "nothing", "failed": [], "bytes": 0, "added": 0}
@@ -39,7 +28,7 @@ def failing(check: Check) -> dict[str, Any]:
 # The page
 
 
-def test_the_page_in_the_repository_has_every_case_of_both_releases_and_no_failure() -> None:
+def test_the_page_has_every_case_of_both_releases_and_no_failure() -> None:
     releases = PAGE.read()
     assert [release["versions"]["transformers"] for release in releases] == ["5.23.0", "4.57.6"]
     for release in releases:
@@ -120,7 +109,7 @@ def test_rows_of_the_page_are_measured_again(name: str, save: str, outcome: Outc
 
 
 def run_again(patch: pytest.MonkeyPatch) -> None:
-    """Recomputes run what is kept, and use it all the same."""
+    """Run what is kept again in the recompute, and use the kept values."""
     from ckpt_surgery.runtime.selective import kept_results
 
     giving: Any = kept_results._Giving
@@ -135,7 +124,7 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_values(patch: pytest.MonkeyPatch) -> None:
-    """What is kept is given with other values."""
+    """Change the values of what is kept."""
     from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of
     from ckpt_surgery.runtime.selective.replay import Replay
 
@@ -145,7 +134,7 @@ def other_values(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_counted(patch: pytest.MonkeyPatch) -> None:
-    """The summary counts what blocks return."""
+    """Count what blocks return as kept."""
     from ckpt_surgery.runtime.selective.kept_results import KeptResults
 
     end = KeptResults.end
@@ -153,7 +142,7 @@ def outputs_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def some_left_out(patch: pytest.MonkeyPatch) -> None:
-    """Every third is kept where every second is asked for."""
+    """Keep every third where every second is asked for."""
     from ckpt_surgery.runtime.selective import policies as names
 
     choice = names._choice
@@ -161,14 +150,14 @@ def some_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def none_leaves(patch: pytest.MonkeyPatch) -> None:
-    """What is kept stays on the device."""
+    """Leave what is kept on the device."""
     from ckpt_surgery.runtime.selective import operator_result
 
     patch.setattr(operator_result, "keep_result", lambda *_: None)
 
 
 def none_listed(patch: pytest.MonkeyPatch) -> None:
-    """The error lists nothing of the second block."""
+    """Drop the second block's operators from the error."""
     from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 
     ran = SavePolicy.ran

@@ -1,4 +1,4 @@
-"""Measurements are kept as they are made: what has no room or fails is told, and the next run goes on behind it."""
+"""Measurements are kept as they are made: failures are reported, and the next run goes on after them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_measurement_is_in_the_json_before_the_next_is_made(tmp_path: Path)
     assert json.loads(measured.text)["finished"] is True
 
 
-def test_what_has_no_room_or_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_what_has_no_room_or_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     measured = progress(file)
     assert measured.measure("large", no_room) is None

@@ -1,4 +1,4 @@
-"""Predictions held against published figures: all are close, and the page is that of this code."""
+"""Predictions are close to published figures, and the page is up to date."""
 
 from __future__ import annotations
 

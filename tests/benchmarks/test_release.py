@@ -1,4 +1,4 @@
-"""The page of a release says what it is like next to the one before, and what is not on it."""
+"""The page of a release compares it with the one before, and lists what the page leaves out."""
 
 from __future__ import annotations
 

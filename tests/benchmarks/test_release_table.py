@@ -1,4 +1,4 @@
-"""The table of releases: the page is what its figures say, and holds every class and release; each word is earned."""
+"""The table of releases: the page follows from its figures and has every class and release; each word is earned."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ REFUSING = replace(RIGHT, refused="A list has a gradient.")
 
 
 def report(before: ModeReport | None, after: ModeReport | None, **more: Any) -> Report:
-    """A class that is as `before` says, and after `wrap_blocks` as `after` says; None where there is no model."""
+    """Report a class with the status `before`, and `after` after `wrap_blocks`; None where there is no model."""
     repair = None if after is None else Repair((after,))
     return Report("A", modes=() if before is None else (before,), repair=repair, **more)
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The rows of all tables of a page, by their first cell."""
+    """Read the rows of all tables of a page, by their first cell."""
     cells = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
     return {first: rest for first, *rest in cells}
 
 
-def test_the_page_has_every_class_and_every_release_and_nothing_stays_wrong() -> None:
+def test_the_page_has_every_class_and_release_and_nothing_stays_wrong() -> None:
     columns = PAGE.read()
     assert len(CLASSES) == len(set(CLASSES)) == 40
     assert list(columns) == list(RELEASES)

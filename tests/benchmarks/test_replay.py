@@ -1,4 +1,4 @@
-"""The replay's judge: what it calls identical, harmless, safer, changed and worse, and that it can be seen to fail."""
+"""The replay's judge: what it calls identical, harmless, safer, changed and worse, and that it can fail."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ LAYER = HEAD.format(base="GradientCheckpointingLayer")
 
 
 def repaired(call: str = REPAIRED, target: str = "outputs = ") -> str:
-    """The toy model without its branch, its block a layer."""
+    """Return the toy model without its branch and with its block a layer."""
     return f"{LAYER}            {target}{call}\n"
 
 
@@ -86,13 +86,12 @@ def snapshots(tmp_path: Path, before: str, ours: str, upstream: str) -> tuple[Sn
 
 
 def graded(tmp_path: Path, ours: str, upstream: str, before: str = BEFORE) -> Comparison:
-    """The one site of the toy trees, graded."""
     (site,) = grade_sites(*snapshots(tmp_path, before, ours, upstream))
     return site
 
 
 def only_site(tmp_path: Path, source: str, **more: str) -> replay_sites.Site:
-    """The one call of a block in a tree."""
+    """Return the only block call of a tree."""
     (site,) = read(tree(tmp_path, source, **more), "toy").sites
     return site
 
@@ -100,7 +99,7 @@ def only_site(tmp_path: Path, source: str, **more: str) -> replay_sites.Site:
 # What is graded how
 
 
-def test_before_as_ours_is_worse_for_its_branch_its_class_and_its_arguments(tmp_path: Path) -> None:
+def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Path) -> None:
     old, ours, upstream = snapshots(tmp_path, BEFORE, BEFORE, repaired())
     (site,) = grade_sites(old, ours, upstream)
     (block,) = grade_classes(old, ours, upstream)
@@ -136,10 +135,7 @@ def test_keywords_in_another_order_are_identical(tmp_path: Path) -> None:
             "layer(hidden_states, mask, encoder_hidden_states, past, use_cache=use_cache)",
             "past state past_key_value by position",
         ),
-        (
-            "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)",
-            "lost use_cache=use_cache",
-        ),
+        ("layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)", "lost use_cache=use_cache"),
         (
             "layer(hidden_states, mask, past_key_value=past, use_cache=use_cache)",
             "lost encoder_hidden_states=encoder_hidden_states",
@@ -213,10 +209,7 @@ def test_a_statement_lost_from_the_else_branch_is_worse(tmp_path: Path) -> None:
     kept = repaired() + "            outputs = outputs[0]\n"
     assert graded(tmp_path, kept, repaired(), before).grade is Grade.IDENTICAL
     site = graded(tmp_path / "other", repaired(), kept, before)
-    assert (site.grade, site.reasons) == (
-        Grade.WORSE,
-        ("other code of the method changed: - outputs = outputs[0]",),
-    )
+    assert (site.grade, site.reasons) == (Grade.WORSE, ("other code of the method changed: - outputs = outputs[0]",))
 
 
 def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
@@ -226,7 +219,7 @@ def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
     assert site.reasons == ("ToyLayer is no layer, upstream's is",)
 
 
-def test_a_branch_removed_from_a_plain_block_is_worse_even_where_upstream_kept_the_branch(tmp_path: Path) -> None:
+def test_removing_a_branch_from_a_plain_block_is_worse_than_keeping_it(tmp_path: Path) -> None:
     plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
     site = graded(tmp_path, plain, BEFORE)
     assert site.grade is Grade.WORSE
@@ -295,7 +288,7 @@ def test_a_mask_by_keyword_and_a_dropped_flag_are_harmless(tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_upstream_changed_is_not_held_against_ours(tmp_path: Path, upstream: str, reason: str) -> None:
+def test_what_upstream_changed_does_not_count_against_ours(tmp_path: Path, upstream: str, reason: str) -> None:
     site = graded(tmp_path, repaired(), upstream)
     assert (site.grade, site.reasons) == (Grade.CHANGED, (reason,))
 
@@ -310,7 +303,7 @@ def test_a_gap_filled_with_the_default_is_no_invention(tmp_path: Path) -> None:
     assert "only ours passes attention_mask=None, to fill a gap" in site.reasons
 
 
-def test_a_fault_that_both_have_is_listed_and_not_held_against_ours(tmp_path: Path) -> None:
+def test_a_fault_that_both_have_is_listed_and_does_not_count_against_ours(tmp_path: Path) -> None:
     call = "layer(hidden_states, mask, encoder_hidden_states, past, use_cache)"
     before = HEAD.format(base="nn.Module") + INLINE.format(call=call)
     site = graded(tmp_path, repaired(call), repaired(call), before)
@@ -325,7 +318,7 @@ def test_a_fault_that_both_have_is_listed_and_not_held_against_ours(tmp_path: Pa
         ("reference_points", "reference_points_input", "reference_points"),
     ],
 )
-def test_learned_embeddings_are_told_from_computed_ones_by_their_expression(
+def test_learned_and_computed_embeddings_differ_by_their_expression(
     parameter: str, learned: str, computed: str
 ) -> None:
     assert replay_grade.carries_gradient(parameter, learned)
@@ -337,7 +330,7 @@ def test_a_block_that_upstream_renamed_does_not_make_its_call_differ(tmp_path: P
     assert graded(tmp_path, repaired(), renamed).grade is Grade.IDENTICAL
 
 
-def test_a_checkpoint_call_without_the_models_flag_is_left_alone_while_it_is_untouched(tmp_path: Path) -> None:
+def test_a_checkpoint_call_without_the_flag_is_left_alone_if_untouched(tmp_path: Path) -> None:
     source = HEAD.format(base="nn.Module") + INLINE.format(call="layer(hidden_states)").replace(
         "self.gradient_checkpointing and", "self.use_checkpoint and"
     )
@@ -370,7 +363,7 @@ def test_a_class_made_a_layer_through_its_parent_is_harmless(tmp_path: Path) -> 
     assert by_class == {"P": Grade.IDENTICAL, "A": Grade.HARMLESS}
 
 
-def test_both_definitions_of_a_guarded_class_are_graded_and_an_import_may_become_one(tmp_path: Path) -> None:
+def test_both_definitions_of_a_guarded_class_are_graded_import_or_class(tmp_path: Path) -> None:
     guard = "if is_available():\n    {0}\nelse:\n    class Block({1}): pass\n"
     before = guard.format("from outside import Inner as Block", "nn.Module")
     upstream = guard.format("class Block(GradientCheckpointingLayer, Inner): pass", "GradientCheckpointingLayer")
@@ -412,10 +405,7 @@ def test_every_spelling_of_the_checkpointed_callee_is_seen(tmp_path: Path, calle
     [
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers:"),
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers[: self.depth]:"),
-        (
-            "self.layers = nn.ModuleList([ToyLayer(config)])",
-            "for i, (layer, m) in enumerate(zip(self.layers, ms)):",
-        ),
+        ("self.layers = nn.ModuleList([ToyLayer(config)])", "for i, (layer, m) in enumerate(zip(self.layers, ms)):"),
         ("self.layers = nn.ModuleDict({'a': ToyLayer(config)})", "for name, layer in self.layers.items():"),
         ("blocks = [ToyLayer(config)]; self.layers = nn.ModuleList(blocks)", "for layer in self.layers:"),
         (
@@ -453,9 +443,7 @@ def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, 
     assert site.layers == ("ToyLayer",)
 
 
-def test_a_call_through_a_local_function_is_bound_to_that_function_and_the_call_inside_to_the_block(
-    tmp_path: Path,
-) -> None:
+def test_arguments_bind_to_a_local_function_and_inside_it_to_the_block(tmp_path: Path) -> None:
     function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
     branch = INLINE.format(call="run(layer, hidden_states, past=past)").replace("layer.__call__, ", "run, layer, ")
     inside, through = read(tree(tmp_path, HEAD.format(base="nn.Module") + function + branch)).sites
@@ -464,7 +452,7 @@ def test_a_call_through_a_local_function_is_bound_to_that_function_and_the_call_
     assert through.blocks == inside.blocks == ("ToyLayer",)
 
 
-def test_keywords_handed_to_a_local_function_are_no_fault_but_those_it_hands_to_the_block_are(tmp_path: Path) -> None:
+def test_a_local_function_takes_gradient_keywords_and_its_block_does_not(tmp_path: Path) -> None:
     function = "            def run(module, hidden_states):\n                return module({argument})\n"
     branch = INLINE.format(call="run(layer, hidden_states=hidden_states)").replace("layer.__call__, ", "run, layer, ")
     before = HEAD.format(base="nn.Module") + function.format(argument="hidden_states=hidden_states") + branch
@@ -479,7 +467,7 @@ def test_keywords_handed_to_a_local_function_are_no_fault_but_those_it_hands_to_
     }
 
 
-def test_a_checkpointed_call_of_something_that_is_no_block_is_followed_into_the_other_trees(tmp_path: Path) -> None:
+def test_a_checkpointed_call_of_no_block_is_followed_in_the_other_trees(tmp_path: Path) -> None:
     body = "class M(nn.Module):\n    def __init__(self):\n        self.conv = nn.Conv1d(1, 1)\n"
     body += "    def forward(self, x):\n"
     branch = (
@@ -511,7 +499,7 @@ def test_the_judge_shares_no_code_with_the_codemods() -> None:
 
 
 class FakeApply:
-    """Stands for `ckpt_surgery.apply`: replaces the models folder by another one, or leaves it."""
+    """A fake `ckpt_surgery.apply` that replaces the models folder by another one, or leaves it."""
 
     def __init__(self, made: Path | None, problems: tuple[Problem, ...] = ()) -> None:
         self.made = made
@@ -528,7 +516,7 @@ class FakeApply:
 
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two releases of one toy model, which `fetch` hands out: 4.52.4 to repair, 4.53.0 repaired by hand."""
+    """Let `fetch` return two releases of a toy model: 4.52.4 to repair, and 4.53.0 repaired by hand."""
     tree(tmp_path / "4.52.4/models", BEFORE, other__modeling_other=BEFORE)
     tree(tmp_path / "4.53.0/models", repaired(), other__modeling_other=repaired())
     monkeypatch.setattr(replay, "fetch", lambda version: tmp_path / version)
@@ -617,7 +605,7 @@ def test_bad_input_ends_with_2_and_one_line(
     assert errors.count("\n") == 1
 
 
-def test_a_family_that_is_not_there_is_told_before_the_codemods_run(
+def test_a_family_that_is_not_there_is_reported_before_the_codemods_run(
     releases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply = FakeApply(None)
@@ -625,7 +613,7 @@ def test_a_family_that_is_not_there_is_told_before_the_codemods_run(
     assert apply.given is None
 
 
-def test_the_command_runs_in_processes_of_its_own(releases: Path, tmp_path: Path) -> None:
+def test_the_command_runs_in_separate_processes(releases: Path, tmp_path: Path) -> None:
     for version, digest in SHA256.items():
         if (releases / version).is_dir():
             folder = tmp_path / "cache/releases" / f"transformers-{version}"

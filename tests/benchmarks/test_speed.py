@@ -56,7 +56,7 @@ def test_explain_is_asked_for_each_shape(tmp_path: Path, monkeypatch: pytest.Mon
     assert verdicts["explain Llama 405B"] == "ok"
 
 
-def test_the_values_of_rounds_stand_in_one_figure_and_a_miss_is_the_exit_code(
+def test_rounds_share_one_figure_and_a_miss_sets_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = iter([1.0, 3.0, 5.0])

@@ -1,4 +1,4 @@
-"""The survey of other libraries' models tells what is found, what is wrong, and what keeps more."""
+"""The survey of other libraries' models reports the blocks found, the faults, and what saves more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def row(library: str = "timm", **changes: Any) -> dict[str, Any]:
     return {"case": f"{library}: ViT", **plain, **sizes, "verdicts": {"non_reentrant": ""}, **changes}
 
 
-def test_a_healthy_model_has_its_blocks_and_keeps_what_its_own_switch_keeps() -> None:
+def test_a_healthy_model_has_its_blocks_and_saves_what_its_switch_saves() -> None:
     row = measured()
     assert row["blocks"] == {"FeedBlock": 6}
     assert row["verdicts"] == {"non_reentrant": ""}
@@ -46,7 +46,7 @@ def test_a_healthy_model_has_its_blocks_and_keeps_what_its_own_switch_keeps() ->
     assert (wrong(row), row["undone"], row["problem"], keeps_more(row)) == (False, True, "", False)
 
 
-def test_wrong_gradients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gradients_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Computation.__call__
 
     def half_more(computation: Computation, *given: Tensor) -> Any:
@@ -59,7 +59,7 @@ def test_wrong_gradients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong(row)
 
 
-def test_an_undo_that_leaves_something_behind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undo_that_leaves_something_behind_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     undo = Surgery.undo
 
     def forgetful(surgery: Surgery) -> None:
@@ -79,7 +79,7 @@ def test_a_model_without_blocks_says_why() -> None:
 
 
 @pytest.mark.parametrize(("peak", "more"), [(50, False), (49, True)])
-def test_a_higher_peak_than_the_librarys_own_is_told(peak: int, more: bool) -> None:
+def test_a_higher_peak_than_the_librarys_own_is_reported(peak: int, more: bool) -> None:
     assert keeps_more(row(library_switch={"kept": 10, "peak": peak})) is more
 
 

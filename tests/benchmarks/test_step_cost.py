@@ -1,4 +1,4 @@
-"""The benchmark of a step: what is counted is exact, every target can be missed, and times never decide a test."""
+"""The benchmark of a step: counts are exact, every target can be missed, and times never decide a test."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_checkpointing_keeps_less_and_works_more_than_none(llama: Measured) -> N
     assert all(len(cost.seconds) == 1 for cost in llama.costs.values())
 
 
-def test_swin_wrapped_once_works_as_much_as_checkpoint_wrapper_and_less_than_nested_layers() -> None:
+def test_swin_wrapped_once_costs_as_checkpoint_wrapper_nested_costs_more() -> None:
     swin = measure("Swin", rounds=1)
     costs = swin.costs
     assert costs[OURS].faults == ()
@@ -66,7 +66,7 @@ def test_swin_wrapped_once_works_as_much_as_checkpoint_wrapper_and_less_than_nes
         assert costs[OURS].backward_flops < costs[THEIRS].backward_flops
 
 
-def test_a_way_whose_step_breaks_is_told_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_whose_step_breaks_is_reported_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = step_cost.ready
 
     def broken(model: Any, way: str) -> Any:
@@ -87,7 +87,7 @@ def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds
 
 
 def measured(nested: bool = False, **changed: Cost) -> Measured:
-    """A family in which all ways cost the same, but for these."""
+    """Measure a family in which all ways but these cost the same."""
     names = {"wrap_blocks": OURS, "transformers": THEIRS, "torch": WRAPPER, "none": NONE, "reentrant": REENTRANT}
     costs = dict.fromkeys(WAYS, cost()) | {names[whose]: replacement for whose, replacement in changed.items()}
     return Measured("Toy", 10, nested, costs)
@@ -151,7 +151,7 @@ def test_the_script_ends_with_1_where_a_target_is_missed(
     assert list(family["costs"]) == list(WAYS)
 
 
-def test_a_family_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_family_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert step_cost.main(["Lama"]) == 2
     assert "there is no family Lama: those measured are Llama, " in capsys.readouterr().err
     assert {"Swin", "Zamba", "Zamba2"} <= FAMILIES.keys()

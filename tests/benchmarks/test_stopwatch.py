@@ -1,4 +1,4 @@
-"""The stopwatch measures what it says: wall time and the largest process, and nothing that failed."""
+"""The stopwatch measures wall time and the largest process, and nothing that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ MEGABYTE = 10**6
 
 
 def python(code: str) -> list[str]:
-    """The command that runs some code."""
     return [sys.executable, "-c", code]
 
 
@@ -47,7 +46,7 @@ def test_environment_and_folder_reach_the_command_beside_what_was_there(
     assert run.output.split() == ["kept", "added", str(tmp_path.resolve())]
 
 
-def test_a_command_that_fails_is_no_measurement_and_its_last_words_are_told() -> None:
+def test_a_failed_command_is_not_measured_and_its_last_lines_are_shown() -> None:
     with pytest.raises(CommandFailed, match=r"ended with 3: no room$"):
         measure(
             python("import sys; print('much ado', file=sys.stderr); print('no room', file=sys.stderr); sys.exit(3)")
@@ -85,7 +84,7 @@ def test_an_interrupt_ends_the_command_and_its_workers(tmp_path: Path, monkeypat
 
 
 def ends(pid: int) -> bool:
-    """Whether a process is gone, or dead and not yet collected, within half a minute."""
+    """Wait up to half a minute for a process to end; it may be a zombie."""
     for _ in range(3000):
         try:
             os.kill(pid, 0)

@@ -1,4 +1,4 @@
-"""The frame of the surveys: a case costs no more than it may, a run goes on, and pages are what their figures say."""
+"""The frame of the surveys: a case stays within its limits, runs resume, and pages follow from their figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = (guard_survey, kept_bytes, policies, release_table, stacks, versions, wi
 
 
 def measure(name: str) -> Row:
-    """Do what the name says."""
+    """Behave as the name says."""
     if name == "waste":
         filled = bytearray(os.urandom(2**26))
         time.sleep(30)
@@ -63,7 +63,7 @@ def test_a_run_goes_on_where_one_broke_off(tmp_path: Path) -> None:
     assert rows_of(file) == [{"case": "a", "length": 1}]
 
 
-def test_a_case_that_there_is_not_is_a_wrong_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_case_is_a_wrong_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         made().main([str(tmp_path / "rows.jsonl"), "b"])
     assert ended.value.code == 2

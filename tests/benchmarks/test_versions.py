@@ -1,4 +1,4 @@
-"""The table of versions: a row for each environment, which says what does not work, and is replaced when run again."""
+"""The table of versions: one row for each environment, which lists what fails and is replaced by the next run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_door_is_tried() -> None:
 
 
 @pytest.mark.torch
-def test_what_a_door_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_door_breaks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from benchmarks.survey import tiny

@@ -1,4 +1,4 @@
-"""The benchmark on other packages' code: what it counts is what is there, and each kind of failure is seen."""
+"""The benchmark on other packages' code: its counts are right, and each kind of failure is seen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEHIND = MODEL.replace("from torch", "import no_such_module\nfrom torch", 1)
 
 @pytest.fixture(autouse=True)
 def along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much of torch and transformers as the module needs, and nothing from the network."""
+    """Write the parts of torch and transformers that the module needs, with nothing from the network."""
     files = {
         "torch/__init__.py": "class nn:\n    Module = object\n",
         "transformers/__init__.py": "",
@@ -38,13 +38,12 @@ def along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """An unpacked wheel with one fault in one file."""
     files = {PLACE: MODEL, "toy/__init__.py": "", METADATA: "Name: toy\nRequires-Dist: transformers>=4.52\n"}
     return tree(tmp_path / "toy-1.0-py3-none-any", files)
 
 
 def repaired_as(monkeypatch: pytest.MonkeyPatch, text: Callable[[str], str]) -> None:
-    """Let every repair end with what `text` makes of the file that it should write."""
+    """Pass every file that a repair writes through `text`."""
 
     def worse(paths: list[Path], **options: Any) -> ApplyResult:
         result = apply(paths, **options)
@@ -137,7 +136,7 @@ def test_what_extras_ask_for_is_marked_and_counts_only_alone(tmp_path: Path) -> 
     assert wild.required_transformers(tree(tmp_path / "both", {METADATA: both})) == "~=4.57"
 
 
-def test_a_module_that_ends_the_process_is_named_as_one_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_module_that_ends_the_process_is_named_as_not_importable(tmp_path: Path) -> None:
     tree(tmp_path, {"ends.py": "import sys\nsys.exit('enough')\n", "fine.py": "print('noise')\n"})
     assert wild.import_failures(tmp_path, ["fine", "ends"]) == {"ends": "SystemExit: enough", "fine": ""}
     tree(tmp_path, {"kills.py": "import os\nos._exit(7)\n"})
@@ -151,7 +150,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     PAGE.write({"versions": {"torch": "1"}, "packages": packages, "repositories": {}})
 
 
-def test_a_run_of_one_package_replaces_its_row_and_a_failed_repair_fails_it(
+def test_a_run_of_one_package_replaces_its_row_and_fails_on_a_bad_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept(tmp_path, monkeypatch)

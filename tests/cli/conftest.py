@@ -1,4 +1,4 @@
-"""The library is replaced by stand-ins, so that the tests see what the command line asks of it."""
+"""Fakes of the library, which show what the command line asks of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery import codemods
-from tests.cli.stand_ins import (
-    RULES,
-    StandIn,
-    applied,
-    checked,
-)
+from tests.cli.stand_ins import RULES, StandIn, applied, checked
 
 
 @pytest.fixture
@@ -25,7 +20,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def check(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Replace the function `check`."""
     stand_in = StandIn(checked())
     monkeypatch.setattr("ckpt_surgery.static.check.check", stand_in)
     return stand_in
@@ -33,7 +27,6 @@ def check(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def apply(place: None, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Replace the function `apply`."""
     stand_in = StandIn(applied())
     monkeypatch.setattr("ckpt_surgery.static.apply.apply", stand_in)
     return stand_in

@@ -1,4 +1,4 @@
-"""What stands in for the library behind the command line, and the results it gives."""
+"""Fakes of the library behind the command line, and their results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROBLEM = Problem("models/broken.py", "does not parse")
 
 @dataclass
 class StandIn:
-    """What the library was called with, and what it is to answer or raise."""
+    """A fake of a library function: the calls it got, and what it answers or raises."""
 
     answer: Any = None
     error: BaseException | None = None

@@ -1,6 +1,6 @@
 """The command `adopt` without torch: what it shows of the source, what it refuses, and its exit codes.
 
-`prove` is replaced by a stand-in; what it does live is in `tests/adopt/test_live.py`.
+`prove` is a fake; `tests/adopt/test_live.py` runs the real one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMPORTED = "from pathlib import Path\nPath('imported').touch()\n"
 
 
 class Proofs:
-    """What stands in for the measurement: the proofs that it is to answer with, and what it was asked."""
+    """A fake measurement: the proofs it answers with, and what it was asked for."""
 
     def __init__(self) -> None:
         self.answer: Sequence[ClassProof] = (ClassProof(BAD, GOOD),)
@@ -173,7 +173,7 @@ class TestWithTrust:
         run("toy --trust-remote-code")
         assert capsys.readouterr().err == f"ckpt_surgery: error: toy: {UNBUILT.problem}\n"
 
-    def test_a_model_that_could_claim_more_is_told_so(
+    def test_a_model_that_could_claim_more_is_reported(
         self, proofs: Proofs, capsys: pytest.CaptureFixture[str]
     ) -> None:
         write_shape(Path("toy"), "healthy")

@@ -1,4 +1,4 @@
-"""The command `apply`: its exit codes, and what it prints where."""
+"""The command `apply`: its exit codes and output."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ import pytest
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.static.results import ApplyResult, FileChange
-from tests.cli.stand_ins import (
-    INFO,
-    PROBLEM,
-    StandIn,
-    applied,
-    finding,
-)
+from tests.cli.stand_ins import INFO, PROBLEM, StandIn, applied, finding
 
 
 @pytest.mark.parametrize(

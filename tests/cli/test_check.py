@@ -1,4 +1,4 @@
-"""The command `check`: its exit codes, and what it prints where."""
+"""The command `check`: its exit codes and output."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ import pytest
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import CheckResult
-from tests.cli.stand_ins import (
-    INFO,
-    PROBLEM,
-    UNKNOWN,
-    StandIn,
-    checked,
-    configure,
-    finding,
-)
+from tests.cli.stand_ins import INFO, PROBLEM, UNKNOWN, StandIn, checked, configure, finding
 
 
 @pytest.mark.parametrize(
@@ -118,7 +110,7 @@ def test_output_goes_to_the_file_and_equals_what_would_be_printed(
     assert Path("report").read_text() == printed
 
 
-def test_an_output_that_cannot_be_written_is_told_before_the_work(
+def test_an_output_that_cannot_be_written_is_reported_before_the_work(
     check: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--output", "gone/report"]) == 2

@@ -1,4 +1,4 @@
-"""What pyproject.toml may say, and the one line for everything that it may not."""
+"""The contents of pyproject.toml, with one line for everything that is not allowed there."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_code_that_no_rule_has_is_an_error(given: list[str], said: str) -> Non
 
 
 @pytest.mark.parametrize("code", ["CKPT999", "CKPT77", "ABC"])
-def test_a_code_that_shares_little_more_than_the_prefix_brings_no_suggestion(code: str) -> None:
+def test_a_code_that_shares_only_the_prefix_brings_no_suggestion(code: str) -> None:
     with pytest.raises(ConfigError) as error:
         expand_codes([code], (*KNOWN, "CKPT009"), "--select")
     assert "did you mean" not in str(error.value)

@@ -1,4 +1,4 @@
-"""How a command ends: interrupts, errors and bugs are one line and an exit code."""
+"""The ends of a command: interrupts, errors and bugs are one line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from ckpt_surgery.cli.exits import Terminated, termination_raises
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import TransformersNotFound
-from tests.cli.stand_ins import (
-    StandIn,
-)
+from tests.cli.stand_ins import StandIn
 
 
 def test_an_interrupt_is_one_line_and_130(apply: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +52,7 @@ def is_ended_by(number: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP on this system")
-def test_a_closed_terminal_ends_a_run_unless_that_is_ignored_as_under_nohup() -> None:
+def test_a_hangup_ends_a_run_unless_ignored_as_under_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert not is_ended_by(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""The command `explain`: what it prints and writes, its exit codes, and one sentence for each bad input."""
+"""The command `explain`: its output and exit codes, and one sentence for each bad input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPLAIN = ["explain", "--tokens", "32"]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what is said of arguments that cannot be used, in one line, with exit code 2."""
+    """Return the message about unusable arguments: one line, with exit code 2."""
     assert main(["explain", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -68,7 +68,7 @@ def test_the_first_line_says_what_the_options_it_names_would_give(
     assert "up to" not in whole + adapted
 
 
-def test_the_steps_asked_for_are_told_and_written_as_json_and_as_a_page(
+def test_the_requested_steps_are_shown_and_written_as_json_and_as_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*EXPLAIN, config(tmp_path), "--checkpointing", "on", "--optimizer", "none"]) == 0
@@ -113,7 +113,7 @@ def reads_values() -> Any:
 
 
 class ReadsValues(nn.Linear):
-    """Its forward decides by what its weights compute."""
+    """A layer whose forward branches on values computed from its weights."""
 
     def __init__(self) -> None:
         super().__init__(2**26, 1, bias=False)

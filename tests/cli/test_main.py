@@ -1,4 +1,4 @@
-"""The command line as a whole: usage, help, the version, and what starting it loads."""
+"""The command line as a whole: usage, help, version, and imports on starting."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ import typer
 
 import ckpt_surgery
 from ckpt_surgery.cli.main import app, main
-from tests.cli.stand_ins import (
-    StandIn,
-    run,
-)
+from tests.cli.stand_ins import StandIn, run
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
 
@@ -77,7 +74,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert project.get("version", ckpt_surgery.__version__) == ckpt_surgery.__version__
 
 
-def test_all_versions_stand_below_one_another() -> None:
+def test_all_versions_are_listed_below_one_another() -> None:
     ended = python("-m", "ckpt_surgery", "--version", "--all")
     lines = dict(line.split(maxsplit=1) for line in ended.stdout.splitlines())
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.cli.main import main
-from tests.cli.stand_ins import (
-    CODES,
-    StandIn,
-    configure,
-    run,
-)
+from tests.cli.stand_ins import CODES, StandIn, configure, run
 
 
 def test_no_path_means_the_installed_transformers(check: StandIn) -> None:

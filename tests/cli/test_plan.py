@@ -1,4 +1,4 @@
-"""The command `plan`: what it prints, its exit codes, and one sentence for each bad input."""
+"""The command `plan`: its output and exit codes, and one sentence for each bad input."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_largest_size_that_fits_is_searched(
 
 
 MODEL = "a model"
-"""Stands for a small one in `BAD`."""
+"""A placeholder for a small model in `BAD`."""
 BUDGET = ("--memory", "80GB")
 BAD = [
     ((MODEL,), "--memory SIZE, or the card with --device"),

@@ -1,4 +1,4 @@
-"""The command `pr`: its options and exit codes, what it prints, and one clear line for each thing that goes wrong."""
+"""The command `pr`: its options, exit codes and output, and one clear line for each failure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OAK = FinishedSeries(EVIDENCE, Path("out/oak"), ("git log main..ckpt-surgery/oak
 
 
 class StubPrepare:
-    """Stands in for `prepare`: what it was asked, and what it is to answer."""
+    """A fake `prepare`: what it was asked for, and what it answers."""
 
     def __init__(self) -> None:
         self.outcome = PrepareResult((OAK,), {}, {})
@@ -135,7 +135,7 @@ def test_bad_options_are_one_line(
     assert err.count("\n") == 1
 
 
-def test_jobs_may_stand_in_the_configuration(
+def test_jobs_may_be_set_in_the_configuration(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 3\n")
@@ -171,7 +171,7 @@ def test_a_finished_series_is_named_with_what_comes_next(
     ],
     ids=["nothing", "left out", "no repair", "some", "several"],
 )
-def test_what_is_not_made_is_told(
+def test_what_is_not_made_is_reported(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str], outcome: PrepareResult, code: int, words: str
 ) -> None:
     prepare.outcome = outcome
@@ -196,7 +196,7 @@ def test_a_series_that_is_not_ready_is_a_failure_with_its_reasons(
     assert "\n  - upstream's checker repo fails\n  body.md holds words of yours\n" in out
 
 
-def test_a_reason_that_series_share_stands_once_after_them(
+def test_a_reason_that_series_share_is_listed_once_after_them(
     prepare: StubPrepare, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared = Reason(ReasonCode.CHECKER_FAILED, "repo fails, on the base too")
@@ -244,7 +244,7 @@ def test_an_interrupt_says_what_is_as_it_was(prepare: StubPrepare, capsys: pytes
 
 
 class Command:
-    """Runs the command in this process, from a folder."""
+    """The command, run in this process from a folder."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys = capsys
@@ -332,11 +332,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(toy: Path, tmp_path: P
     before = state(toy)
     command = [sys.executable, "-m", "ckpt_surgery", "pr", "transformers", "--all"]
     process = subprocess.Popen(
-        command,
-        cwd=toy.parent,
-        env={**os.environ, "TMPDIR": str(scratch)},
-        stderr=subprocess.PIPE,
-        text=True,
+        command, cwd=toy.parent, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE, text=True
     )
     limit = time.monotonic() + 60
     while not started.exists() and time.monotonic() < limit:

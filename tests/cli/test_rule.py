@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckpt_surgery.cli.main import main
-from tests.cli.stand_ins import (
-    RULES,
-)
+from tests.cli.stand_ins import RULES
 
 pytestmark = pytest.mark.usefixtures("place")
 

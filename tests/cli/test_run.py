@@ -1,4 +1,4 @@
-"""The command `run`: what its options become, and one sentence for each bad input. `tests/guarding` runs scripts."""
+"""The command `run`: its options, and one sentence for each bad input. `tests/guarding` runs scripts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[A
     assert given == {"operation": None, "every": 7, "prove": False, "patience": 3, "on_fault": "warn"}
 
 
-def test_every_option_of_wrap_blocks_and_of_the_guard_is_one_of_the_command(started: list[tuple[Any, ...]]) -> None:
+def test_the_command_has_every_option_of_wrap_blocks_and_the_guard(started: list[tuple[Any, ...]]) -> None:
     options = "--offload --save x --stacks x --blocks x --first 1 --every-n 1 --self-check 1 --every 1"
     options += " --offload-pinned 1KB --save-offload --preserve-rng-state --skip-frozen --patience 1 --on-fault warn"
     assert main(["run", *options.split(), "train.py"]) == 0
@@ -147,7 +147,7 @@ def test_a_first_step_without_labels_has_its_own_logits() -> None:
         takeover.remove()
 
 
-def test_a_model_that_the_script_has_wrapped_is_left_as_it_is_and_a_line_says_so() -> None:
+def test_a_model_the_script_has_wrapped_is_left_alone_with_a_line() -> None:
     said: list[str] = []
     model: Any = llama(2).train()
     wrap_blocks(model)
@@ -206,7 +206,7 @@ def test_what_is_saved_in_no_block_is_refused(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("spelled", ["--local_rank=0", "--local-rank=12"])
-def test_an_argument_that_a_launcher_puts_before_the_command_is_the_scripts(
+def test_an_argument_a_launcher_puts_before_the_command_is_the_scripts(
     started: list[tuple[Any, ...]], spelled: str
 ) -> None:
     assert main([spelled, "run", "--wrap", "train.py", "--x"]) == 0
@@ -222,7 +222,7 @@ def test_before_another_command_it_is_no_option(capsys: pytest.CaptureFixture[st
     ("variables", "rank"),
     [
         ({}, "0"),
-        ({"RANK": "0", "SLURM_PROCID": "1"}, "0"),  # a launcher of its own inside one task
+        ({"RANK": "0", "SLURM_PROCID": "1"}, "0"),  # a separate launcher inside one task
         ({"SLURM_PROCID": "1"}, "1"),
         ({"OMPI_COMM_WORLD_RANK": "2"}, "2"),
         ({"RANK": "3"}, "3"),

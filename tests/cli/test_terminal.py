@@ -13,11 +13,7 @@ from ckpt_surgery.cli import terminal
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import CheckResult
-from tests.cli.stand_ins import (
-    StandIn,
-    checked,
-    finding,
-)
+from tests.cli.stand_ins import StandIn, checked, finding
 
 
 class FakeTerminal:
@@ -85,7 +81,7 @@ def test_progress_is_drawn_on_standard_error_only_where_that_is_a_terminal(
         assert progress is None
 
 
-def test_a_reader_that_went_away_changes_neither_exit_code_nor_standard_error(
+def test_a_reader_that_went_away_changes_no_exit_code_and_no_stderr(
     check: StandIn, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check.answer = checked(*(finding(line=line) for line in range(1, 2000)))

@@ -1,4 +1,4 @@
-"""The command `verify`: what it asks of a survey, what it prints where, its exit codes, and what it does live."""
+"""The command `verify`: its survey, output and exit codes, and a live run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ UNSUPPORTED = Report("OldModel", "toy", supported=False, problem="OldModel says 
 
 
 class Survey:
-    """What stands in for the survey and for the processes: what it was asked, and what it is to answer."""
+    """A fake of the survey and its processes: what it was asked for, and what it answers."""
 
     def __init__(self) -> None:
         self.reports: Sequence[Report] = (GOOD,)
@@ -144,7 +144,7 @@ class TestWhatTheSurveyIsAsked:
         run("bert")
         assert survey.asked["workers"] == 7
 
-    def test_all_classes_are_judged_at_the_levels_loop_and_precision_only_with_deep(self, survey: Survey) -> None:
+    def test_only_deep_judges_all_classes_at_the_levels_loop_and_precision(self, survey: Survey) -> None:
         for line, levels in (
             ("--all", QUICK_LEVELS),
             ("--all --deep", LONE_LEVELS),
@@ -185,7 +185,7 @@ class TestExitCodes:
         assert run(options) == code
 
     @pytest.mark.parametrize("option", ["", " --show-unbuilt"])
-    def test_a_named_model_that_was_not_built_is_an_error_of_one_line_and_told_once(
+    def test_a_named_model_that_was_not_built_is_reported_once_in_one_line(
         self, survey: Survey, capsys: pytest.CaptureFixture[str], option: str
     ) -> None:
         survey.reports = (UNBUILT,)
@@ -304,11 +304,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("package", ["torch", "transformers"])
     def test_a_package_that_is_missing_is_named_with_what_to_do(
-        self,
-        survey: Survey,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-        package: str,
+        self, survey: Survey, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
     ) -> None:
         monkeypatch.setattr(optional, "is_installed", lambda name: name != package)
         assert run("bert") == 2
@@ -500,8 +496,7 @@ class TestLive:
         assert all(len(entry["repair"]["modes"]) < 2 for entry in entries.values())
 
     @pytest.mark.parametrize(
-        ("number", "code", "word"),
-        [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],
+        ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
     )
     def test_an_interrupt_ends_the_workers_and_keeps_what_is_finished(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, word: str

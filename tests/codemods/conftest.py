@@ -1,4 +1,4 @@
-"""Every test of the rules has a cache of its own, and no transformers installed: cases say what they need."""
+"""A separate cache for every test of the rules, and no transformers unless a case writes one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.register_assert_rewrite("tests.codemods.tools")
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh cache folder, outside the tree that the test checks."""
+    """Use a fresh cache folder, outside the tree that the test checks."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CKPT_SURGERY_CACHE", str(folder))
     return folder
@@ -21,5 +21,5 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No transformers to read the layer class from."""
+    """Hide transformers, so that no layer class is read from it."""
     monkeypatch.setattr(discover, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""The files that cases stand on, `preludes/<name>.prelude.py`, and how a case's own text is joined to one.
+"""The base files of cases, `preludes/<name>.prelude.py`, and how a case's own text is joined to one.
 
 The rules of joining are in tests/codemods/tools.py, where a case is described.
 """
@@ -19,13 +19,13 @@ _OPENING = "<opening>"
 
 @cache
 def prelude(name: str) -> str:
-    """The text of a prelude. It begins with the path of its file: `# file: ...`."""
+    """Read a prelude. Its first line is the path of its file: `# file: ...`."""
     return (PRELUDES / f"{name}.prelude.py").read_text(encoding="utf-8")
 
 
 @cache
 def joined(base: str, own: str) -> str:
-    """The prelude `base` with a case's `own` parts in it, two blank lines between the parts at top level.
+    """Merge a case's `own` parts into the prelude `base`, with two blank lines between parts at top level.
 
     A comment behind the last statement of `own` raises ValueError: it would be lost.
     """
@@ -45,7 +45,7 @@ class _Part:
     """The lines of the whole file."""
 
     def over(self, base: _Part) -> _Part:
-        """What this part makes of `base`: a class keeps what only the base has, anything else is replaced."""
+        """Merge this part over `base`: a class keeps members that only the base has, anything else is replaced."""
         if not isinstance(self.node, ast.ClassDef) or not isinstance(base.node, ast.ClassDef):
             return self
         head, members = _class(self.node, self.text, self.source)
@@ -57,7 +57,7 @@ class _Part:
 
 
 def _file(text: str) -> dict[str, _Part]:
-    """The parts of a file by name."""
+    """Split a file into parts by name."""
     body, lines = ast.parse(text).body, text.splitlines()
     if body and any(lines[body[-1].end_lineno :]):
         raise ValueError(f"nothing follows {lines[-1]!r}")
@@ -67,7 +67,7 @@ def _file(text: str) -> dict[str, _Part]:
 
 
 def _class(node: ast.ClassDef, text: str, lines: Sequence[str]) -> tuple[str, dict[str, _Part]]:
-    """The head of a class, and its members by name; `pass` and `...` do not count."""
+    """Return the head of a class and its members by name, without `pass` and `...`."""
     first = node.body[0]
     arguments = [*node.bases, *(keyword.value for keyword in node.keywords)]
     end = max([node.lineno, *(argument.end_lineno or 0 for argument in arguments)])
@@ -82,7 +82,7 @@ def _class(node: ast.ClassDef, text: str, lines: Sequence[str]) -> tuple[str, di
 
 
 def _parts(body: Sequence[ast.stmt], lines: Sequence[str], opening: int, after: int = 0) -> dict[str, _Part]:
-    """The parts of a body by name. It begins behind line `after`; its first `opening` statements are one part."""
+    """Split a body into parts by name, from the line after `after`; its first `opening` statements are one part."""
     runs = [(_OPENING, list(body[:opening]))] if opening else []
     runs += [(name, list(run)) for name, run in itertools.groupby(body[opening:], _name)]
     parts = {}
@@ -95,7 +95,6 @@ def _parts(body: Sequence[ast.stmt], lines: Sequence[str], opening: int, after: 
 
 
 def _name(statement: ast.stmt) -> str:
-    """The name of a class or function; nothing for another statement."""
     return statement.name if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else ""
 
 
@@ -104,7 +103,7 @@ def _imports(statement: ast.stmt) -> bool:
 
 
 def _merged(base: dict[str, _Part], own: dict[str, _Part]) -> dict[str, _Part]:
-    """The parts of both, in the order of the base."""
+    """Merge the parts in the order of the base."""
     order = list(base)
     following = ""
     for name in reversed(own):

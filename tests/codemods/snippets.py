@@ -1,4 +1,4 @@
-"""Small models for tests that need one at hand: a block, a stack of it, a parent in another file."""
+"""Small models for tests: a block, a stack of it, a parent in another file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PLAIN = files_of(f"# prelude: plain\n{_CACHED}")[1][FOO]
 """One safe CKPT001, on the line of `class FooLayer`."""
 
 TOY = PLAIN.replace("Foo", "Toy")
-"""The same for a folder of its own, `models/toy`."""
+"""The same for the folder `models/toy`."""
 
 LAYERED = files_of(f"# prelude: gcl\n{_CACHED}")[1][FOO]
-"""What the repair makes of PLAIN: nothing is wrong with it."""
+"""PLAIN after its repair, without findings."""
 
 HEAD = PLAIN[: PLAIN.index("class FooAttention")]
 LAYER = PLAIN[PLAIN.index("class FooLayer") : PLAIN.index("class FooModel")]

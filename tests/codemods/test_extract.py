@@ -1,4 +1,4 @@
-"""What one file says: which calls a method makes, and what its names stand for."""
+"""Facts of one file: the calls of a method, and the meaning of its names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Model:
 
 
 def callees(body: str) -> list[str]:
-    """The callees of the calls that are taken for those of a block."""
+    """Return the callees of the calls taken for those of a block."""
     lines = "\n".join(" " * 12 + line for line in body.split("\n"))
     return [call.callee for call in extract(SOURCE.format(lines)).classes[0].calls]
 

@@ -1,4 +1,4 @@
-"""The rules that the package has, and what their files declare."""
+"""The package's rules, and the declarations in their files."""
 
 from __future__ import annotations
 

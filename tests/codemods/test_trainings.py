@@ -1,6 +1,6 @@
-"""Repairs are held against a training: each case of `trainings/` is trained before and after `apply`.
+"""Repairs are checked by training: each case of `trainings/` is trained before and after `apply`.
 
-A case is written as those of rules (tests/codemods/tools.py), on the prelude `trained`, and has a line more at its
+A case is written as those of rules (tests/codemods/tools.py), on the prelude `trained`, with one more line at its
 head: how the model trains with checkpointing on, non-reentrant and reentrant, on each side.
 
     -# trains: 1 | 1
@@ -42,14 +42,14 @@ def sentence(case: Path) -> str:
 
 
 def side(text: str) -> tuple[list[str], str]:
-    """How one side of a case trains, and the rest of it."""
+    """Return the code of one side of a case, and how it trains."""
     match = _TRAINS.match(text)
     assert match, "`# trains: ... | ...` stands first"
     return [*match.groups()], text[match.end() :]
 
 
 def step(model: Any) -> tuple[dict[str, Tensor], set[int]]:
-    """The gradients of a step, and how often the blocks run in it."""
+    """Take a step; return the gradients and the runs of the blocks."""
     runs: dict[int, int] = {}
 
     def count(module: torch.nn.Module, _: object) -> None:
@@ -69,7 +69,7 @@ def step(model: Any) -> tuple[dict[str, Tensor], set[int]]:
 
 
 def switch_on(model: Any, *, reentrant: bool) -> None:
-    """Switch checkpointing on: as transformers does, or by their flags where it is no model of transformers."""
+    """Switch checkpointing on as transformers does, or by the flags of other models."""
     if hasattr(model, "gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     else:
@@ -78,7 +78,7 @@ def switch_on(model: Any, *, reentrant: bool) -> None:
 
 
 def trains(path: Path, *, reentrant: bool) -> str:
-    """How the model of a file trains."""
+    """Say how the model of a file trains."""
     torch.manual_seed(0)
     model = runpy.run_path(str(path))["FooModel"](PretrainedConfig()).train()
     expected, _ = step(model)

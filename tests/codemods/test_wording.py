@@ -37,7 +37,7 @@ TREE = {
 
 
 @pytest.mark.parametrize("reasons", WordedReason.__subclasses__(), ids=lambda reasons: reasons.__name__)
-def test_each_reason_has_words_of_its_own(reasons: type[WordedReason]) -> None:
+def test_each_reason_has_its_own_words(reasons: type[WordedReason]) -> None:
     assert len(list(reasons)) == len(reasons.__members__), "an enum takes two members of one value for the same"
 
 
@@ -58,6 +58,6 @@ def test_findings_and_edits_are_the_same_in_other_words(tmp_path: Path, monkeypa
 
 
 def _shapes(root: Path) -> Iterator[Finding]:
-    """The findings of a tree without their messages."""
+    """Return the findings of a tree without their messages."""
     for finding in check([root], jobs=1, cache=False).findings:
         yield dataclasses.replace(finding, message="")

@@ -1,4 +1,4 @@
-"""Which files a check parses, and that nothing is found in the others."""
+"""The files that a check parses; the others hold no findings."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_script_is_parsed_and_joins_nothing() -> None:
 
 
 def test_what_is_not_parsed_is_still_read_where_a_name_leads_to_it(tmp_path: Path) -> None:
-    """Without the function it is not known whether that checkpoints the block."""
+    # Without the function it is not known whether that checkpoints the block.
     model = MODEL.format(imports="from .running import run").replace("layer(hidden", "run(layer, hidden") + BLOCK
     files = {"foo/model.py": model, "foo/running.py": "def run(function, *args):\n    return function(*args)\n"}
     assert worth_parsing(files) == {"foo/model.py"}
@@ -161,7 +161,7 @@ def test_what_is_not_parsed_is_still_read_where_a_name_leads_to_it(tmp_path: Pat
 
 
 def test_a_function_that_makes_blocks_is_read_from_where_it_is_defined(tmp_path: Path) -> None:
-    """It is the last of a file that does not end its last line."""
+    # It is the last of a file whose last line has no end.
     maker = "from .blocks import Foo\n\n\ndef FooLayer(config):\n    block = Foo(config)\n    return block"
     files = {"foo/model.py": MODEL.format(imports="from .maker import FooLayer"), "foo/maker.py": maker}
     root = tree(tmp_path, {**files, "foo/blocks.py": BLOCK.replace("FooLayer", "Foo")})
@@ -169,7 +169,7 @@ def test_a_function_that_makes_blocks_is_read_from_where_it_is_defined(tmp_path:
     assert (finding.code, Path(finding.path).name) == ("CKPT001", "blocks.py")
 
 
-def test_a_file_in_which_nothing_can_be_is_not_parsed_in_a_folder_and_is_by_name(tmp_path: Path) -> None:
+def test_a_file_that_can_hold_no_finding_is_parsed_only_when_named(tmp_path: Path) -> None:
     root = tree(tmp_path, {"foo/model.py": MODEL.format(imports="") + BLOCK, "foo/old.py": 'print "x"\n'})
     result = check([root], jobs=1)
     assert (result.files, len(result.problems)) == (2, 0)

@@ -61,7 +61,7 @@ _FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A finding that a case tells: its code, applicability, part of its line, part of its message."""
+    """A finding that a case lists: its code, applicability, part of its line, part of its message."""
 
     code: str
     applicability: str
@@ -69,7 +69,7 @@ class Expected:
     message: str
 
     def fits(self, finding: Finding, line: str) -> bool:
-        """Whether a finding at a line with this text is the one meant."""
+        """Tell whether a finding at a line with this text is the one meant."""
         return (
             (finding.code, finding.applicability.value) == (self.code, self.applicability)
             and self.line in line
@@ -78,7 +78,7 @@ class Expected:
 
 
 def sides(diff: str) -> tuple[str, str]:
-    """The case before and the case after, of a diff that shows every line. An unmarked line raises ValueError."""
+    """Split a diff that shows every line into before and after; an unmarked line raises ValueError."""
     lines = diff.splitlines()
     if unmarked := [line for line in lines if line[:1] not in ("", " ", "-", "+")]:
         raise ValueError(f"neither ' ', '-' nor '+' begins {unmarked[0]!r}")
@@ -87,7 +87,7 @@ def sides(diff: str) -> tuple[str, str]:
 
 
 def files_of(case: str) -> tuple[list[Expected], dict[str, str]]:
-    """The findings that a case expects, and its files by path below the tree's top."""
+    """Return the findings that a case expects, and its files by path below the tree's top."""
     expected: list[Expected] = []
     while match := _EXPECTED.match(case):
         code, applicability, line, message = (part or "" for part in match.groups())
@@ -102,7 +102,7 @@ def files_of(case: str) -> tuple[list[Expected], dict[str, str]]:
 
 
 def _on_prelude(path: str, text: str) -> tuple[str, str]:
-    """The prelude's path and the joined text if the text names a prelude, else both as they are."""
+    """Join the text onto the prelude it names, if any; return the path and the text."""
     match = _PRELUDE.match(text)
     if match is None:
         return path, text
@@ -120,13 +120,13 @@ def tree(root: Path, files: dict[str, str] | str) -> Path:
 
 
 def texts(root: Path) -> dict[str, str]:
-    """Every Python and configuration file below `root`: its path from there and its text."""
+    """Read every Python and configuration file below `root`, by path."""
     files = [path for path in sorted(root.rglob("*")) if path.suffix in (".py", *CONFIGURATION_SUFFIXES)]
     return {path.relative_to(root).as_posix(): path.read_bytes().decode() for path in files}
 
 
 def found(root: Path, code: str = "") -> list[Finding]:
-    """What `check` finds, of one rule or of all."""
+    """Return what `check` finds, of one rule or of all."""
     return [finding for finding in check([root], jobs=1).findings if finding.code.startswith(code)]
 
 
@@ -144,16 +144,16 @@ def repair(root: Path, *, unsafe: bool = False, select: tuple[str, ...] = ()) ->
 
 
 def check_noop(root: Path, case: str, *, unsafe: bool = False) -> ApplyResult:
-    """`apply` leaves the case as it is, and the findings are those that it tells."""
+    """Assert that `apply` leaves the case as it is, with the findings it lists."""
     return check_transformed(root, case, case, unsafe=unsafe)
 
 
 def check_transformed(
     root: Path, before: str, after: str, *, unsafe: bool = False, select: tuple[str, ...] = ()
 ) -> ApplyResult:
-    """`apply` makes `after` of `before`: the same text, which parses, settles and has no safe finding left.
+    """Assert that `apply` turns `before` into `after`, which parses, settles and has no safe finding left.
 
-    The findings of each are those that it tells.
+    Both have the findings that they list.
     """
     expected, files = files_of(before)
     expected_after, wanted = files_of(after)
@@ -173,7 +173,7 @@ def check_transformed(
 
 
 def compare(findings: list[Finding], expected: list[Expected], files: dict[str, str], root: Path) -> None:
-    """Each expected finding is there, and no fault is there that was not expected."""
+    """Assert that each expected finding is there and that no other fault is."""
     waiting = list(findings)
     for expectation in expected:
         fitting = [finding for finding in waiting if expectation.fits(finding, _line(finding, files, root))]

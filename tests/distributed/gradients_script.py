@@ -1,4 +1,4 @@
-"""Three real ranks that average and compare their gradients: every case of `CASES`, as JSON for `test_gradients`."""
+"""Three real ranks that average and compare their gradients, for `test_gradients`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Values = list[Any]
 
 
 def bag(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> nn.ParameterList:
-    """Parameters "0", "1" and so on, of ones."""
+    """Make parameters "0", "1" and so on, of ones."""
     return nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes)
 
 
 def named(*names: str) -> nn.ParameterDict:
-    """Parameters of one shape in this order."""
+    """Make parameters of one shape in this order."""
     model = nn.ParameterDict()
     for name in names:
         model[name] = nn.Parameter(torch.ones(2))
@@ -49,12 +49,12 @@ def named(*names: str) -> nn.ParameterDict:
 
 
 def value(index: int, rank: int) -> float:
-    """A gradient that tells where it comes from."""
+    """Return a gradient that identifies its rank and parameter."""
     return 10.0 * index + rank + 1
 
 
 def fill(model: nn.Module, held: Collection[int]) -> nn.Module:
-    """Give the parameters of these indices this rank's gradients, and no other one any."""
+    """Give only the parameters of these indices this rank's gradients."""
     for index, parameter in enumerate(model.parameters()):
         here = value(index, dist.get_rank())
         parameter.grad = torch.full_like(parameter, here) if index in held else None
@@ -66,7 +66,7 @@ def values(model: nn.Module) -> Values:
 
 
 def naive(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """The loop that people write."""
+    """Average gradients in the loop that people write."""
     for parameter in model.parameters():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad, group=group)
@@ -74,7 +74,7 @@ def naive(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
 
 
 def with_naive(held: Sequence[Collection[int]]) -> dict[str, Any]:
-    """What the loop raises; the gradients. Nobody leaves the group before all are through: whoever waits waits on."""
+    """Return the loop's error and the gradients. A barrier keeps the group until the last rank is done."""
     model, text = fill(bag((2,), (2,), (2,)), held[dist.get_rank()]), ""
     with own_group(GROUP_SECONDS) as group:
         try:
@@ -128,7 +128,7 @@ def tied() -> dict[str, Any]:
 
 
 def frozen() -> dict[str, Any]:
-    """Frozen with a gradient that is left, on which SGD steps; trained; and frozen without a gradient."""
+    """Average a frozen parameter with a gradient, on which SGD steps, a trained one, and a frozen one without."""
     model = bag((2,), (2,), (2,))
     fill(model, [0, 1])
     model[0].requires_grad_(False)
@@ -141,7 +141,7 @@ def frozen() -> dict[str, Any]:
 
 
 def strides() -> dict[str, Any]:
-    """The parameter's memory is in channels_last on every rank, the gradient's only on two; one rank has none."""
+    """Give a parameter in channels_last a gradient in that format on two ranks, and none on another."""
     result: dict[str, Any] = {}
     for name, without in (("held", 9), ("created", 2)):
         conv = nn.Conv2d(3, 4, 2, bias=False)
@@ -159,7 +159,7 @@ def strides() -> dict[str, Any]:
 
 
 def identity() -> dict[str, Any]:
-    """A small gradient, a large one that travels alone, and two of those whose elements do not lie one by one."""
+    """Average a small gradient, a large one that travels alone, and two that are not contiguous."""
     model = bag((3,), (600, 600), (600, 600), (300000,))
     model[0].grad, model[1].grad = torch.ones(3), torch.ones(600, 600)
     model[2].grad = torch.arange(360000.0).reshape(600, 600).t()
@@ -173,7 +173,7 @@ def identity() -> dict[str, Any]:
 
 
 def bounded() -> dict[str, int]:
-    """The largest collective while 100 gradients of 4,000 bytes go through buckets of 10,000."""
+    """Return the largest collective while 100 gradients of 4,000 bytes go through buckets of 10,000."""
     model, largest = fill(bag(*[(1000,)] * 100), range(100)), 0
     original = dist.all_reduce
 
@@ -191,7 +191,7 @@ def bounded() -> dict[str, int]:
 
 
 def random_gradients() -> dict[str, Any]:
-    """Of many shapes and dtypes, other ones on every rank; what differs before and after."""
+    """Average gradients of many shapes and dtypes; return what differs between ranks before and after."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     shapes: list[tuple[int, ...]] = [(), (0,), (1,), (7, 3), (700, 700), (5, 2, 3)]
     model = nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes for dtype in KINDS)
@@ -207,7 +207,7 @@ def finite(model: nn.Module) -> bool:
 
 
 def wide_gradient() -> str:
-    """A bfloat16 parameter with a float32 gradient, which one rank lacks."""
+    """Give a bfloat16 parameter a float32 gradient, which one rank lacks."""
     model = bag((2,), dtype=torch.bfloat16)
     if not hasattr(model[0], "grad_dtype"):
         return "torch.float32"
@@ -219,7 +219,7 @@ def wide_gradient() -> str:
 
 
 def any_gradient() -> list[Any]:
-    """bfloat16 parameters that take a gradient of any dtype: float32 ones on all ranks, and none on one rank."""
+    """Average float32 gradients of bfloat16 parameters, on all ranks and with one rank lacking its own."""
     model = bag((2,), (2,), dtype=torch.bfloat16)
     if not hasattr(model[0], "grad_dtype"):
         return ["torch.float32", "torch.bfloat16"]
@@ -232,7 +232,7 @@ def any_gradient() -> list[Any]:
 
 
 def in_inference_mode() -> dict[str, Any]:
-    """Averaged there, where two ranks have no gradient; then a backward adds to it."""
+    """Average in inference mode, where two ranks have no gradient; then add to it in a backward."""
     model = bag((2,))
     fill(model, [0] if dist.get_rank() == 0 else [])
     with torch.inference_mode():
@@ -242,7 +242,7 @@ def in_inference_mode() -> dict[str, Any]:
 
 
 def compiled() -> dict[str, Any]:
-    """A compiled DistributedDataParallel whose group holds two of the ranks: which numbers a rank ends with."""
+    """Average in a compiled DistributedDataParallel whose group holds two of the ranks."""
     group = dist.new_group([0, 2], backend="gloo")
     result: dict[str, Any] = {"values": None}
     if dist.get_rank() != 1:
@@ -270,7 +270,7 @@ def subgroup() -> dict[str, Any]:
 
 
 def alone() -> dict[str, Any]:
-    """A group of one rank, and a gradient that several could not average."""
+    """Average a gradient in a group of one rank that several could not average."""
     groups = [dist.new_group([rank], backend="gloo") for rank in SAME]
     model = sparse_model([dist.get_rank()])
     stats = sync_gradients(model, groups[dist.get_rank()])
@@ -291,7 +291,7 @@ def loss(model: nn.Module, rank: int) -> Tensor:
 
 
 def bypassed(**options: Any) -> dict[str, Any]:
-    """A loss of `model.module`, mended; the wrapper's own gradients; those of one process; and averaged twice."""
+    """Average gradients of a loss of `model.module`; compare with DDP's, one process's and doubly averaged ones."""
     single = tower()
     for rank in SAME:
         (loss(single, rank) / SIZE).backward()  # type: ignore[no-untyped-call]
@@ -317,7 +317,7 @@ def apart(ours: Sequence[Tensor], model: nn.Module) -> float:
 
 
 def sparse_model(ranks: Collection[int]) -> nn.Module:
-    """An embedding whose gradient is sparse, and which only these ranks use, and a layer that all use."""
+    """Build a sparse embedding that only these ranks use and a layer that all use."""
     model = nn.ModuleDict({"words": nn.Embedding(4, 2, sparse=True), "head": nn.Linear(2, 1)})
     used = model["words"](torch.tensor([1])) if dist.get_rank() in ranks else torch.ones(1, 2)
     torch.autograd.backward(model["head"](used).sum())
@@ -332,11 +332,11 @@ def sharded() -> nn.Module:
 
 
 class FullyShardedDataParallel(nn.Sequential):
-    """By its name what torch calls so: that one wants an accelerator."""
+    """A class with the name of torch's, which needs an accelerator."""
 
 
 def one_dtensor() -> nn.Module:
-    """Only the last rank's parameter "1" is a DTensor."""
+    """Make parameter "1" a DTensor on the last rank only."""
     mesh, model = init_device_mesh("cpu", (SIZE,)), bag((2,), (2,))
     fill(model, [0, 1])
     if dist.get_rank() == 2:
@@ -349,7 +349,7 @@ def on_rank(rank: int, there: Callable[[], nn.Module], elsewhere: Callable[[], n
 
 
 def changed(rank: int, change: Callable[[nn.ParameterList], None]) -> nn.Module:
-    """Three parameters with gradients, and on one rank something about them is different."""
+    """Make three parameters with gradients, and change something about them on one rank."""
     model = bag((2,), (3,), (2,))
     fill(model, range(3))
     if dist.get_rank() == rank:
@@ -374,14 +374,14 @@ def convert(model: nn.ParameterList) -> None:
 
 
 def frozen_with_one_gradient() -> nn.Module:
-    """Frozen everywhere; one rank still has a gradient."""
+    """Freeze a parameter everywhere, with a gradient left on one rank."""
     model = bag((2,), (3,))
     freeze(model)
     return fill(model, [0, 1] if dist.get_rank() == 1 else [0])
 
 
 def narrow(dtype: torch.dtype, ranks: Collection[int] = SAME) -> nn.Module:
-    """A large gradient, which travels first, and one of a dtype that is not added up."""
+    """Make a large gradient, which travels first, and one of a dtype that cannot be added up."""
     model = nn.ParameterList([nn.Parameter(torch.ones(2**19)), nn.Parameter(torch.ones(3).to(dtype))])
     model[0].grad = torch.full((2**19,), dist.get_rank() + 1.0)
     if dist.get_rank() in ranks:
@@ -390,7 +390,7 @@ def narrow(dtype: torch.dtype, ranks: Collection[int] = SAME) -> nn.Module:
 
 
 def lazy() -> nn.Module:
-    """Its layer runs on rank 0 alone."""
+    """Build a lazy layer that runs on rank 0 alone."""
     model = nn.Sequential(nn.LazyLinear(2, bias=False))
     if dist.get_rank() == 0:
         torch.autograd.backward(model(torch.ones(1, 2)).sum())
@@ -433,7 +433,6 @@ WRONG: dict[str, Callable[[], nn.Module]] = {
 
 
 def said(call: Callable[[], object]) -> str:
-    """The text of the error that it raises; empty where it raises none."""
     try:
         call()
     except DistributedError as error:
@@ -442,7 +441,7 @@ def said(call: Callable[[], object]) -> str:
 
 
 def refused(make: Callable[[], nn.Module]) -> dict[str, Any]:
-    """The message of each function, whether gradients are unchanged, and whether the ranks can still communicate."""
+    """Return each function's error, whether gradients are unchanged, and whether the ranks can still communicate."""
     model = make()
     before = [p.grad for p in model.parameters()]
     kept = [None if gradient is None else gradient.clone() for gradient in before]
@@ -463,7 +462,7 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 class Unreadable(Tensor):
-    """What reads its elements fails."""
+    """A tensor whose elements cannot be read."""
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -492,7 +491,7 @@ def other_buckets() -> str:
 
 @contextmanager
 def counted() -> Any:
-    """How often each collective of torch.distributed is called."""
+    """Count the calls of each collective of torch.distributed."""
     calls: dict[str, int] = {}
     originals = {name: getattr(dist, name) for name in COLLECTIVES}
 
@@ -513,7 +512,7 @@ def counted() -> Any:
 
 
 def how_many() -> dict[str, Any]:
-    """Collectives for 500 small parameters, of which each rank has gradients of others, by each way."""
+    """Count each way's collectives for 500 small parameters of which each rank has other gradients."""
     model = fill(bag(*[(64, 16)] * 500), range(dist.get_rank(), 500, 2))
     with counted() as ours:
         stats = sync_gradients(model)
@@ -525,7 +524,7 @@ def how_many() -> dict[str, Any]:
 
 
 def seen(*gradients: object) -> list[str]:
-    """What `gradients_in_sync` finds where rank r has `gradients[r]`, a tensor or None, besides an equal one."""
+    """Call `gradients_in_sync` with `gradients[r]`, a tensor or None, on rank r, beside an equal gradient."""
     model = bag((2,), (2,))
     model[0].grad = torch.ones(2)
     mine = gradients[dist.get_rank()]
@@ -536,18 +535,18 @@ def seen(*gradients: object) -> list[str]:
 
 
 def conjugates() -> list[str]:
-    """The same numbers, on one rank as a view that is yet to be conjugated."""
+    """Give the ranks the same numbers, on one as a view with a pending conjugation."""
     plain = torch.tensor([1 + 2j, 3 - 1j])
     return seen(plain, plain.conj().resolve_conj().conj(), plain)
 
 
 def only_some_have() -> list[str]:
-    """A parameter without gradient: it is news that another rank lacks it."""
+    """Report a parameter without gradient: it is news that another rank lacks it."""
     return list(gradients_in_sync(on_rank(1, lambda: bag((2,)), lambda: bag((2,), (3,)))))
 
 
 def flipped() -> list[str]:
-    """One of a million elements in its last bit."""
+    """Flip the last bit of one of a million elements on one rank."""
     whole = torch.ones(1000, 1000)
     other = whole.clone()
     other[999, 998] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))

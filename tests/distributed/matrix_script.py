@@ -1,7 +1,4 @@
-"""Released models in DistributedDataParallel on real ranks, as released and after the cure, for `test_matrix`.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""Released models in DistributedDataParallel on real ranks, as released and cured, for `test_matrix`."""
 
 from __future__ import annotations
 
@@ -28,11 +25,11 @@ from tests.rank_cases import own_group, run_cases
 from tests.zoo.ddp_models import SIZE, STEPS, Batch, Run, released, rolled, train
 
 RELEASE = installed_major("transformers")
-WAIT = 20  # seconds at most that a rank waits for one that has gone on; it ends with the other's group
+WAIT = 20  # the most seconds that a rank waits for one that has left; it ends with the other's group
 
 
 def shared_alone() -> Run:
-    """Only the shared block of a Zamba trains, so that it is the last to be ready each time that it is."""
+    """Train only the shared block of a Zamba, which is then the last to be ready each time."""
     run = released("ZambaForCausalLM")
     model: Any = run.model
     for name, parameter in model.named_parameters():
@@ -42,7 +39,7 @@ def shared_alone() -> Run:
 
 
 def zamba2() -> Run:
-    """With two places for its shared block, where a tiny one has a single place."""
+    """Build a Zamba2 that uses its shared block twice; a tiny one uses it once."""
     kind = model_classes()["Zamba2ForCausalLM"]
     config: Any = tiny_config(kind.config_class())
     mamba = config.layers_block_type[0]
@@ -65,7 +62,7 @@ def made(kind: Any, config: Any) -> Run:
 
 
 def lora(*, inputs: bool) -> Run:
-    """Low-rank adapters in a frozen Llama, whose embeddings' outputs need gradient where `inputs` says so."""
+    """Put low-rank adapters in a frozen Llama; with `inputs`, its embeddings' outputs need gradient."""
     run = released("LlamaForCausalLM")
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model: Any = peft.get_peft_model(cast(Any, run.model), config)
@@ -75,7 +72,7 @@ def lora(*, inputs: bool) -> Run:
 
 
 def qwen(*steps: Sequence[str], frozen: bool = False) -> Run:
-    """A tiny Qwen2-VL; for each step the kinds of the ranks' batches: "text", "image", or "video" for both."""
+    """Build a tiny Qwen2-VL; batches list for each step the ranks' kinds: "text", "image", or "video" for both."""
     tiny = tiny_model(model_classes()["Qwen2VLForConditionalGeneration"].load())
     model: Any = tiny.model.train()
     if frozen:
@@ -107,7 +104,7 @@ def _batch(kind: str, inputs: Mapping[str, Any], config: Any, rank: int) -> Batc
 
 
 def uncured(make: Callable[[], Run], mode: Mode | None, **options: Any) -> dict[str, Any]:
-    """As released, checkpointed by the model's own switch, or not at all."""
+    """Train as released, checkpointed by the model's own switch or not at all."""
 
     def prepare(model: nn.Module) -> nn.Module:
         if mode is not None:
@@ -118,7 +115,7 @@ def uncured(make: Callable[[], Run], mode: Mode | None, **options: Any) -> dict[
 
 
 def deserted(make: Callable[[], Run], mode: Mode) -> dict[str, Any]:
-    """As `uncured`, where a rank may wait in vain."""
+    """Train as `uncured`, where a rank may wait in vain."""
     with own_group(WAIT) as group:
         result = uncured(make, mode, process_group=group)
         gc.collect()
@@ -126,7 +123,7 @@ def deserted(make: Callable[[], Run], mode: Mode) -> dict[str, Any]:
 
 
 def cured(make: Callable[[], Run], **surgery: Any) -> dict[str, Any]:
-    """With the options that the batches ask for, and a surgery."""
+    """Train with a surgery and the options that the batches ask for."""
     run = make()
     ready = ddp_ready(run.model, *(batch for batches in run.steps for batch in batches))
 
@@ -138,7 +135,7 @@ def cured(make: Callable[[], Run], **surgery: Any) -> dict[str, Any]:
 
 
 def asked_inside() -> dict[str, Any]:
-    """One rank alone asks about a model in a DistributedDataParallel that has just failed; then the ranks meet."""
+    """Ask on one rank about a model whose DistributedDataParallel has just failed; then let the ranks meet."""
     run = qwen(*[["text"] * SIZE] * STEPS)
     outer = DistributedDataParallel(run.model)
     result: dict[str, Any] = {"error": "", "options": None}

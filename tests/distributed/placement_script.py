@@ -1,6 +1,6 @@
-"""Models that lie in different places, on two real ranks: what the check, the guard and others say to training them.
+"""Models split over devices on two real ranks, with the check, the guard and others, for `test_placement`.
 
-The ranks have no accelerator: a split is what `hf_device_map` says, or a frozen part on the meta device.
+The ranks have no accelerator: `hf_device_map` declares the split, or a frozen part is on the meta device.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pair(nn.Module):
 
 
 def tiny_llama() -> LlamaForCausalLM:
-    """Three layers, 30 parameters."""
+    """Build three layers with 30 parameters."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2
@@ -57,7 +57,7 @@ def tiny_llama() -> LlamaForCausalLM:
 
 
 def pair(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.Module]:
-    """The model, and what of it to call."""
+    """Return the model, and the part of it to call."""
     model = Pair(device_map)
     return model, model
 
@@ -99,7 +99,6 @@ def in_tensor_parallel() -> tuple[nn.Module, nn.Module]:
 
 
 def said(action: Callable[[], Any]) -> str:
-    """The message of the refusal; empty if there is none."""
     try:
         action()
     except PlacementError as error:
@@ -112,7 +111,7 @@ def step(called: nn.Module) -> None:
 
 
 def places(make: Callable[[], tuple[nn.Module, nn.Module]], *, allow_split: bool = False) -> dict[str, str]:
-    """What the check says, and a training step with the guard on the model or on what is called."""
+    """Return the check's answer, and a guarded training step on the model or on what is called."""
     result = {}
     for name in ("inner", "outer"):
         model, called = make()
@@ -124,7 +123,7 @@ def places(make: Callable[[], tuple[nn.Module, nn.Module]], *, allow_split: bool
 
 
 def inference() -> list[str]:
-    """A split model where it is not trained, in three ways."""
+    """Run a split model without training, in three ways."""
     model = Pair(SPLIT)
     with guard_placement(model):
         messages = [said(partial(model.eval(), torch.ones(2, 4)))]
@@ -136,7 +135,7 @@ def inference() -> list[str]:
 
 
 def unloaded_fsdp() -> list[str]:
-    """Sharded on the meta device, before and after it has memory."""
+    """Shard on the meta device; look before and after there is memory."""
     with torch.device("meta"):
         model = Pair()
     fully_shard(model)
@@ -146,14 +145,14 @@ def unloaded_fsdp() -> list[str]:
 
 
 def local_rank_of_accelerate() -> int:
-    """What accelerate takes for the local rank on ranks that have a process group and no LOCAL_RANK."""
+    """Return accelerate's local rank in a process group without LOCAL_RANK."""
     rank: int = PartialState().local_process_index
     PartialState._reset_state()
     return rank
 
 
 def trainer(device_map: dict[str, str]) -> str:
-    """What transformers' Trainer says to a model with such a map; empty where it trains."""
+    """Return what transformers' Trainer says to a model with such a map; empty where it trains."""
     os.environ.update(LOCAL_RANK=str(dist.get_rank()), RANK=str(dist.get_rank()), WORLD_SIZE=str(SIZE))
     model = tiny_llama()
     model.hf_device_map = device_map

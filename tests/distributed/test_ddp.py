@@ -1,4 +1,4 @@
-"""`watch_ddp` and `call_through_ddp` on two real ranks: the cases of `watch_script`, which run once."""
+"""`watch_ddp` and `call_through_ddp` on two real ranks, with the cases of `watch_script`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ WRONG_CASES = [f"{name}, {kind}" for kind in KINDS for name in scenarios(kind) i
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case."""
     return case_results("tests.distributed.watch_script", tmp_path_factory.mktemp("watch"), SIZE)
 
 
@@ -77,7 +76,7 @@ def test_a_watch_of_steps_speaks_once_before_the_step(results: Results, name: st
 
 
 @pytest.mark.parametrize("name", ["accumulated only", "averaged before", "accumulated only, twice"])
-def test_a_step_outside_no_sync_on_gradients_made_only_inside_is_told_once(results: Results, name: str) -> None:
+def test_a_step_outside_no_sync_on_gradients_from_inside_is_reported_once(results: Results, name: str) -> None:
     for number, rank in enumerate(results[f"step, {name}"]):
         assert rank["bypassed"] == 1
         (text,) = rank["texts"]
@@ -104,7 +103,7 @@ def test_in_any_order_of_forwards_and_backwards_the_watch_is_right(results: Resu
     assert results["random"] == [[], []]
 
 
-def test_a_step_while_ddp_still_waits_is_told(results: Results) -> None:
+def test_a_step_while_ddp_still_waits_is_reported(results: Results) -> None:
     for rank in results["step, unfinished"]:
         assert rank["bypassed"] == 1
         assert not rank["equal"]
@@ -124,7 +123,7 @@ def test_a_watched_model_can_be_copied_and_saved(results: Results) -> None:
     assert results["copied"] == [True, True]
 
 
-def test_it_raises_where_it_is_told_to(results: Results) -> None:
+def test_it_raises_where_asked_to(results: Results) -> None:
     for number in range(SIZE):
         assert f"stay those of rank {number}" in results["raise in the backward"][number]["error"]
         assert "about to step" in results["raise in the step"][number]["error"]

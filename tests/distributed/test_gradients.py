@@ -1,6 +1,6 @@
-"""Gradients averaged and compared by hand: cases of `gradients_script`.
+"""Gradients averaged and compared by hand, with the cases of `gradients_script`.
 
-What people write instead is run beside it, so that what goes wrong there is seen to go wrong.
+The loop that people write runs beside it and goes wrong where expected.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ LAYERS = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each of three ranks found, by case."""
     return case_results("tests.distributed.gradients_script", tmp_path_factory.mktemp("gradients"), SIZE)
 
 
 def near(pairs: list[list[float] | None], expected: list[float | None]) -> bool:
-    """Whether each gradient has the one value wanted in all its elements, or is None as wanted."""
+    """Compare each gradient with the one value wanted in all its elements, or with None."""
     return [pair is None for pair in pairs] == [mean is None for mean in expected] and all(
         math.isclose(each, mean, rel_tol=ROUNDING)
         for pair, mean in zip(pairs, expected, strict=True)
@@ -49,7 +48,7 @@ def test_a_loop_of_all_reduce_waits_for_a_gradient_that_others_lack(results: Res
 
 
 def test_a_loop_of_all_reduce_adds_up_gradients_of_different_parameters(results: Results) -> None:
-    """Rank 0 has gradients of parameters 0 and 1, the others of 1 and 2: the first of each meet, then the second."""
+    # Rank 0 has gradients of parameters 0 and 1, the others of 1 and 2: the first of each meet, then the second.
     first, second = (1 + 12 + 13) / 3, (11 + 22 + 23) / 3
     for rank, expected in enumerate([[first, second, None], [None, first, second], [None, first, second]]):
         assert results["naive, others"][rank]["error"] == ""
@@ -78,7 +77,7 @@ def test_float64_is_added_up_in_float64(results: Results) -> None:
     assert results["float64"] == [[[2 + 2.0**-45] * 2]] * SIZE
 
 
-def test_each_dtype_travels_in_a_bucket_of_its_own(results: Results) -> None:
+def test_each_dtype_has_its_own_bucket(results: Results) -> None:
     for rank in results["mixed"]:
         assert all(math.isclose(pair[0], 10 * i + 2, rel_tol=2.0**-7) for i, pair in enumerate(rank["values"]))
         assert all(rank["dtypes"])
@@ -136,7 +135,7 @@ def test_no_bucket_is_larger_than_allowed(results: Results) -> None:
 
 
 def test_all_ranks_end_with_the_same_bits(results: Results) -> None:
-    """Thirty gradients, of which five are empty and therefore equal before."""
+    # Thirty gradients, of which five are empty and therefore equal before.
     assert results["random"] == [{"before": 25, "after": [], "finite": True}] * SIZE
 
 
@@ -198,7 +197,7 @@ SAID = {
     "two faults": "And on rank 2, elements of the gradient of 'head.weight' share memory",
 }
 LOOKED_AT = ("fully_shard", "FSDP1", "one DTensor", "meta")
-"""What cannot be compared either."""
+"""Models that cannot be compared either."""
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -213,7 +212,7 @@ def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(resul
         assert near(rank["works after"], [2, 12, 22])
 
 
-def test_two_faults_are_both_told(results: Results) -> None:
+def test_two_faults_are_both_reported(results: Results) -> None:
     assert "on rank 0, the gradient of 'words.weight' is sparse" in results["refused: two faults"][1]["sync"]
 
 
@@ -230,7 +229,7 @@ def test_bucket_sizes_that_are_none_are_refused_on_every_rank(results: Results) 
         assert on_one.startswith("sync_gradients: on rank 0, bucket_bytes is 0.")
 
 
-def test_a_gradient_that_one_rank_cannot_read_is_told_on_every_rank(results: Results) -> None:
+def test_a_gradient_that_one_rank_cannot_read_is_reported_on_every_rank(results: Results) -> None:
     for rank in results["unreadable"]:
         assert rank["look"] == (
             "gradients_in_sync: on rank 1, a gradient cannot be read: RuntimeError: not to be read"

@@ -1,6 +1,6 @@
-"""What released models do in DistributedDataParallel, release by release, and that `ddp_ready` and a surgery cure it.
+"""Released models in DistributedDataParallel, release by release; `ddp_ready` and a surgery cure them.
 
-The cases, and the two ranks they run on, are in `matrix_script`; all of them run once, at the first test.
+The cases, and the two ranks they run on, are in `matrix_script`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ VARYING = ["text", "image then text", "text beside image"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case."""
     return case_results("tests.distributed.matrix_script", tmp_path_factory.mktemp("matrix"), SIZE)
 
 

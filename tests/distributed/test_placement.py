@@ -1,4 +1,4 @@
-"""Where a model may be trained: split models and the guard, in one process here and on two ranks in the script."""
+"""Devices for training: split models and the guard, in one process here and on two ranks in the script."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ VALUES = torch.ones(2, 4)
 
 @pytest.fixture(autouse=True)
 def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests run in one process, whatever started it."""
+    """Clear a launcher's environment: these tests run in one process."""
     for variable in LAUNCH:
         monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture
 def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a launcher leaves it before there is a process group."""
+    """Set the environment of two ranks before there is a process group."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
 
@@ -229,7 +229,7 @@ def test_a_guard_ends_with_remove_or_its_with_and_leaves_no_hook() -> None:
 
 
 class Around(nn.Module):
-    """A wrapper that goes past the hooks of what it wraps, as PEFT's did."""
+    """A wrapper that bypasses the hooks of the wrapped model, as PEFT's did."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def pickled(model: nn.Module) -> nn.Module:
 
 @pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
-def test_a_copy_has_a_guard_of_its_own(duplicate: Callable[[nn.Module], nn.Module]) -> None:
+def test_a_copy_has_its_own_guard(duplicate: Callable[[nn.Module], nn.Module]) -> None:
     model = Pair(SPLIT)
     guard = guard_placement(model)
     copied = duplicate(model)
@@ -344,7 +344,7 @@ def test_without_a_local_rank_the_device_of_the_group_counts(
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case; the environment speaks of another world than the group."""
+    """Launch the ranks once, in an environment of another world than the group; return the results by case."""
     folder = tmp_path_factory.mktemp("placement")
     return case_results("tests.distributed.placement_script", folder, SIZE, WORLD_SIZE="7")
 

@@ -1,4 +1,4 @@
-"""Training with parameters that accelerate offloads: what goes wrong as released, and what the check refuses."""
+"""Training with parameters that accelerate offloads: its faults as released, and the check's refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DISK_MAP = {
 
 
 def on_disk(model: LlamaForCausalLM, folder: Path) -> LlamaForCausalLM:
-    """The second and the third of three layers offloaded: 18 of 30 parameters."""
+    """Offload the second and third of three layers: 18 of 30 parameters."""
     return dispatch_model(model, dict(DISK_MAP), main_device="cpu", offload_dir=str(folder))
 
 
@@ -91,9 +91,7 @@ def test_the_refusal_names_the_first_parameter_the_places_and_the_ways_out(tmp_p
     assert "torchrun" not in said
 
 
-def test_the_guard_stops_a_trainer_that_would_leave_offloaded_layers(
-    tmp_path: Path,
-) -> None:
+def test_the_guard_stops_a_trainer_that_would_leave_offloaded_layers(tmp_path: Path) -> None:
     def train(model: LlamaForCausalLM) -> int:
         """Train for two steps and count the parameters that moved."""
         before = {name: parameter.clone() for name, parameter in model.named_parameters() if not parameter.is_meta}

@@ -1,6 +1,6 @@
-"""What `ddp_ready` says about a model, by its structure and by batches, and that it leaves the model alone.
+"""`ddp_ready` on a model's structure and batches; it leaves the model alone.
 
-That what it says is enough, on real ranks, is in `test_matrix`.
+`test_matrix` shows on real ranks that its answer is enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEARCHED = {"find_unused_parameters": True}
 
 
 def configured(name: str, **values: Any) -> Any:
-    """A tiny model of transformers whose configuration has these values."""
+    """Build a tiny model whose configuration has these values."""
     kind = model_classes()[name]
     config: Any = tiny_config(kind.config_class())
     for key, value in values.items():
@@ -46,7 +46,7 @@ def configured(name: str, **values: Any) -> Any:
 
 
 def about(ready: DDPReady, option: str, reason: NeedReason | None = None) -> Need:
-    """The one need of an option, for that reason if one is given."""
+    """Return the only need of an option, for that reason if one is given."""
     (need,) = [need for need in ready.needs if need.option.value == option and reason in (None, need.reason)]
     return need
 
@@ -56,7 +56,7 @@ def options_named(ready: DDPReady) -> list[str]:
 
 
 def without_gradient(model: nn.Module, batch: dict[str, Any]) -> set[str]:
-    """The trainable parameters that a plain step leaves without gradient."""
+    """List the trainable parameters that a plain step leaves without gradient."""
     model.zero_grad()
     loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
     return {name for name, p in model.named_parameters() if p.requires_grad and p.grad is None}
@@ -92,7 +92,7 @@ def frozen_in(name: str, part: str, **values: Any) -> Any:
 
 
 class Reticent(PreTrainedModel):  # type: ignore[misc]
-    """No embeddings of its own to find: `get_input_embeddings` raises NotImplementedError."""
+    """A model whose `get_input_embeddings` raises NotImplementedError."""
 
     def __init__(self) -> None:
         super().__init__(PretrainedConfig())
@@ -172,7 +172,7 @@ def test_blocks_that_layerdrop_leaves_out_get_no_gradient_and_are_named() -> Non
     assert {name for name, _ in model.named_parameters() if name.startswith(names)} <= unused
 
 
-def test_layerdrop_is_told_beside_batches_as_what_it_is() -> None:
+def test_layerdrop_is_reported_beside_batches_as_what_it_is() -> None:
     model = configured("Wav2Vec2ForCTC", layerdrop=1.0)
     ready = ddp_ready(model, tiny_inputs(model))
     need = about(ready, "find_unused_parameters=True")
@@ -267,7 +267,7 @@ def test_batches_show_blocks_that_run_twice_in_a_step() -> None:
 def test_a_backward_inside_the_backward_gives_gradients_too(
     way: Literal["reversible", "reentrant"], wanting: bool
 ) -> None:
-    """Where nothing before it wants a gradient it never runs, and no parameter in it gets one."""
+    # Where nothing before it wants a gradient it never runs, and no parameter in it gets one.
     model, batch = BackwardInside(way), {"values": torch.randn(2, 4, requires_grad=wanting)}
     need = about(ddp_ready(model, batch), "find_unused_parameters=True", NeedReason.NEVER_USED)
     assert set(need.names) == without_gradient(model, batch)
@@ -295,7 +295,7 @@ def test_a_search_marks_parameters_of_a_backward_inside_twice() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_reducer_takes_no_notice_of_the_steps() -> None:
-    """Had it seen some of its parameters ready, and others not, it would raise in the next forward."""
+    # Had it seen some of its parameters ready, and others not, it would raise in the next forward.
     ddp, batch = DistributedDataParallel(BackwardInside("reversible")), {"values": torch.ones(2, 4)}
     for before in (ddp_ready, lambda model, batch: torch.autograd.backward(loss_of(model.module(**batch)))):
         ddp(**batch)
@@ -331,7 +331,7 @@ def test_inference_mode_changes_nothing_but_for_models_made_in_it() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "non_reentrant", "reentrant"])
-def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Mode | None) -> None:
+def test_a_model_that_checkpoints_reentrant_now_learns_what_to_call(mode: Mode | None) -> None:
     run = qwen(["image"], ["text"])
     switch_checkpointing(run.model, mode)
     for ready in (ddp_ready(run.model), ddp_ready(run.model, run.steps[0][0], run.steps[1][0])):

@@ -1,7 +1,7 @@
-"""Losses that pass DistributedDataParallel by, on real ranks, and losses that do not: what `test_ddp` looks at.
+"""Losses on real ranks that bypass DistributedDataParallel, and losses that do not, for `test_ddp`.
 
-Every scenario trains a little with a watch. Beside what the watch says stands what is true: whether the gradients
-are the same on all ranks afterwards.
+Every scenario trains a little with a watch, whose report is compared with the truth: whether the gradients are the
+same on all ranks afterwards.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SIZE = 2
 STEPS = 6
 ROUNDS = 20
 SECONDS = 3
-"""After which a group breaks that one rank leaves alone."""
+"""The seconds after which a group breaks that one rank leaves."""
 
 Scenario = Callable[["Training"], None]
 
 
 @dataclass
 class Outputs:
-    """What torch's own tools do not look into."""
+    """A class that torch's own tools do not look into."""
 
     loss: Tensor
     logits: Tensor
@@ -50,7 +50,7 @@ class Outputs:
 
 
 class Model(nn.Module):
-    """Two blocks, perhaps checkpointed, and a head; keeps its last loss."""
+    """Two blocks, perhaps checkpointed, and a head; the last loss is kept."""
 
     def __init__(self, reentrant: bool | None = None) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Training:
         self.optimizer.zero_grad()
 
     def equal(self) -> bool:
-        """Whether every gradient is the same on all ranks."""
+        """Tell whether every gradient is the same on all ranks."""
         gathered: list[Any] = [None] * SIZE
         own = [None if p.grad is None else p.grad.tolist() for p in self.model.parameters()]
         dist.all_gather_object(gathered, own)
@@ -143,7 +143,7 @@ def ignored_outputs(training: Training) -> None:
 
 
 def metrics_before(training: Training) -> None:
-    """A forward whose outputs go unused, then the inner model: DDP still averages."""
+    """Run a forward whose outputs go unused, then the inner model: DDP still averages."""
     training.loss()
     backward(training.bypass())
 
@@ -175,7 +175,7 @@ def accumulated_by_the_side(training: Training) -> None:
 
 
 def local_steps(training: Training) -> None:
-    """Steps between two averages, as the user wants: no fault, though the gradients differ."""
+    """Step between two averages, as the user wants: no fault, though the gradients differ."""
     with training.ddp.no_sync():
         for _ in range(2):
             backward(training.loss())
@@ -192,7 +192,7 @@ def evaluation(training: Training) -> None:
 
 
 def halves(training: Training) -> None:
-    """Two backwards of one forward, each for a part of the model: DDP waits for the second."""
+    """Run two backwards of one forward, each for a part of the model: DDP waits for the second."""
     values = training.ddp(training.batch())["logits"]
     backward(values.sum(), inputs=list(training.model.head.parameters()), retain_graph=True)
     backward(values.sum(), inputs=[p for n, p in training.model.named_parameters() if "head" not in n])
@@ -203,7 +203,7 @@ def through(training: Training) -> None:
 
 
 def gradients_of_inputs(training: Training) -> None:
-    """A penalty's gradient, from the inner model: nothing is accumulated."""
+    """Take a penalty's gradient from the inner model: nothing is accumulated."""
     torch.autograd.grad(training.bypass(), list(training.model.parameters()))
     backward(training.loss())
 
@@ -233,7 +233,7 @@ def bypassed_after_accumulation(training: Training) -> None:
 
 
 def bypassed_after_an_unused_forward(training: Training) -> None:
-    """The forward under no_sync whose backward never came is no excuse any more."""
+    """Bypass the wrapper after a forward under no_sync whose backward never came: it no longer excuses."""
     with training.ddp.no_sync():
         training.loss()
     backward(training.loss())
@@ -246,7 +246,7 @@ def accumulating(training: Training) -> None:
 
 
 def bypassed_after_a_step(training: Training) -> None:
-    """Nor is it after a step."""
+    """Bypass the wrapper after a step: an unused forward before it is no excuse."""
     with training.ddp.no_sync():
         training.loss()
     training.step()
@@ -266,12 +266,12 @@ def second_backward(training: Training) -> None:
 
 
 def head_outside(training: Training) -> None:
-    """A head that is called on the outputs is reached before they are."""
+    """Call the head on the outputs: its gradients come before those of the outputs."""
     backward(training.model.head(training.ddp(training.batch())["hidden"]).sum())
 
 
 def failed_then_bypassed(training: Training) -> None:
-    """A backward that fails under no_sync, and a loss that passes by much later."""
+    """Fail in a backward under no_sync, and bypass the wrapper much later."""
     with training.ddp.no_sync(), contextlib.suppress(MemoryError):
         hidden = training.ddp(training.batch())["hidden"]
         hidden.register_hook(out_of_memory)
@@ -325,7 +325,7 @@ BREAKS_DDP = {
     "reentrant": {"two forwards", "halves", "gradients of inputs"},
     "static graph": {"accumulated", "accumulated together", "accumulated by the side", "halves"},
 }
-"""What DDP, or reentrant checkpointing, cannot do itself, by a word of the kind."""
+"""Scenarios that DDP or reentrant checkpointing cannot do, by name."""
 
 
 def scenarios(kind: str) -> dict[str, Scenario]:
@@ -341,7 +341,7 @@ def watched(
     ways: Mapping[str, bool] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run a scenario, and a step where a watch of steps is asked for: what the watch said, and whether it was right.
+    """Run a scenario, and a step if steps are watched; return what the watch said, and whether it was right.
 
     A static graph is trained once before, if `warm`. `ways` are attributes of the model. `early` counts what was
     noticed before `afterwards` and the step.
@@ -374,9 +374,9 @@ def watched(
 
 
 def random_steps() -> list[str]:
-    """Random orders of forwards and backwards: every backward that the watch calls averaged, or not, in a row.
+    """Run forwards and backwards in random order, and check the watch after each backward.
 
-    All ranks do the same. Returns what differs from the truth.
+    All ranks do the same. Return what differs from the truth.
     """
     wrong = []
     for seed in range(ROUNDS):
@@ -416,20 +416,20 @@ def accumulated_only(training: Training) -> None:
 
 
 def averaged_before(training: Training) -> None:
-    """The last step of an epoch that ends in the middle of an accumulation."""
+    """End an epoch in the middle of an accumulation."""
     accumulated(training)
     training.step()
     accumulated_only(training)
 
 
 def averaged_in_part(training: Training) -> None:
-    """The average takes along what it does not reach: with find_unused_parameters DDP averages that as well."""
+    """Leave parameters unreached: with find_unused_parameters DDP averages those as well."""
     accumulated_only(training)
     unfinished(training)
 
 
 def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
-    """A model with BatchNorm, perhaps compiled, whose gradients are averaged or stay under no_sync."""
+    """Train a model with BatchNorm, perhaps compiled, with gradients averaged or left under no_sync."""
     torch.manual_seed(0)
     layers = nn.Sequential(first := nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     ddp = DistributedDataParallel(layers)
@@ -450,12 +450,12 @@ def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
 
 
 def unfinished(training: Training) -> None:
-    """A parameter that no loss reaches, unknown to DDP: each rank steps on its own gradients."""
+    """Train a parameter that no loss reaches, unknown to DDP: each rank steps on its own gradients."""
     backward(training.ddp(training.batch())["hidden"].sum())
 
 
 def other_parameters() -> list[int]:
-    """A watch of the steps of one optimizer, while parameters of another were reached; then a sparse gradient."""
+    """Watch one optimizer while another's parameters are reached; then take a sparse gradient."""
     training = Training(when="step")
     training.watch.undo()
     head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
@@ -479,7 +479,7 @@ def other_parameters() -> list[int]:
 
 
 def leaves_in_the_outputs() -> dict[str, int]:
-    """A parameter among the outputs is no sign of where a backward began, and keeps no hooks."""
+    """Return a parameter among the outputs: it marks no start of a backward, and keeps no hooks."""
     training = Training()
     for _ in range(3):
         with training.ddp.no_sync():
@@ -493,7 +493,7 @@ def leaves_in_the_outputs() -> dict[str, int]:
 
 
 def copied() -> bool:
-    """A watched model can be copied and saved; the copy has no watch."""
+    """Copy and save a watched model; the copy has no watch."""
     training = Training()
     copy = deepcopy(training.ddp.module)
     torch.save(training.ddp, io.BytesIO())
@@ -501,7 +501,7 @@ def copied() -> bool:
 
 
 def removed() -> dict[str, Any]:
-    """Nothing is left of a watch."""
+    """Undo a watch: nothing is left of it."""
     training = Training()
     training.watch.undo()
     training.watch.undo()
@@ -513,7 +513,7 @@ def removed() -> dict[str, Any]:
 
 
 def accelerated() -> int:
-    """The optimizer of accelerate holds the one that steps."""
+    """Watch an optimizer inside accelerate's."""
     from accelerate import Accelerator  # type: ignore[import-untyped]
 
     training = Training()
@@ -528,7 +528,7 @@ def accelerated() -> int:
 
 
 def called_through(**options: Any) -> dict[str, Any]:
-    """A method's gradients through the wrapper, beside those of its forward on the same batches."""
+    """Return a method's gradients through the wrapper, beside those of its forward on the same batches."""
     training, reference = Training(**options), Training(**options)
     for _ in range(2):
         batch = training.batch()
@@ -550,7 +550,7 @@ def called_through(**options: Any) -> dict[str, Any]:
 
 
 def called_in_part(function: Callable[[Training], None], **options: Any) -> dict[str, Any]:
-    """The error of a loss from a part of the model through the wrapper, and what it leaves."""
+    """Return the error of a loss from a part of the model through the wrapper, and what it leaves behind."""
     training, error = Training(**options), ""
     training.watch.undo()
     try:
@@ -581,7 +581,7 @@ def part_and_head_outside(training: Training) -> None:
 
 
 def gradients_before_backward(training: Training) -> None:
-    """A penalty's gradient first: nothing is accumulated, and DDP waits for the backward that comes."""
+    """Take a penalty's gradient first: nothing is accumulated, and DDP waits for the next backward."""
     loss = call_through_ddp(training.ddp, "compute_loss", training.batch())[0]
     torch.autograd.grad(loss, [training.model.head.weight], retain_graph=True)
     backward(loss)
@@ -593,7 +593,7 @@ def part_without_backward(training: Training) -> None:
 
 
 def frozen_when_wrapped(training: Training) -> None:
-    """DDP does not wait for what was frozen when the wrapper was made."""
+    """Unfreeze after wrapping: DDP does not wait for what was frozen then."""
     training.model.head.requires_grad_(False)
     training.ddp = DistributedDataParallel(training.model)
     training.model.head.requires_grad_(True)
@@ -601,7 +601,7 @@ def frozen_when_wrapped(training: Training) -> None:
 
 
 def one_rank_raises() -> dict[str, Any]:
-    """Rank 1 raises in the method and goes on without it: how long rank 0 waits in its backward, and for what."""
+    """Raise in the method on rank 1 and go on; time rank 0's backward, and return its error."""
     with own_group(SECONDS) as group:
         ddp, batch = DistributedDataParallel(Model(), process_group=group), torch.ones(3, 4)
         begin, error = perf_counter(), ""
@@ -623,7 +623,7 @@ def refuse(module: nn.Module, inputs: Any) -> None:
 
 
 def called_and_raising() -> dict[str, Any]:
-    """A method that raises, and one that is not there, leave the wrapper as it was."""
+    """Call a method that raises, and one that is missing: both leave the wrapper as it was."""
     training = Training()
     keys, inner, seen = list(training.ddp.state_dict()), training.ddp.module, []
     for method in ("fails", "not_there", "reentrant"):
@@ -643,7 +643,7 @@ def called_and_raising() -> dict[str, Any]:
 
 
 def bad_input() -> list[str]:
-    """What cannot be watched."""
+    """Watch what cannot be watched."""
     training = Training()
     messages = []
     expected: list[dict[str, Any]] = [{"when": "step"}, {"when": "never"}, {"action": "shout"}]
@@ -660,7 +660,7 @@ def bad_input() -> list[str]:
 
 
 def seen_from_inside() -> list[bool]:
-    """The method finds the wrapper whole, a hook of the wrapper a model with all its parts; its own do not run."""
+    """Look at the wrapper from the method and from hooks, which see it whole; the model's own hooks do not run."""
     training = Training()
     training.model.eval()
     keys = list(training.ddp.state_dict())

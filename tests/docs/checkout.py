@@ -1,4 +1,4 @@
-"""A small transformers checkout, and the user's files around it: where the commands of the pages run."""
+"""A small transformers checkout among a user's files, in which the commands of the pages run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the commands that the pages show, each once for all pages, and compare what they print with what is shown."""
+"""Run the pages' commands, each once for all pages, and compare their output with what is shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.upstream.released import repository
 ROOT = Path(__file__).parents[2]
 CACHE = os.environ.get(CACHE_VARIABLE)
 GENERATORS = ("docs.generate", "docs.draw", "docs.screenshot")
-"""Our own modules that write pages or pictures: they are not run here, because they would write into the project."""
+"""Our modules that write pages or pictures into the project, which are not run here."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Command:
 
 
 def extras(what: str) -> list[str] | None:
-    """The extras of this project that an install line names; None where it names something else."""
+    """Return the project's extras in an install line; None if it names anything else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = re.fullmatch(r"\.(?:\[([a-z,-]+)\])?", what)
     names = [] if named is None or not named[1] else named[1].split(",")
@@ -50,7 +50,7 @@ def extras(what: str) -> list[str] | None:
 
 @dataclass(frozen=True)
 class Run:
-    """How a command ended, what it printed, and the files of the working folder that are new or other than before."""
+    """How a command ended, what it printed, and the new or changed files of the working folder."""
 
     code: int
     printed: str
@@ -58,7 +58,6 @@ class Run:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """The commands of a console block."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *shown = part.rstrip("\n").split("\n")
         yield Command(line, tuple(shown))
@@ -113,14 +112,14 @@ def command_faults(command: Command) -> list[str]:
 
 
 def run_faults(command: Command, accepted: tuple[int, ...]) -> list[str]:
-    """What is wrong with a command that is run: its exit code, or what it prints."""
+    """Check the exit code and the output of a command that is run."""
     done = run(command.line)
     faults = [] if done.code in accepted else [f"{command.line}: {done.printed}"]
     return faults if fits(command.shown, done.printed) else [*faults, f"{command.line} prints {done.printed}"]
 
 
 def help_faults(line: str, helped: Run, arguments: list[str]) -> list[str]:
-    """What is wrong with a command that was only asked for its help."""
+    """Check a command that was only asked for its help."""
     options = re.findall(r"--[a-z-]+", helped.printed)
     unknown = [word for word in arguments if word.startswith("--") and word not in options]
     return [f"{line}: {helped.printed}"] if helped.code or unknown else []
@@ -165,14 +164,14 @@ def run(line: str) -> Run:
 
 
 def _contents() -> dict[str, bytes]:
-    """The files of the working folder that are not in a git checkout of some size."""
+    """Read the files of the working folder that a larger git checkout would not have."""
     names = [path for path in Path().glob("*") if path.name != "transformers"]
     files = [path for top in names for path in (top.rglob("*") if top.is_dir() else [top]) if path.is_file()]
     return {path.as_posix(): path.read_bytes() for path in files}
 
 
 def fits(shown: tuple[str, ...], printed: str) -> bool:
-    """Whether `printed` is what is shown: `...` stands for any lines, and every time in seconds for any other."""
+    """Compare output with what is shown: `...` matches any lines, and a time in seconds any other."""
     if not shown:
         return True
     patterns = (r"(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + r"\s*\n" for line in shown)
@@ -182,7 +181,7 @@ def fits(shown: tuple[str, ...], printed: str) -> bool:
 
 @cache
 def options() -> frozenset[str]:
-    """All options of the command line and of the pytest plugin."""
+    """Collect all options of the command line and of the pytest plugin."""
     root: Any = typer.main.get_command(app)
     parameters = [each for command in (root, *root.commands.values()) for each in command.params if not each.hidden]
     helped = process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]
@@ -193,7 +192,7 @@ def options() -> frozenset[str]:
 
 @contextlib.contextmanager
 def shared_pool() -> Iterator[None]:
-    """Inside, all `verify` commands take their workers from one fork server: what it imports takes seconds."""
+    """Let all `verify` commands inside share one fork server: its imports take seconds."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         pools: list[WorkerPool] = []
 
@@ -209,7 +208,7 @@ def shared_pool() -> Iterator[None]:
 
 
 def ours(*arguments: str) -> tuple[int, str]:
-    """Run the command line in this process: its exit code and all that it printed."""
+    """Run the command line in this process; return its exit code and all that it printed."""
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         code = main(arguments)
@@ -217,7 +216,7 @@ def ours(*arguments: str) -> tuple[int, str]:
 
 
 def process(*words: str) -> tuple[int, str]:
-    """Run a Python command in a process of its own."""
+    """Run a Python command in a separate process."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     # in continuous integration pytest shortens no line of its summary
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}

@@ -1,4 +1,4 @@
-"""What a page says and is not so: names that do not exist, links that lead nowhere, code blocks that do not work."""
+"""Faults of a page: unknown names, broken links, code blocks that do not work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.releases import CACHE_VARIABLE
 CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT900"}
 """All rules, the code prefix in the example configuration, and the invented example rule."""
 DOCUMENTS = ("body.md", "evidence.md", "siblings.md", "model_card.md", "pull_request.md")
-"""What `ckpt_surgery pr` and `adopt` write."""
+"""Files that `ckpt_surgery pr` and `adopt` write."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Block:
 
 
 def page_paths() -> list[str]:
-    """The pages that people write or that are generated from our source, by their path in the project.
+    """List written pages and those generated from our source, by their path in the project.
 
-    The pages in docs/coverage/ are reports of `verify`, and its tests hold them against the releases.
+    The pages in docs/coverage/ are reports of `verify`, and its tests compare them with the releases.
     """
     paths = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "coverage"]
     names = [path.relative_to(ROOT).as_posix() for path in paths]
@@ -47,23 +47,22 @@ def page_paths() -> list[str]:
 
 
 def read(path: str) -> str:
-    """The text of a page."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 def fenced(text: str) -> list[Block]:
-    """The code blocks of a page. A Python block with a title is a file or a part of one, and called a fragment."""
+    """Find the code blocks of a page. A Python block with a title is a file or part of one, called a fragment."""
     blocks = re.findall(r"^(`{3,})([^\n]*)\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
     return [Block("fragment" if info.startswith("python title=") else info, body) for _, info, body in blocks]
 
 
 def prose(text: str) -> str:
-    """A page without its code blocks."""
+    """Remove a page's code blocks."""
     return re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def prose_faults(text: str, path: str = "README.md") -> list[str]:
-    """The rules, options, files, links and variables that a page names and that do not exist."""
+    """Find rules, options, files, links and variables that a page names and that do not exist."""
     faults = [f"no rule {code}" for code in re.findall(r"\bCKPT\d+\b", text) if code not in CODES]
     words = prose(text)
     faults += [
@@ -80,7 +79,7 @@ def prose_faults(text: str, path: str = "README.md") -> list[str]:
 
 
 def leads_somewhere(link: str, path: str) -> bool:
-    """Whether the file that a page links to exists, and in it the heading."""
+    """Tell whether the file that a page links to exists, and in it the heading."""
     name, _, anchor = link.partition("#")
     target = (ROOT / path).parent / name if name else ROOT / path
     if not target.is_file() or not anchor:
@@ -90,13 +89,12 @@ def leads_somewhere(link: str, path: str) -> bool:
 
 
 def block_faults(text: str) -> list[str]:
-    """What is wrong with the code blocks of a page, one sentence each."""
     return [fault for block in fenced(text) for fault in faults_of(block)]
 
 
 @cache
 def faults_of(block: Block) -> tuple[str, ...]:
-    """What is wrong with one code block; the same block on two pages runs once."""
+    """Describe the faults of one code block; the same block on two pages runs once."""
     if block.language not in CHECKERS:
         return (f"what is {block.language}?",)
     plant()
@@ -119,7 +117,7 @@ def python_faults(text: str) -> list[str]:
 
 
 def fragment_faults(text: str) -> list[str]:
-    """A rule's example: a few lines out of a model or a script, which have to parse."""
+    """Parse a rule's example: a few lines of a model or a script."""
     try:
         ast.parse(text)
     except SyntaxError as error:
@@ -128,7 +126,7 @@ def fragment_faults(text: str) -> list[str]:
 
 
 def suppression_faults(text: str) -> list[str]:
-    """A line of a model with a comment: in the place of the same line without one it takes one finding out."""
+    """Put a commented line in place of the same line without comment: one finding has to go."""
     file = Path(MODELS) / "foo/modeling_foo.py"
     before = checked(file)
     file.write_text(FOO.replace(CALL, text.strip()))
@@ -168,7 +166,7 @@ def yaml_faults(text: str) -> list[str]:
 
 
 def session_faults(text: str) -> list[str]:
-    """An interpreter session, held against what it prints."""
+    """Run an interpreter session and compare its output."""
     examples = doctest.DocTestParser().get_doctest(text, {}, "a page", None, None)
     printed = io.StringIO()
     doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(examples, out=printed.write)
@@ -176,7 +174,7 @@ def session_faults(text: str) -> list[str]:
 
 
 def drawing_faults(text: str) -> list[str]:
-    """A drawing or plain text: nothing in it can run."""
+    """Accept a drawing or plain text if nothing in it can run."""
     return [] if text.strip() else ["an empty block"]
 
 

@@ -1,5 +1,4 @@
-"""The blocks of a page as a reader runs them: pasted into a shell, in an environment that holds what the install line
-on the page brings and nothing else."""
+"""Run a page's blocks as a reader does: pasted into a shell, in an environment made by the page's install line."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ from tests.docs.commands import ROOT, Command, command_faults, commands, extras,
 from tests.docs.pages import Block, fenced
 
 PASTED = ("README.md", "docs/quickstart.md", "docs/out-of-memory.md", "docs/is-it-right.md")
-"""The pages that this is done with: the others are run in the environment of the tests."""
+"""The pages that are pasted; the others run in the tests' environment."""
 SESSION = "import doctest, sys; sys.exit(doctest.testfile(sys.argv[1], module_relative=False).failed)"
 
 
 def install_lines(text: str) -> list[str]:
-    """What the install lines of a page name, such as `.[torch]`."""
+    """Collect what the install lines of a page name, such as `.[torch]`."""
     return re.findall(r"^\$ python -m pip install '?([^'\n]+)'?$", text, re.MULTILINE)
 
 
@@ -53,7 +52,7 @@ def environment(folder: Path, what: str) -> Path:
 
 
 def closure(wanted: list[str]) -> Iterator[Distribution]:
-    """The distributions that requirements bring, and those that these bring."""
+    """Collect the distributions that requirements bring, directly and through others."""
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(line) for line in wanted]
     while waiting:
@@ -71,7 +70,7 @@ def closure(wanted: list[str]) -> Iterator[Distribution]:
 
 
 def pasted_faults(text: str, place: Path) -> list[str]:
-    """What does not end as a page shows it when its blocks are pasted in order into a shell in `place`."""
+    """Paste a page's blocks in order into a shell in `place`; describe what ends differently from the page."""
     return [fault for block in fenced(text) for fault in _faults_of(block, place)]
 
 
@@ -99,7 +98,7 @@ def _faults_of_command(command: Command, place: Path) -> list[str]:
 
 
 def _run(words: list[str], place: Path) -> tuple[int, str]:
-    """The exit code of a command in the environment beside `place`, and what it printed."""
+    """Run a command in the environment beside `place`; return its exit code and output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "CI"))}
     path = os.pathsep.join([str(place.parent / "environment" / "bin"), os.environ["PATH"]])
     settings = kept | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(place)}

@@ -1,4 +1,4 @@
-"""The pictures show the figures that were measured, can be drawn again, and stay small."""
+"""The pictures show the measured figures, can be drawn again, and stay small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated pages are up to date, complete, and their check fails where they are not."""
+"""The generated pages are up to date and complete, and their check fails if they are not."""
 
 from __future__ import annotations
 

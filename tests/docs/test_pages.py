@@ -1,6 +1,6 @@
-"""What the pages say is so: their commands and examples run, and the names and links in them exist.
+"""The pages are true: their commands and examples run, and the names and links in them exist.
 
-Everything runs in a small transformers checkout that is written for it. The checker is also run on broken snippets.
+Everything runs in a small transformers checkout. The checker also runs on broken snippets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERIFY = "docs/how-to/verify.md"
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small checkout as the working folder; "the installed transformers" is the one in it."""
+    """Work in a small checkout, which is also "the installed transformers"."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(analyze, "installed_models", lambda: Path(MODELS))
     (tmp_path / "checkout").mkdir()
@@ -170,7 +170,7 @@ def test_every_picture_is_on_a_page() -> None:
     assert pictures - shown == set()
 
 
-def test_the_rule_the_fact_and_the_family_of_the_instructions_are_those_that_are_tested() -> None:
+def test_the_instructions_name_the_tested_rule_fact_and_family() -> None:
     blocks = fenced(read("CONTRIBUTING.md"))
     fragments = [block.text for block in blocks if block.language == "fragment"]
     assert fragments == [made_up.RULE, made_up.FACT, MADE_UP_FAMILY]

@@ -14,7 +14,7 @@ from tests.docs.pasted import PASTED, environment, has, install_lines, pasted_fa
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder like a clone, beside an environment made by the install line of the front page."""
+    """Make a folder like a clone, beside an environment from the install line of the front page."""
     folder = tmp_path_factory.mktemp("fresh")
     (line,) = set(install_lines(read("README.md")))
     environment(folder / "environment", line)

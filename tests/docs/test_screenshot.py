@@ -1,4 +1,4 @@
-"""The picture of the page of `verify` says what `verify` says today, is small, and can be made again."""
+"""The picture of the page of `verify` is up to date, small, and can be made again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ MOST_BYTES = 80_000
 
 
 def description(path: Path) -> str:
-    """The text that a picture holds."""
     with Image.open(path) as picture:
         return str(picture.info["Description"])
 
 
 def without_versions(text: str) -> str:
-    """The text without what differs between two machines and two versions of ours."""
+    """Remove what differs between machines and between our versions."""
     return re.sub(r"\b(torch|ckpt-surgery) \S+", r"\1", text)
 
 

@@ -1,4 +1,4 @@
-"""The tables of the site in a real browser: long ones can be filtered, and no column is out of sight."""
+"""The tables of the site in a real browser: long ones can be filtered, and no column is cut off."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def test_coverage_pages_have_the_whole_width() -> None:
     pages = [SimpleNamespace(meta={}, file=SimpleNamespace(src_uri=uri)) for uri in ("coverage/a.md", "limits.md")]
     assert [on_page_markdown("<details>", page) for page in pages] == ['<details markdown="1">'] * 2
     assert [page.meta for page in pages] == [{"hide": ["toc"]}, {}]
+
+
+def test_pipes_in_the_code_of_a_table_lose_their_backslash() -> None:
+    outside = "`a\\|b`\n"
+    assert on_page_markdown(outside + r"| `<\|a\|>` | b \| c |") == outside + r"| `<|a|>` | b \| c |"

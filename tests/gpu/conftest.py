@@ -1,4 +1,4 @@
-"""The device of the tests marked `gpu`: the first CUDA GPU, or the processor in a dry run."""
+"""The device of tests marked `gpu`: the first CUDA GPU, or the processor in a dry run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import torch
 
 @pytest.fixture
 def device() -> str:
-    """Where models and inputs go."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
 def _deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Bit equality means something: two runs of a model on the device give the same bits.
+    """Make two runs of a model on the device give the same bits, so that bit equality means something.
 
     Memory that nobody has set stays so, as in a training: attention saves some, and no check may look at it.
     """

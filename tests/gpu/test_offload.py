@@ -1,4 +1,4 @@
-"""Activation offload on a device: real streams, busy ones too, give the gradients of a run without offload."""
+"""Activation offload on a device: real and busy streams give the gradients of a run without offload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reent
 
 
 def new_stream() -> torch.cuda.Stream:
-    """A stream of the device beside the current one."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
@@ -52,7 +51,7 @@ def test_streams_that_lag_change_nothing(reentrant: bool, device: str) -> None:
 
 
 @both_modes
-def test_a_step_on_a_stream_of_its_own(reentrant: bool, device: str) -> None:
+def test_a_step_on_a_separate_stream(reentrant: bool, device: str) -> None:
     if device == "cpu":
         pytest.skip("the processor has no streams")
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)
@@ -78,7 +77,7 @@ def test_pageable_memory_and_files_serve_as_well(reentrant: bool, options: dict[
         assert surgery.stats.no_room == 0
 
 
-def test_so_much_is_pinned_as_leaves_the_device(device: str) -> None:
+def test_as_much_is_pinned_as_leaves_the_device(device: str) -> None:
     if device == "cpu":
         pytest.skip("nothing is pinned for the processor")
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)

@@ -1,4 +1,4 @@
-"""`wrap_blocks` on a device: gradients to the bit, random numbers of the device, half precision, and memory."""
+"""`wrap_blocks` on a device: exact gradients, the device's random numbers, half precision, and memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_recompute_is_in_the_autocast_of_its_forward(dtype: torch.dtype, ree
         assert equal(step(), expected)
 
 
-def test_a_drift_that_begins_late_is_told_in_the_next_step_at_the_latest(device: str) -> None:
+def test_a_drift_that_begins_late_is_reported_in_the_next_step_at_latest(device: str) -> None:
     model, inputs = model_of("LlamaForCausalLM", device), batch(device)
     expected = gradients(model, inputs)
     norm: Any = model.get_submodule("model.layers.1.input_layernorm")

@@ -1,4 +1,4 @@
-"""`verify` on a device: healthy models pass, planted faults are found, and bytes are those that the device counts."""
+"""`verify` on a device: healthy models pass, planted faults are found, and the device's bytes are counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_dropout_is_no_fault(device: str) -> None:
     assert report.ok, str(report)
 
 
-def test_mixtral_with_router_loss_fails_in_reentrant_mode_and_passes_after_wrap_blocks(device: str) -> None:
+def test_mixtral_with_router_loss_fails_reentrant_and_passes_wrapped(device: str) -> None:
     model, inputs = model_of("MixtralForCausalLM", device), batch(device)
     assert not verify(model, inputs, modes="reentrant").ok
     with wrap_blocks(model):

@@ -1,4 +1,4 @@
-"""Guarded trainings on three real ranks, some of which drift apart: what `test_ranks` looks at."""
+"""Guarded trainings on three real ranks, some of which diverge, for `test_ranks`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def train(
     after_step: Change | None = None,
     guarding: bool = True,
 ) -> dict[str, Any]:
-    """The faults of this rank's guard in words, and how often the ranks were compared."""
+    """Return the faults of this rank's guard in words, and how often the ranks were compared."""
     rank, model = dist.get_rank(), Model()
     outer = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -108,7 +108,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def void(_: object) -> None:
-    """What a change returns."""
+    """Return nothing."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""A guard under FSDP2 on two ranks: what each rank saw, as JSON.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""A guard under FSDP2 on two ranks, for `test_sharded`."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ Result = dict[str, Any]
 
 
 def sharded(model: Any, precision: torch.dtype | None = None) -> None:
-    """Shard each layer, and the MLP in a layer that says so by itself."""
+    """Shard each layer, and the MLP by itself in layers that ask for it."""
     mesh = init_device_mesh("cpu", (SIZE,))
     policy = MixedPrecisionPolicy(param_dtype=precision)
     layers: dict[str, Any] = layers_of(model)
@@ -62,7 +59,7 @@ def plain() -> Any:
 
 
 def split() -> Any:
-    """The MLP of each layer gathers its weights by itself, as it begins."""
+    """Shard the MLP of each layer by itself, so that it gathers its weights as it begins."""
     model = plain()
     for layer in model.model.layers:
         layer.split = True
@@ -70,7 +67,7 @@ def split() -> Any:
 
 
 def adapted() -> Any:
-    """With adapters on the queries and values of each layer; nothing else trains."""
+    """Add adapters to the queries and values of each layer and train them alone."""
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model = plain()
     torch.manual_seed(1)
@@ -84,7 +81,7 @@ def result_of(
     build: Callable[[], Any] = plain,
     guarded_first: bool = False,
 ) -> Result:
-    """A guarded training of a sharded model next to one without checkpointing and guard."""
+    """Compare a guarded training of a sharded model with one without checkpointing and guard."""
     bare, model = build(), build()
     sharded(bare, precision)
     watching = guard(model, on_fault="collect", patience=LAYERS) if guarded_first else None
@@ -109,7 +106,7 @@ def result_of(
 
 
 def broken(precision: torch.dtype | None = None, build: Callable[[], Any] = plain) -> Result:
-    """A layer that computes something else in each run, and a parameter that nothing uses."""
+    """Add a layer that computes something else in each run, and an unused parameter."""
     model, factors = build(), itertools.count(1)
     layers: dict[str, Any] = layers_of(model)
     mlp = layers["1"].mlp

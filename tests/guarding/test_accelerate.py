@@ -1,4 +1,4 @@
-"""accelerate: `prepare`, accumulation, `save_state` and a resumed run are as without a surgery."""
+"""accelerate: `prepare`, accumulation, `save_state` and resuming work as without a surgery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYERS = 3
 
 
 def train(folder: Path, *, wrapped: bool, resumed: bool) -> tuple[list[float], dict[str, Tensor]]:
-    """Losses and weights of a training that saves its state in the middle, or goes on from there."""
+    """Train, saving the state in the middle or resuming from there; return losses and weights."""
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     raw: Any = llama(LAYERS, attention_dropout=0.1, use_cache=False).float()
     surgery = wrap_blocks(raw) if wrapped else None

@@ -31,7 +31,7 @@ def adapter(rank: int = 2) -> Any:
 
 
 def adapted(order: str | None) -> tuple[Any, Any]:
-    """A model with an adapter, and its surgery, if it was to have one."""
+    """Build a model with an adapter; wrap it if asked to."""
     base = llama(LAYERS, use_cache=False)
     surgery = wrap_blocks(base) if order == "wrapped before" else None
     torch.manual_seed(1)
@@ -56,7 +56,7 @@ def train(model: Any, steps: int = LAYERS + 1) -> tuple[list[float], dict[str, T
 
 
 def hooked(kind: str) -> tuple[Any, dict[str, Any]]:
-    """An adapter whose hooks are there for the forward alone, and what a model with it is called with."""
+    """Build an adapter with hooks for the forward alone, and the arguments of a call."""
     ids = tokens()["input_ids"]
     targets: dict[str, Any] = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"]}
     if kind == "Poly":
@@ -66,7 +66,7 @@ def hooked(kind: str) -> tuple[Any, dict[str, Any]]:
 
 @orders
 @pytest.mark.parametrize("kind", ["Poly", "activated LoRA"])
-def test_hooks_that_peft_has_for_a_forward_alone_are_there_in_its_recompute(kind: str, order: str) -> None:
+def test_forward_only_hooks_of_peft_are_there_in_the_recompute(kind: str, order: str) -> None:
     def trained(order: str | None) -> tuple[list[list[Tensor]], tuple[Any, ...]]:
         base, (config, inputs) = llama(LAYERS, use_cache=False), hooked(kind)
         if order == "wrapped before":
@@ -113,7 +113,7 @@ def test_activated_lora_trains_as_under_the_librarys_checkpointing() -> None:
     assert [report.faults for each in takeover.trained if (report := each.report)] == [()]
 
 
-def test_gradients_that_lora_ga_takes_before_the_training_are_those_without_a_guard() -> None:
+def test_lora_ga_takes_the_same_gradients_before_training_as_unguarded() -> None:
     def gradient(watched: bool) -> Tensor:
         base = llama(LAYERS, use_cache=False)
         start: dict[str, Any] = {"init_lora_weights": "lora_ga", "lora_ga_config": peft.LoraGAConfig()}
@@ -182,7 +182,7 @@ def test_switching_adapters_between_steps_trains_the_active_one() -> None:
     assert run(True) == run(False)
 
 
-def test_an_adapter_that_is_not_the_active_one_is_told() -> None:
+def test_an_adapter_that_is_not_the_active_one_is_reported() -> None:
     model, _ = adapted("wrapped after")
     torch.manual_seed(2)
     model.add_adapter("second", adapter())

@@ -1,4 +1,4 @@
-"""An action waits for the import of a module, however often others look for the module before."""
+"""An action runs once a module is imported, however often others look for the module before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpt_surgery.guarding.after_import import after_import
 
 @pytest.fixture
 def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that can be imported and has not been."""
+    """Return the name of a module that can be imported and has not been."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     (tmp_path / "imported_late.py").write_text("value = 3\n", encoding="utf-8")
@@ -33,7 +33,7 @@ def test_it_happens_right_after_the_import_and_leaves_nothing_behind(name: str) 
     assert type(module.__spec__.loader).__module__ == "_frozen_importlib_external"
 
 
-def test_looking_for_the_module_as_packages_do_that_ask_whether_it_is_there_changes_nothing(name: str) -> None:
+def test_looking_for_the_module_without_importing_it_changes_nothing(name: str) -> None:
     calls: list[int] = []
     after_import(name, lambda: calls.append(1))
     assert find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""What the guard says of why gradients are wrong, and healthy trainings that look like these and get no alarm."""
+"""The guard's causes of wrong gradients; similar healthy trainings raise no alarm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class ByHand(nn.Module):
-    """Checkpoints its blocks by itself, in the way that it is given."""
+    """A model that checkpoints its blocks itself, with the given function."""
 
     def __init__(self, *blocks: nn.Module, run: Callable[..., Any] | None = None) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def the_fault(report: GuardReport, kind: GuardFaultKind) -> GuardFault:
 
 
 class Aside:
-    """What blocks leave for one another beside their results."""
+    """State that blocks share beside their results."""
 
     left: Any = None
 
@@ -79,7 +79,7 @@ def test_gradients_that_reach_a_block_by_a_side_channel_are_no_fault() -> None:
 
 @torch.library.custom_op("ckpt_surgery_tests::drift", mutates_args=())
 def drift(scores: Tensor) -> Tensor:
-    """Return other scores in each call, as a kernel that is not deterministic."""
+    """Return other scores in each call, like a nondeterministic kernel."""
     DRIFTS[0] += 1
     return scores * (1 + DRIFTS[0] % 7)
 
@@ -125,7 +125,7 @@ def test_what_a_policy_keeps_need_not_be_the_same_in_each_run(kept: bool) -> Non
 
 
 class PaddingDrifts(PlainLayer):
-    """Returns something else each time, in one row."""
+    """A layer that returns something else each time, in one row."""
 
     runs = 0
 
@@ -136,7 +136,7 @@ class PaddingDrifts(PlainLayer):
 
 
 class Unpadded(ByHand):
-    """Leaves the first row, or the last, out of the loss."""
+    """A model whose loss leaves out the first or last row."""
 
     left_out = 0
 
@@ -153,7 +153,7 @@ def test_only_results_with_a_gradient_have_to_be_those_of_the_forward(left_out: 
 
 
 class Phased(PlainLayer):
-    """Has a phase that a hook of its gradient sets; the `faulty` one sets it itself, each time."""
+    """A layer whose phase a hook on its gradient sets; the `faulty` one sets it itself in each call."""
 
     phase = 0
     faulty = False
@@ -181,7 +181,7 @@ def test_what_a_hook_of_gradients_writes_is_not_written_by_the_recompute(faulty:
 
 
 class Normed(PlainLayer):
-    """Counts its batches, and keeps its statistics as they are."""
+    """A layer that counts its batches and leaves its statistics alone."""
 
     momentum: float | None = 0.0
 
@@ -194,7 +194,7 @@ class Normed(PlainLayer):
 
 
 class Averaged(Normed):
-    """Keeps the mean over all batches, which needs their number."""
+    """A layer that keeps the mean over all batches, which needs their number."""
 
     momentum = None
 
@@ -205,7 +205,7 @@ def test_a_count_of_batches_from_which_nothing_is_computed_is_no_fault(block: ty
 
 
 class Recompute(WithBackwardInside):
-    """Checkpoints as scripts do, without autocast; `times` is how often it adds each gradient."""
+    """A checkpoint as scripts write it, without autocast; `times` is how often it adds each gradient."""
 
     times = 1
 
@@ -237,12 +237,12 @@ class Cast(ByHand):
         return hidden
 
 
-def test_a_recompute_under_another_autocast_is_told() -> None:
+def test_a_recompute_under_another_autocast_is_reported() -> None:
     report = watched(Cast(Float(), Float(), run=recompute), torch.float32)
     assert {fault.cause for fault in report.faults} == {CoverageCause.RECAST}
 
 
-def test_gradients_that_are_a_multiple_of_the_right_ones_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_are_a_multiple_of_the_right_ones_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recompute, "times", 2)
     report = watched(ByHand(PlainLayer(), PlainLayer(), run=recompute))
     assert "2 times as large" in str(the_fault(report, GuardFaultKind.WRONG_GRADIENTS))
@@ -254,7 +254,7 @@ class Offloading(torch.autograd.graph.saved_tensors_hooks):
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_saved_tensor_hooks_of_the_script_are_named_where_gradients_are_wrong(shift: float) -> None:
+def test_saved_tensor_hooks_of_the_script_are_named_for_wrong_gradients(shift: float) -> None:
     def run(layer: Callable[..., Any], hidden: Tensor) -> Any:
         with Offloading(shift):
             return layer(hidden)
@@ -269,7 +269,7 @@ class Boxed(PlainLayer):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_gradients_inside_a_list_are_told_in_reentrant_mode(reentrant: bool) -> None:
+def test_gradients_inside_a_list_are_reported_in_reentrant_mode(reentrant: bool) -> None:
     def run(layer: Callable[..., Any], hidden: Tensor) -> Any:
         return checkpoint(layer, [hidden], use_reentrant=reentrant).requires_grad_()
 
@@ -282,7 +282,7 @@ def test_gradients_inside_a_list_are_told_in_reentrant_mode(reentrant: bool) -> 
 
 
 class Sharing(ByHand):
-    """Hands a tensor on, which the first block writes."""
+    """A model that passes on a tensor which the first block writes."""
 
     def forward(self, values: Tensor) -> Any:
         hidden = self.first(values)
@@ -303,14 +303,14 @@ class Reading(PlainLayer):
         return super().forward(hidden_states + shared)
 
 
-def test_an_argument_that_is_written_under_reentrant_checkpointing_is_told() -> None:
+def test_an_argument_written_under_reentrant_checkpointing_is_reported() -> None:
     report = watched(Sharing(Writing(), Reading(), run=partial(checkpoint, use_reentrant=True)))
     assert the_fault(report, GuardFaultKind.OVERWRITTEN).subjects == ("layers.0", "shared")
     assert watched(Sharing(Reading(), Reading(), run=partial(checkpoint, use_reentrant=True))).ok
 
 
 class Hooked(ByHand):
-    """Has hooks on its blocks in the forward; the `early` one takes them off before the backward."""
+    """A model with hooks on its blocks in the forward; the `early` one removes them before the backward."""
 
     early = True
 
@@ -329,7 +329,7 @@ class Gained(PlainLayer):
         self.linear.gain = nn.Parameter(torch.ones(WIDTH))
 
 
-def test_hooks_that_are_gone_in_the_recompute_are_named_where_parameters_get_no_gradient() -> None:
+def test_hooks_missing_in_the_recompute_are_named_for_missing_gradients() -> None:
     report = watched(Hooked(Gained(), run=partial(checkpoint, use_reentrant=True)))
     fault = the_fault(report, GuardFaultKind.UNTRAINED)
     assert fault.subjects == ("layers.0.linear.gain",)
@@ -337,7 +337,7 @@ def test_hooks_that_are_gone_in_the_recompute_are_named_where_parameters_get_no_
 
 
 class TwoStacks(ByHand):
-    """Checkpoints one stack of two, or both."""
+    """A model of two stacks that checkpoints one or both."""
 
     def __init__(self) -> None:
         super().__init__(PlainLayer(), PlainLayer())
@@ -363,7 +363,7 @@ def test_a_stack_that_keeps_everything_beside_one_that_does_not_is_named(both: b
 
 
 class Unused(ByHand):
-    """Has a part that never runs, and one of which it makes nothing."""
+    """A model with a part that never runs and one whose result goes unused."""
 
     def __init__(self) -> None:
         super().__init__(PlainLayer())

@@ -1,4 +1,4 @@
-"""Copies and pickles of a guarded model: they train as those of one without a guard, and it counts nothing of them."""
+"""Copies and pickles of a guarded model train as unguarded ones, and the guard does not count them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class ThirdUseFails:
-    """In place of a function: raises from its third call on."""
+    """A function that raises from its third call on."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -127,7 +127,7 @@ def test_an_error_of_the_script_and_an_interrupt_pass(recwarn: pytest.WarningsRe
     assert not [warning for warning in recwarn if warning.category is SurgeryWarning]
 
 
-def test_a_block_that_cannot_be_run_alone_for_whatever_reason_stays_unproved() -> None:
+def test_a_block_that_cannot_run_alone_stays_unproved() -> None:
     runs = iter(("forward", "recompute"))
 
     class Counted(SureLayer):

@@ -1,4 +1,4 @@
-"""The guard tells each planted fault by name, and is silent about a healthy training."""
+"""The guard names each planted fault and is silent about healthy trainings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def enable(model: Any, reentrant: bool = False) -> None:
 
 
 def enable_selectively(model: Any) -> None:
-    """Checkpoint with a policy of torch's, which keeps matrix products."""
+    """Checkpoint with torch's policy that keeps matrix products."""
     contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
     model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
@@ -57,7 +57,7 @@ ways = pytest.mark.parametrize(
 
 
 def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | None = None) -> list[float]:
-    """Losses of so many steps, with the gradients taken away after each."""
+    """Train for some steps, clearing the gradients after each; return the losses."""
     losses = []
     for place in range(steps):
         torch.manual_seed(place)
@@ -116,7 +116,7 @@ def test_losses_gradients_and_random_numbers_are_those_of_a_run_without_it(reent
 
 
 @ways
-def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_without_it(way: Way) -> None:
+def test_shared_parameters_add_up_gradients_in_the_unguarded_order(way: Way) -> None:
     class Uses(SureLayer):
         def forward(self, hidden_states: Tensor, states: Tensor) -> Tensor:  # type: ignore[override]
             return torch.tanh(self.linear(hidden_states) + states * self.linear(states)) + states.sin()
@@ -147,7 +147,7 @@ def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_
 
 
 class Takes(SureLayer):
-    """Uses a tensor of the model that it is given by keyword."""
+    """A layer that uses a tensor of the model that it gets by keyword."""
 
     def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
         return torch.tanh(self.linear(hidden_states) + shared.sin() * shared)
@@ -187,7 +187,7 @@ def test_remove_leaves_nothing_behind() -> None:
     assert not any(p._backward_hooks for p in model.parameters())
 
 
-def test_a_block_that_is_not_recomputed_is_told_with_its_cause() -> None:
+def test_a_block_that_is_not_recomputed_is_reported_with_its_cause() -> None:
     model = model_of(Layer, Layer, Layer)
     enable(model)
     model.layers[1].eval()
@@ -195,7 +195,7 @@ def test_a_block_that_is_not_recomputed_is_told_with_its_cause() -> None:
         train(model)
 
 
-def test_a_forward_that_was_replaced_on_the_instance_is_told() -> None:
+def test_a_forward_that_was_replaced_on_the_instance_is_reported() -> None:
     model = model_of(SureLayer, SureLayer)
     enable(model)
     layer = model.layers[0]
@@ -210,7 +210,7 @@ def test_a_forward_that_was_replaced_on_the_instance_is_told() -> None:
     assert fault.cause is CoverageCause.REPLACED
 
 
-def test_plain_blocks_in_a_model_that_is_switched_on_are_told() -> None:
+def test_plain_blocks_in_a_model_that_is_switched_on_are_reported() -> None:
     model = model_of(PlainLayer, PlainLayer)
     model.gradient_checkpointing = True
     with guard(model, on_fault="collect") as watching:
@@ -237,7 +237,7 @@ def test_a_plain_block_of_which_a_part_is_checkpointed_is_no_fault() -> None:
         assert watching.report().proved == 2
 
 
-def test_a_block_that_is_recomputed_twice_is_told() -> None:
+def test_a_block_that_is_recomputed_twice_is_reported() -> None:
     class Twice(Model):
         def forward(self, values: Tensor) -> Tensor:
             hidden_states: Tensor = self.first(values)
@@ -254,7 +254,7 @@ def test_a_block_that_is_recomputed_twice_is_told() -> None:
 
 
 @pytest.mark.parametrize("on_fault", ["raise", "collect"])
-def test_wrong_gradients_are_told_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
+def test_wrong_gradients_are_reported_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
     class Counting(SureLayer):
         runs = 0
 
@@ -275,7 +275,7 @@ def test_wrong_gradients_are_told_by_parameter(on_fault: Literal["raise", "colle
     watching.remove()
 
 
-def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
+def test_gradients_that_reentrant_checkpointing_loses_are_reported() -> None:
     class Pixels(Model):
         def forward(self, values: Tensor) -> Any:
             return self.last(self.run_layers(values))  # nothing that goes into the first block requires gradient
@@ -324,7 +324,7 @@ def test_fingerprints_count_the_recomputes_that_were_compared() -> None:
         assert watching.report().fingerprints == 2
 
 
-def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
+def test_values_that_reentrant_checkpointing_gets_wrong_are_reported() -> None:
     class Pair(SureLayer):
         def forward(self, pair: list[Tensor]) -> Tensor:  # type: ignore[override]
             first, second = pair
@@ -368,7 +368,7 @@ def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(way: Way) -> None
 
 
 class Writes(SureLayer):
-    """The first block leaves keys and values in a dictionary, which the next ones use."""
+    """A layer that uses a dictionary's keys and values, which the first block writes."""
 
     runs = 0
     grows = False
@@ -385,7 +385,7 @@ class Writes(SureLayer):
 
 
 class Sharing(Model):
-    """Gives all blocks one dictionary, which `before` may have filled."""
+    """A model that gives all blocks one dictionary, which `before` may have filled."""
 
     before: Mapping[str, Any] = {}
     kind: type = dict
@@ -411,7 +411,7 @@ def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(wrapped: bool,
         assert [row.proof.status for row in watching.report().blocks] == [ProofStatus.PROVED] * 2
 
 
-def test_wrong_gradients_of_a_block_that_leaves_something_are_told() -> None:
+def test_wrong_gradients_of_a_block_that_leaves_something_are_reported() -> None:
     class Grows(Writes):
         grows = True
 
@@ -460,10 +460,10 @@ class Handed(Model):
 
 @both_modes
 @pytest.mark.parametrize(("block", "whole"), [(Writes, Sharing), (Nested, Handed), (Takes, Shares)])
-def test_what_reentrant_checkpointing_leaves_out_is_neither_proved_nor_a_fault(
+def test_what_reentrant_checkpointing_leaves_out_is_not_proved_or_a_fault(
     block: type[Layer], whole: type[Model], reentrant: bool
 ) -> None:
-    """What it leaves in a dictionary or a nested result has no graph, and keywords get their gradient around it."""
+    # What it leaves in a dictionary or a nested result has no graph, and keywords get their gradient around it.
     model = model_of(block, block, whole=whole)
     enable(model, reentrant)
     with guard(model, on_fault="raise") as watching:
@@ -519,7 +519,7 @@ def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentra
 
 
 @both_modes
-def test_hooks_of_a_library_that_the_backward_takes_off_are_there_in_a_proof(reentrant: bool) -> None:
+def test_library_hooks_that_the_backward_removes_are_there_in_a_proof(reentrant: bool) -> None:
     model = model_of(SureLayer, SureLayer)
     enable(model, reentrant)
     with guard(model, on_fault="collect") as watching:
@@ -551,7 +551,7 @@ def test_what_changes_a_block_after_its_recompute_is_no_fault() -> None:
     assert not report.faults
 
 
-def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
+def test_wrong_parameters_of_a_block_with_a_hook_are_reported() -> None:
     class Growing(SureLayer):
         runs = 0
 
@@ -584,7 +584,7 @@ def test_a_block_whose_input_a_hook_keeps_for_the_loss_is_proved(reentrant: bool
 
 
 @pytest.mark.parametrize("asked", ["input", "last"])
-def test_gradients_that_a_step_is_not_asked_for_are_no_fault_and_are_proved_in_a_later_one(asked: str) -> None:
+def test_gradients_a_step_skips_are_no_fault_and_are_proved_later(asked: str) -> None:
     model: Any = model_of(SureLayer, SureLayer)
     enable(model)
     with guard(model, on_fault="raise") as watching:
@@ -615,7 +615,7 @@ def test_steps_after_a_backward_that_raised_are_seen() -> None:
         assert (watching.steps, watching.report().proved) == (3, 2)
 
 
-def test_parameters_without_gradient_are_told_after_the_patience() -> None:
+def test_parameters_without_gradient_are_reported_after_the_patience() -> None:
     model = model_of(SureLayer, SureLayer)
     model.adapter = nn.Linear(4, 4).double()
     enable(model)
@@ -645,7 +645,7 @@ def test_nothing_waits_for_a_device_between_checked_steps(monkeypatch: pytest.Mo
     assert waits == [1, 2, 3, 9, 12], "after the first three steps, the ninth, and the last of the patience"
 
 
-def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_fault_is_reported_once(recwarn: pytest.WarningsRecorder) -> None:
     model = model_of(Layer, Layer)
     enable(model)
     model.layers[1].eval()
@@ -654,7 +654,7 @@ def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
     assert len([warning for warning in recwarn if warning.category is SurgeryWarning]) == 1
 
 
-def test_the_same_fault_of_equal_blocks_is_told_once_with_their_names(recwarn: pytest.WarningsRecorder) -> None:
+def test_the_same_fault_of_equal_blocks_is_reported_once_with_their_names(recwarn: pytest.WarningsRecorder) -> None:
     model = model_of(*[Counting] * 6)
     enable(model)
     with guard(model) as watching:
@@ -677,7 +677,7 @@ class Counting(SureLayer):
         return torch.tanh(self.linear(hidden_states))
 
 
-def test_wrong_gradients_of_equal_blocks_are_told_with_the_largest_error() -> None:
+def test_wrong_gradients_of_equal_blocks_are_reported_by_the_largest_error() -> None:
     kind = GuardFaultKind.WRONG_GRADIENTS
     faults = [GuardFault(kind, (f"layers.{place}", f"w{place}"), error=place / 10) for place in range(3)]
     other = GuardFault(kind, ("encoder.blocks.1", "w0"), error=1)
@@ -686,7 +686,7 @@ def test_wrong_gradients_of_equal_blocks_are_told_with_the_largest_error() -> No
     assert second == other
 
 
-def test_steps_that_cannot_be_told_apart_are_given_up_and_those_between_are_seen() -> None:
+def test_steps_that_look_alike_are_given_up_and_those_between_are_seen() -> None:
     model = model_of(Layer, Layer)
     enable(model)
     with guard(model) as watching:
@@ -717,7 +717,7 @@ def test_a_forward_without_gradients_in_a_step_is_no_part_of_it(reentrant: bool,
     assert [row.counts for row in report.blocks] == [(1, 1)] * 2
 
 
-def test_in_the_middle_of_a_checked_step_a_surgery_says_what_it_says_between_steps() -> None:
+def test_a_surgery_reads_the_same_inside_a_checked_step_as_between_steps() -> None:
     model = model_of(SureLayer, SureLayer)
     surgery = wrap_blocks(model, offload="cpu")
     said = str(surgery)
@@ -727,7 +727,7 @@ def test_in_the_middle_of_a_checked_step_a_surgery_says_what_it_says_between_ste
         assert surgery.stats is not None
 
 
-def test_a_surgery_takes_the_hooks_of_its_guard_in_a_loss_of_several_forwards() -> None:
+def test_a_surgery_removes_its_guards_hooks_in_a_loss_of_many_forwards() -> None:
     def run(guarded: bool) -> list[Tensor | None]:
         torch.manual_seed(0)
         model = model_of(SureLayer, SureLayer)
@@ -816,7 +816,7 @@ def test_blocks_are_proved_once_a_scaler_has_found_its_scale(reentrant: bool) ->
     assert overflows > 4, "also after the blocks were proved, as the scale grows"
 
 
-def test_a_gradient_that_is_finite_in_the_block_alone_only_is_told() -> None:
+def test_a_gradient_that_is_finite_in_the_block_alone_only_is_reported() -> None:
     class Once(SureLayer):
         runs = 0
 
@@ -835,9 +835,7 @@ def test_a_gradient_that_is_finite_in_the_block_alone_only_is_told() -> None:
     assert fault.error == 1.0
 
 
-def test_gradients_that_are_never_finite_are_no_fault_and_are_not_tried_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_that_are_never_finite_are_no_fault_and_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     class Noted(BlockWitness):
@@ -904,7 +902,7 @@ def test_the_model_inside_ddp_is_guarded() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_steps_in_evaluation_mode_count_and_are_told_whenever_they_begin(frozen: bool) -> None:
+def test_steps_in_evaluation_mode_count_and_are_reported_at_any_time(frozen: bool) -> None:
     model = model_of(SureLayer, SureLayer)
     enable(model)
     model.layers.requires_grad_(not frozen)
@@ -918,7 +916,7 @@ def test_steps_in_evaluation_mode_count_and_are_told_whenever_they_begin(frozen:
     assert fault.subjects == ("layers.0", "layers.1")
 
 
-def test_a_forward_in_evaluation_mode_between_a_forward_and_its_backward_is_no_step() -> None:
+def test_an_evaluation_between_forward_and_backward_is_no_step() -> None:
     model = model_of(SureLayer)
     enable(model)
     with guard(model) as watching:
@@ -930,7 +928,7 @@ def test_a_forward_in_evaluation_mode_between_a_forward_and_its_backward_is_no_s
     assert (report.steps, report.ok) == (1, True)
 
 
-def test_the_table_of_a_surgery_says_what_is_checkpointed_in_the_mode_that_the_model_is_in() -> None:
+def test_the_table_of_a_surgery_shows_what_the_current_mode_checkpoints() -> None:
     model = model_of(SureLayer, SureLayer).eval()
     surgery = wrap_blocks(model)
     assert "0 of 2 blocks checkpointed" in str(surgery)

@@ -1,7 +1,6 @@
-"""The proof of blocks in the loops people write: mixed precision, scaled losses, accumulated gradients, adapters.
+"""The proof of blocks in common loops: mixed precision, scaled losses, accumulated gradients, adapters.
 
-In each, a healthy training is proved without a word, and a block that drifts between its runs is told by name. Two
-ranks with shards are in `test_sharded`.
+In each, a healthy training is proved silently, and a block that drifts between its runs is named.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 LAYERS = 3
 DRIFTING = 1
-"""The layer that computes something else in each run, where one does."""
+"""The layer, if any, that computes something else in each run."""
 
 Loop = Callable[[Any, torch.optim.Optimizer], None]
 
@@ -126,7 +125,7 @@ def test_a_healthy_training_is_proved_and_nothing_is_said(way: str, mode: str) -
 
 @both_modes
 @every_way
-def test_a_block_that_drifts_is_told_by_name(way: str, mode: str) -> None:
+def test_a_block_that_drifts_is_named(way: str, mode: str) -> None:
     report = trained(way, mode, drifting=True)
     (fault,) = report.faults
     assert fault.kind is GuardFaultKind.WRONG_GRADIENTS

@@ -1,4 +1,4 @@
-"""What blocks keep on a device that counts, seen with a counter of the test's own."""
+"""The bytes that blocks keep on a device that counts, here with a fake counter; a guard frees what it kept."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def witnessed_calls() -> list[WitnessedCall]:
 
 @pytest.mark.parametrize("mode", ["reentrant", "non_reentrant"])
 def test_what_a_proof_has_kept_goes_with_its_step(mode: Mode) -> None:
-    """Without a garbage collection: what is in a cycle would stay for many steps."""
+    # Without a garbage collection: what is in a cycle would stay for many steps.
     model = model_of(Layer, Layer)
     switch_checkpointing(model, mode)
     left = []
@@ -81,8 +81,7 @@ def test_what_a_proof_has_kept_goes_with_its_step(mode: Mode) -> None:
 
 
 def test_results_that_a_hook_of_the_model_keeps_hold_no_call() -> None:
-    """The recompute calls the hook again, and nobody takes what that one keeps."""
-
+    # The recompute calls the hook again, and nobody takes what that one keeps.
     def run() -> None:
         model = model_of(Layer, Layer, Layer)
         switch_checkpointing(model, "reentrant")

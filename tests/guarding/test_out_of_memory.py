@@ -1,4 +1,4 @@
-"""A training that runs out of memory: which part of a step did, what was alive, what would help, what to run."""
+"""A training that runs out of memory: which part of a step did, what was alive, what helps, what to run."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ print(memory.peak_bytes)
 
 
 class Locked(Mlps):
-    """Holds a lock, so that nothing can copy it."""
+    """MLPs with a lock, which nothing can copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def taken_over() -> Iterator[Takeover]:
 
 
 def failed_step(takeover: Takeover, body: Callable[[], object], limit: int = 300_000) -> FailedStep | None:
-    """What a takeover keeps of a step that ends for want of memory."""
+    """Return what a takeover keeps of a step that runs out of memory."""
     try:
         with MemoryLimit(limit):
             body()
@@ -153,7 +153,7 @@ def failed_model(model: nn.Module, optimizer: torch.optim.Optimizer | None = Non
 
 
 def measured(model: nn.Module) -> tuple[int, int]:
-    """The peaks of a forward and of a step, without the inputs and the parameters."""
+    """Return the peaks of a forward and of a step, without the inputs and the parameters."""
     model.zero_grad()
     rows = torch.ones(ROWS, WIDTH)
     with MemoryLimit(None) as memory:
@@ -162,7 +162,7 @@ def measured(model: nn.Module) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["forward", "backward", "optimizer"])
-def test_a_script_is_told_what_was_alive_in_which_part_of_its_step(part: str, tmp_path: Path) -> None:
+def test_a_script_learns_what_was_alive_in_which_part_of_its_step(part: str, tmp_path: Path) -> None:
     path, report = script(tmp_path, TRAIN), tmp_path / "report.json"
     ran = run("--report", report, path, part, "a b")
     assert ran.returncode == 1
@@ -187,7 +187,7 @@ def test_a_script_is_told_what_was_alive_in_which_part_of_its_step(part: str, tm
 
 
 @pytest.mark.slow
-def test_a_training_of_the_trainer_is_told(tmp_path: Path) -> None:
+def test_a_training_of_the_trainer_is_reported(tmp_path: Path) -> None:
     path = script(tmp_path, WITH_TRAINER)
     ran = run(path, tmp_path / "out")
     assert ran.returncode == 1, ran.stderr
@@ -221,7 +221,7 @@ def test_levers_save_what_they_are_said_to() -> None:
     assert Lever.ADAM_8BIT not in {each.lever for each in told.savings}
 
 
-def test_what_is_checkpointed_is_not_told_to_be() -> None:
+def test_what_is_checkpointed_gets_no_advice_to_be() -> None:
     model = Mlps()
     with wrap_blocks(model, self_check="never"), taken_over() as takeover:
         forward, _ = measured(model)
@@ -253,7 +253,7 @@ def test_where_metering_takes_long_hints_say_the_most_that_is_saved(monkeypatch:
     assert re.search(r"wrap_blocks\(model\) +at most", str(told))
 
 
-def test_the_optimizer_is_found_and_what_is_not_known_is_said() -> None:
+def test_the_optimizer_is_found_and_what_is_unknown_is_reported() -> None:
     model = Mlps()
     assert any(note.startswith("No optimizer was there") for note in failed_model(model).notes)
 
@@ -306,7 +306,7 @@ def test_an_error_raised_from_one_for_want_of_memory_is_one() -> None:
             assert takeover.caught == (kind == "from nothing")
 
 
-def test_before_a_model_trains_the_place_alone_is_said() -> None:
+def test_before_a_model_trains_only_the_place_is_reported() -> None:
     with taken_over() as takeover:
         failed = failed_step(takeover, lambda: torch.ones(10**6))
         data, lines = memory_report(takeover, ["train.py"])
@@ -351,13 +351,13 @@ def test_an_error_in_reading_the_error_is_one_sentence(
     assert capsys.readouterr().out == "what was alive as memory ran out is not known: ValueError: planted\n"
 
 
-def test_a_page_has_what_is_said() -> None:
+def test_a_page_has_what_it_claims() -> None:
     assert "<h2>Out of memory</h2><pre>1 &lt; 2\n3</pre>" in guard_page([], ["1 < 2", "3"])
     assert "Out of memory" not in guard_page([])
 
 
 def guarded(limit: int | None, *, prove: bool = True) -> tuple[GuardReport, list[Tensor], int]:
-    """What a guard saw of four steps under a limit, the weights behind them, and the most that was alive."""
+    """Train four guarded steps under a limit; return the guard, the weights and the peak."""
     torch.manual_seed(0)
     model = Mlps()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -372,7 +372,7 @@ def guarded(limit: int | None, *, prove: bool = True) -> tuple[GuardReport, list
         return watching.report(), [each.detach() for each in model.parameters()], memory.peak_bytes
 
 
-def test_a_proof_that_runs_out_of_memory_is_given_up_and_the_training_goes_on() -> None:
+def test_a_proof_that_runs_out_of_memory_ends_and_the_training_goes_on() -> None:
     _, weights, bare = guarded(None, prove=False)
     proved, _, most = guarded(None)
     assert proved.proved == 3
@@ -405,7 +405,7 @@ def test_memory_that_runs_out_in_a_hook_of_a_proof_ends_that_proof_alone(
 
 
 @pytest.mark.slow
-def test_a_script_that_has_no_room_for_proofs_is_told_that_it_runs_without(tmp_path: Path) -> None:
+def test_a_script_without_room_for_proofs_is_said_to_run_without(tmp_path: Path) -> None:
     path, report = script(tmp_path, PROVED), tmp_path / "report.json"
     room = str(int(run("--wrap", "--no-prove", path).stdout) + 100)
     ran = run("--wrap", "--report", report, path, room)

@@ -1,6 +1,6 @@
-"""A dozen trainings, each with one fault as people have reported it, and the same without: told by name, no alarm.
+"""A dozen trainings, each with a reported fault, which is named, and without it, where nothing is.
 
-Each is what a script does between building its model and its last step. Ranks are in `test_ranks`.
+Each is a script from building its model to its last step. Ranks are in `test_ranks`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ WRAPS_FORWARD = hasattr(SureLayer.forward, "__wrapped__")
 
 
 def fused(layer: Any, hidden_states: Tensor) -> Tensor:
-    """What `SureLayer` computes, as a fused kernel would."""
+    """Compute what `SureLayer` does, as a fused kernel would."""
     return torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
 
 
 def fresh() -> Any:
-    """A class of blocks of its own, which may be patched."""
+    """Return a new class of blocks, safe to patch."""
 
     class Fresh(SureLayer):
         def forward(self, hidden_states: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def adapters_untrained(faulty: bool) -> nn.Module:
 
 
 class Pixels(Model):
-    """The first block takes what needs no gradient, unless the embedding's output is made to."""
+    """A model whose first block's input needs no gradient unless the embedding's output is made to."""
 
     inputs_need_gradient = True
 
@@ -100,7 +100,7 @@ class Pixels(Model):
 
 
 def wrong_mode(faulty: bool) -> nn.Module:
-    """A frozen embedding under reentrant checkpointing, without enable_input_require_grads."""
+    """Freeze the embedding under reentrant checkpointing, without enable_input_require_grads."""
     model = model_of(SureLayer, SureLayer, whole=Pixels)
     model.first.requires_grad_(False)
     cast(Any, model).inputs_need_gradient = False
@@ -109,7 +109,7 @@ def wrong_mode(faulty: bool) -> nn.Module:
 
 
 class Caching(SureLayer):
-    """Adds to a state that the model hands from block to block; the `sound` one takes a copy."""
+    """A layer that adds to a state passed from block to block; the `sound` one adds to a copy."""
 
     sound = True
 
@@ -137,7 +137,7 @@ def cache_written(faulty: bool) -> nn.Module:
 
 
 class Noisy(SureLayer):
-    """Multiplies by noise: torch's, which a recompute draws again, or numpy's, which it does not."""
+    """A layer that multiplies by noise: torch's, which a recompute repeats, or numpy's, which it does not."""
 
     by_numpy = False
 
@@ -154,7 +154,7 @@ def numpy_noise(faulty: bool) -> nn.Module:
 
 
 class Exchanged(SureLayer):
-    """Has a frozen weight of its own."""
+    """A layer with a frozen weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Exchanged(SureLayer):
 
 
 def weights_exchanged(faulty: bool) -> nn.Module:
-    """A patch is added to a weight while the model's forward runs, and taken out again."""
+    """Add a patch to a weight while the model's forward runs, and remove it again."""
     model = model_of(SureLayer, Exchanged)
     enable(model)
     weight = cast(Any, model.layers[1]).frozen.weight
@@ -181,7 +181,7 @@ def weights_exchanged(faulty: bool) -> nn.Module:
 
 
 def weights_patched_in_place(faulty: bool) -> nn.Module:
-    """The same through `data`, which counts no writes, in the memory of the weight."""
+    """Patch the weight's memory through `data`, which counts no writes."""
     model = model_of(SureLayer, Exchanged)
     enable(model)
     weight = cast(Any, model.layers[1]).frozen.weight
@@ -192,7 +192,7 @@ def weights_patched_in_place(faulty: bool) -> nn.Module:
 
 
 def void(_: object) -> None:
-    """What a hook returns that only looks on."""
+    """Return nothing."""
 
 
 class Normed(SureLayer):
@@ -211,7 +211,7 @@ def statistics(faulty: bool) -> nn.Module:
 
 
 class Logged(SureLayer):
-    """Logs to lists and counts; where it is `quiet`, it sets an attribute to what it was."""
+    """A layer that logs to lists and counts; a `quiet` one sets an attribute to its present value."""
 
     quiet = False
 
@@ -248,7 +248,7 @@ def block_in_evaluation_mode(faulty: bool) -> nn.Module:
 
 
 class Towers(Model):
-    """The first block is a tower that should train, and runs without gradients where somebody has frozen it so."""
+    """A model whose first block is a tower that should train, and runs without gradients once frozen."""
 
     frozen = False
 
@@ -267,7 +267,7 @@ def frozen_tower(faulty: bool) -> nn.Module:
 
 
 class Around(Model):
-    """Checkpoints its blocks as a sharding wrapper does."""
+    """A model that checkpoints its blocks as a sharding wrapper does."""
 
     around = True
 
@@ -310,7 +310,7 @@ def plain_blocks(faulty: bool) -> nn.Module:
 
 
 class InLoop(Model):
-    """Checkpoints a function that finds its block in the variable of a loop, or has it `bound`."""
+    """A model whose checkpointed function looks its block up in a loop variable, or has it `bound`."""
 
     bound = True
 
@@ -325,7 +325,7 @@ class InLoop(Model):
 
 
 def bound_late(faulty: bool) -> nn.Module:
-    """Blocks that nothing but their checkpoint shows to be some."""
+    """Return blocks that only their checkpoint identifies as blocks."""
     model = model_of(SureLayer, SureLayer, whole=InLoop)
     model.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)).to(model.first.weight)
     cast(Any, model).bound = not faulty
@@ -333,7 +333,7 @@ def bound_late(faulty: bool) -> nn.Module:
 
 
 class Reading(SureLayer):
-    """Reads features from a bank that the model fills."""
+    """A layer that reads features from a bank that the model fills."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class Reading(SureLayer):
 
 
 class Banked(Model):
-    """Empties the banks before the backward, or before the next forward."""
+    """A model that empties the banks before the backward, or before the next forward."""
 
     early = False
 
@@ -367,7 +367,7 @@ def bank_emptied(faulty: bool) -> nn.Module:
 
 @dataclass(frozen=True)
 class Planted:
-    """A training, what is wrong in it, of which blocks or parameters, and what is said."""
+    """A training, its fault, the blocks or parameters concerned, and the expected message."""
 
     build: Callable[[bool], nn.Module]
     kind: GuardFaultKind
@@ -415,12 +415,12 @@ def watched(model: nn.Module) -> GuardReport:
 
 
 def names(fault: GuardFault) -> tuple[str, ...]:
-    """The block of a wrong gradient, and what else a fault names."""
+    """Return the block of a wrong gradient, and what else a fault names."""
     return fault.subjects[:1] if fault.kind is WRONG else fault.subjects
 
 
 @every
-def test_the_fault_is_told_by_name(planted: Planted) -> None:
+def test_the_fault_is_named(planted: Planted) -> None:
     report = watched(planted.build(True))
     fault = next(fault for fault in report.faults if fault.kind is planted.kind)
     assert set(planted.subjects) <= set(names(fault))
@@ -439,7 +439,7 @@ RUNS = itertools.count()
 
 
 class Routed(SureLayer):
-    """Sends each token to one of two experts; the one that `drifts` to the other expert in each run."""
+    """A layer that routes each token to one of two experts; one that `drifts` changes experts in each run."""
 
     drifts = False
 
@@ -456,7 +456,7 @@ class Routed(SureLayer):
 
 
 @pytest.mark.parametrize("faulty", [False, True])
-def test_router_drift_is_told_by_the_self_check(faulty: bool) -> None:
+def test_router_drift_is_reported_by_the_self_check(faulty: bool) -> None:
     np.random.seed(0)
     model = model_of(Routed, Routed)
     cast(Any, model.layers[1]).drifts = faulty

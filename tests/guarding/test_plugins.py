@@ -1,4 +1,4 @@
-"""The plugin for axolotl and the callback in LLaMA-Factory, against the interfaces that those packages have."""
+"""The plugin for axolotl and the callback in LLaMA-Factory, against those packages' interfaces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trained(model: Any, callbacks: list[Any], folder: Path) -> Any:
 
 
 class BasePlugin:
-    """What axolotl 0.19.0 has in axolotl/integrations/base.py, as far as a plugin with callbacks meets it."""
+    """The parts of axolotl 0.19.0's axolotl/integrations/base.py that a plugin with callbacks uses."""
 
     def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[Any]:
         return []
@@ -51,7 +51,7 @@ class BasePlugin:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The plugin as axolotl makes it: from the name in `plugins:`, module and class, without arguments."""
+    """Make the plugin as axolotl does: from the name in `plugins:`, module and class, without arguments."""
     base = ModuleType("axolotl.integrations.base")
     vars(base)["BasePlugin"] = BasePlugin
     for name in ("axolotl", "axolotl.integrations"):
@@ -85,7 +85,7 @@ def test_the_plugin_guards_and_wraps_what_axolotl_checkpoints(
 
 
 def only_trainable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function around another, made as llamafactory 0.9.5 does in model/model_utils/checkpointing.py."""
+    """Wrap a function as llamafactory 0.9.5 does in model/model_utils/checkpointing.py."""
 
     @wraps(function, assigned=(*WRAPPER_ASSIGNMENTS, "__self__"))
     def called(block: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def test_offload_among_the_options_of_a_script_is_taken_over(given: Any, place: 
         assert (surgery.options.use_reentrant, surgery.options.offload) == (False, place)
 
 
-def test_options_of_torchs_function_are_taken_over_and_those_that_are_given_come_first() -> None:
+def test_options_of_torchs_function_are_kept_unless_given() -> None:
     model = llama(3)
     options: dict[str, Any] = {"context_fn": lambda: (nullcontext(), nullcontext()), "determinism_check": "none"}
     function = partial(checkpoint, use_reentrant=False, **options)
@@ -129,7 +129,7 @@ def test_the_callback_takes_the_options_that_llama_factory_sets(tmp_path: Path, 
     assert model.model.layers[0]._gradient_checkpointing_func is function, "it is back after the training"
 
 
-def test_a_function_of_nobody_knows_whom_has_no_options(tmp_path: Path) -> None:
+def test_a_function_of_unknown_origin_has_no_options(tmp_path: Path) -> None:
     model = llama(3)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=lambda block, *args: block(*args))
     with wrap_as_asked(model) as surgery:

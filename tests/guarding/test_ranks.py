@@ -1,4 +1,4 @@
-"""Ranks of a DistributedDataParallel that drift apart are told by name, and no rank ever waits for another."""
+"""Ranks of a DistributedDataParallel that diverge are named, and no rank ever waits for another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_rank_that_checks_alone_waits_for_nobody_and_says_nothing(results: Res
 
 
 @pytest.mark.parametrize("case", ["around the wrapper", "around, and only the module is guarded"])
-def test_a_loss_around_the_wrapper_is_told(results: Results, case: str) -> None:
+def test_a_loss_around_the_wrapper_is_reported(results: Results, case: str) -> None:
     for rank in results[case]:
         assert "stepped on other gradients" in rank["faults"][0]
         assert "layers.0.linear.weight" in rank["faults"][0]

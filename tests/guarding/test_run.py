@@ -1,4 +1,4 @@
-"""`run` runs a script as Python does, wraps what it trains, and says at the end what it saw."""
+"""`run` runs a script as Python does, wraps the models it trains, and reports at the end."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path)
     assert "save aten.gelu: 3 results in the last step" in saved
 
 
-def test_an_option_that_would_make_gradients_wrong_is_refused_and_the_script_trains(tmp_path: Path) -> None:
+def test_an_option_that_would_break_gradients_is_refused_and_training_runs(tmp_path: Path) -> None:
     path = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"))
     ran = run("--wrap", "--no-preserve-rng-state", path)
     assert "would draw other numbers" in ran.stderr
@@ -212,7 +212,7 @@ def test_an_error_of_torch_that_is_known_gets_a_note_that_names_the_block(tmp_pa
     assert "runs (nothing, and then 1)" in ran.stderr
 
 
-def test_equal_models_are_told_once(tmp_path: Path) -> None:
+def test_equal_models_are_reported_once(tmp_path: Path) -> None:
     text = TRAIN.replace("optimizer =", "import copy\nmodels = [copy.deepcopy(model) for _ in range(2)]\noptimizer =")
     text = text.replace(
         "    loss.backward()",
@@ -238,14 +238,7 @@ def test_an_interrupt_ends_it_as_it_ends_a_script(tmp_path: Path) -> None:
     assert ran.returncode == bare.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import nothing_of_this_name\n",
-        "from helper import broken\n",
-        "def broken(:\n",
-    ],
-)
+@pytest.mark.parametrize("text", ["import nothing_of_this_name\n", "from helper import broken\n", "def broken(:\n"])
 def test_a_script_that_fails_at_import_fails_as_it_does_without_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "helper.py").write_text("raise RuntimeError('no GPU here')\n")
     path = script(tmp_path, text)
@@ -314,7 +307,7 @@ def test_only_the_first_rank_writes_a_table_and_others_their_faults(tmp_path: Pa
 
 
 @pytest.mark.parametrize("spelled", ["--local_rank=1", "--local-rank=1"])
-def test_what_a_launcher_puts_before_the_command_is_the_scripts_first_argument(tmp_path: Path, spelled: str) -> None:
+def test_an_argument_before_the_command_is_the_scripts_first(tmp_path: Path, spelled: str) -> None:
     path = script(tmp_path, PLAIN)
     ran = python("-m", "ckpt_surgery", spelled, "run", path, "--every", "3")
     assert ran.stdout == python(path, spelled, "--every", "3").stdout
@@ -373,7 +366,7 @@ model.train()(input_ids=ids, labels=ids).loss.backward()
 """
 
 
-def test_the_lines_that_switch_checkpointing_on_with_different_options_are_named(tmp_path: Path) -> None:
+def test_lines_that_switch_checkpointing_on_with_other_options_are_named(tmp_path: Path) -> None:
     path = script(tmp_path, SWITCHED_TWICE)
     said = f"use_reentrant=False at {path}:8 overrides use_reentrant=True at {path}:7\n"
     assert said in run(path).stderr

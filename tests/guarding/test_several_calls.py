@@ -1,4 +1,4 @@
-"""Blocks that run several times in a step: each call is run alone, and its parameters' gradients are added up."""
+"""Blocks that run several times in a step: each call is run alone, and parameters' gradients are added up."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.zoo.tiny_models import llama, tokens
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 HOOKS_INSIDE = "__call__" in vars(GradientCheckpointingLayer)  # in 4.52 to 5.17 at least, no more in 5.23
-"""Whether a recompute runs the hooks of a layer of transformers, so that nothing says which call it belongs to."""
+"""Whether a recompute runs the hooks of transformers' layers, so that its call is unknown."""
 
 
 class Again(Model):
-    """Runs its stack twice, as models that share their layers over depth do."""
+    """A model that runs its stack twice, like models that share layers over depth."""
 
     def forward(self, values: Tensor) -> Any:
         return self.last(self.run_layers(self.run_layers(self.first(values))))
@@ -53,7 +53,7 @@ def test_a_stack_that_runs_twice_is_proved_call_by_call(way: Way) -> None:
 
 
 class Drifts(SureLayer):
-    """Computes something else in the recompute of its second call."""
+    """A layer that computes something else in the recompute of its second call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Drifts(SureLayer):
         return torch.tanh(self.linear(hidden_states) * next(self.factors))
 
 
-def test_a_call_that_drifts_is_told_by_its_parameters() -> None:
+def test_a_call_that_drifts_is_reported_by_its_parameters() -> None:
     model = model_of(SureLayer, Drifts, whole=Again)
     enable(model)
     with guard(model, on_fault="collect") as watching:
@@ -77,7 +77,7 @@ def test_a_call_that_drifts_is_told_by_its_parameters() -> None:
 
 
 class Embeds(nn.Module):
-    """A loss that embeds two columns with one model, as those of sentence-transformers do."""
+    """A loss that embeds two columns with one model, as in sentence-transformers."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_a_loss_that_embeds_several_columns_is_proved(wrapped: bool, precision: 
 
 
 class Cached(nn.Module):
-    """A loss that embeds without gradients first, and again, piece by piece, in a hook of its backward."""
+    """A loss that embeds without gradients first, and again piece by piece in a hook of its backward."""
 
     def __init__(self, model: Model, made_of: bool) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_of_a_loss_that_embeds_again_in_its_backward_nothing_is_said(made_of: bo
 
 
 class Tied(Model):
-    """Its second block has the part of the first that computes."""
+    """A model whose second block shares the first one's computing part."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -171,9 +171,7 @@ def of_two_models(model: Any) -> Tensor:
     [(penalised, Model), (penalised, Tied), (of_two_models, Model)],
     ids=["penalty", "tied", "two models"],
 )
-def test_a_block_is_proved_whatever_else_adds_to_gradients_of_its_parameters(
-    way: Way, loss_of: Any, whole: Any
-) -> None:
+def test_a_block_is_proved_whatever_else_adds_to_its_gradients(way: Way, loss_of: Any, whole: Any) -> None:
     model = model_of(SureLayer, SureLayer, whole=whole)
     way(model)
     with guard(model, on_fault="raise") as watching:

@@ -13,9 +13,9 @@ from tests.guarding.sharded_script import BROKEN, CASES, LAYERS, SIZE, SPLIT
 from tests.rank_cases import Results, case_results
 
 PARAMETERS = 9
-"""Those of a layer."""
+"""The parameters of a layer."""
 ADAPTED = 4
-"""Those of its adapters."""
+"""The parameters of its adapters."""
 OF_THE_LAYER = {"mlp.up_proj.weight", "post_attention_layernorm.weight"}
 WRONG = {
     "broken": OF_THE_LAYER,
@@ -55,7 +55,7 @@ def test_a_block_whose_parts_are_gathered_later_is_not_proved_and_no_fault(resul
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_wrong_gradient_and_one_that_is_missing_are_told_by_parameter(results: Results, case: str) -> None:
+def test_a_wrong_and_a_missing_gradient_are_reported_by_parameter(results: Results, case: str) -> None:
     for rank in results[case]:
         assert rank["proofs"] == ["proved", "wrong"]
         assert WRONG[case] <= set(rank["wrong"])

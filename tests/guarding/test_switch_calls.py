@@ -1,4 +1,4 @@
-"""Which options hold where checkpointing is switched on more than once, and which lines gave them."""
+"""The options in force where checkpointing is switched on more than once, and the lines that gave them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def switched_on(model: Any, **options: Any) -> None:
 
 
 def said_of(*calls: Call, later: Call | None = None, wrap: bool | None = False) -> list[str]:
-    """What a run says of a model on which these calls were made, and perhaps one after its first step."""
+    """Return what a run says of a model with these switch calls, and perhaps one after its first step."""
     takeover, model = Takeover(TakeoverOptions(wrap), print), model_of(SureLayer, SureLayer)
     takeover.install()
     takeover.switches.watch()
@@ -54,7 +54,7 @@ def line_of(function: Callable[..., Any]) -> str:
     return f"{__file__}:{function.__code__.co_firstlineno + 1}"
 
 
-def test_the_options_that_hold_are_said_with_those_that_they_override_and_both_lines() -> None:
+def test_the_options_in_force_are_shown_with_those_they_override() -> None:
     def trainer(model: Any) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 

@@ -1,4 +1,4 @@
-"""What a run finds of the models that a script trains: also of those that are gone, or checkpoint by themselves."""
+"""`run` on the models of a script, even those that are gone or checkpoint themselves."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_guarded_keeps_what_was_said_of_it() -> None:
 
 
 class Own(nn.Module):
-    """A model that checkpoints its blocks by itself, or none."""
+    """A model that checkpoints its blocks itself, or none."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class OwnFunction(torch.autograd.Function):
 
 
 def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Trained]:
-    """What a run says of what happens in `action`."""
+    """Return what a run says of what happens in `action`."""
     takeover = Takeover(TakeoverOptions(wrap), print)
     takeover.install()
     try:
@@ -142,7 +142,7 @@ def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Train
 
 
 def taken(model: nn.Module, steps: int = 4, wrap: bool | None = None, **kinds: Any) -> Trained:
-    """What a run says of a model that is trained for so many steps."""
+    """Return what a run says of a model trained for some steps."""
     (trained,) = looked_at(lambda: train(model.double(), steps, **kinds), wrap)
     return trained
 
@@ -152,7 +152,7 @@ def switched(model: Any, on: bool) -> None:
 
 
 def line_of(place: str) -> str:
-    """The text of a line of this file."""
+    """Return the text of a line of this file."""
     file, _, line = place.rpartition(":")
     assert file == __file__
     return Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1].strip()
@@ -193,14 +193,14 @@ class Dropping(PlainLayer):
 
 
 class InItself(Dropping):
-    """A block that checkpoints itself, in a function that adds to gradients and does not put generators back."""
+    """A block that checkpoints itself, with a function that adds to gradients and does not restore generators."""
 
     def forward(self, hidden_states: Tensor) -> Any:
         return OwnFunction.apply(super().forward, hidden_states)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("wrap", [None, False])
-def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | None) -> None:
+def test_a_function_that_does_not_restore_generators_is_reported(wrap: bool | None) -> None:
     model = Own(OwnFunction.apply)
     model.blocks = nn.ModuleList(Dropping() for _ in range(2))
     report = taken(model, wrap=wrap).report
@@ -208,7 +208,7 @@ def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | No
     assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
 
 
-def test_a_block_that_checkpoints_itself_is_not_proved_and_trains_as_without_us() -> None:
+def test_a_block_that_checkpoints_itself_is_unproved_and_trains_unchanged() -> None:
     def train_alone() -> list[Tensor]:
         torch.manual_seed(0)
         model = Own(plainly).double()
@@ -225,7 +225,7 @@ def test_a_block_that_checkpoints_itself_is_not_proved_and_trains_as_without_us(
 
 
 @pytest.mark.parametrize("wrap", [None, False, True])
-def test_a_compiled_block_in_a_checkpoint_of_the_script_trains_as_without_us(wrap: bool | None) -> None:
+def test_a_compiled_block_in_the_scripts_checkpoint_trains_unchanged(wrap: bool | None) -> None:
     model = Own(lambda block, given: checkpoint(fast[block], given, use_reentrant=False))
     fast = {block: torch.compile(block, backend="eager") for block in model.blocks}
     trained = taken(model, wrap=wrap)
@@ -298,7 +298,7 @@ def test_what_a_block_checkpoints_in_itself_is_watched_in_its_place() -> None:
     assert [(block.name, block.counts) for block in report.blocks] == [(f"blocks.{n}.last", (1, 1)) for n in range(3)]
 
 
-def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() -> None:
+def test_a_second_backward_through_an_old_forward_is_no_second_switch() -> None:
     model = Own(partial(checkpoint, use_reentrant=False)).double()
     real = torch.ones(2, WIDTH, dtype=torch.float64, requires_grad=True)
 
@@ -313,7 +313,7 @@ def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() ->
     assert trained.report.faults == ()
 
 
-def test_what_ended_after_one_step_is_not_said_to_train_without_checkpointing() -> None:
+def test_a_run_of_one_step_is_not_said_to_train_without_checkpointing() -> None:
     (said,) = taken(Own(reentrantly), 1).said
     assert said.startswith("Own checkpoints by itself at ")
     assert said.endswith("and ended before it was watched")
@@ -325,7 +325,7 @@ def test_only_what_nobody_recomputes_trains_without_checkpointing() -> None:
     assert trained.report is None
 
 
-def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_told() -> None:
+def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_reported() -> None:
     trained = taken(Own(plainly), wrap=False)
     assert trained.report is not None
     assert trained.report.recomputed_nothing
@@ -363,7 +363,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("how", LEFT)
-def test_a_checkpoint_that_cannot_be_told_apart_is_never_nested_in_ours_nor_ours_in_it(how: str) -> None:
+def test_an_unrecognised_checkpoint_never_nests_with_ours(how: str) -> None:
     model = Own(LEFT[how])
     if how == "inside of a block":
         model.blocks = nn.ModuleList(Within() for _ in range(3))
@@ -433,7 +433,7 @@ def test_the_table_is_that_of_the_training_whatever_follows() -> None:
 
 @pytest.mark.parametrize("wrap", [None, True])
 @pytest.mark.parametrize("asked", [True, False])
-def test_training_in_evaluation_mode_is_told_by_name(wrap: bool | None, asked: bool) -> None:
+def test_training_in_evaluation_mode_is_named(wrap: bool | None, asked: bool) -> None:
     model = model_of(SureLayer).eval()
     switched(model, asked)
     trained = taken(model, 2, wrap)
@@ -442,7 +442,7 @@ def test_training_in_evaluation_mode_is_told_by_name(wrap: bool | None, asked: b
     assert (trained.report, trained.table) == (None, "")
 
 
-def test_a_model_that_is_put_to_training_after_a_step_in_evaluation_mode_is_taken() -> None:
+def test_a_model_set_to_training_after_an_evaluation_step_is_taken() -> None:
     model = model_of(SureLayer).eval()
     switched(model, True)
     trained = taken(model, 4, between=lambda _: cast("None", model.train()))
@@ -452,7 +452,7 @@ def test_a_model_that_is_put_to_training_after_a_step_in_evaluation_mode_is_take
 
 
 class Inline(Own):
-    """A model that checkpoints in evaluation mode too, as those of diffusers do."""
+    """A model that checkpoints in evaluation mode too, as in diffusers."""
 
     def __init__(self) -> None:
         super().__init__(plainly)
@@ -515,7 +515,7 @@ def exchanging(model: nn.Module) -> None:
 
 
 def failing(model: nn.Module) -> None:
-    """Let what the product itself does in a call fail."""
+    """Make the product's own code fail in a call."""
     vars(model.get_submodule("model.layers.0"))["forward"]._state = None
 
 
@@ -524,7 +524,7 @@ def deriving(model: nn.Module, given: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("spoil", [exchanging, failing], ids=["an exchanged weight", "an error of ours"])
-def test_a_model_goes_back_to_the_script_where_a_call_cannot_be_vouched_for(spoil: Callable[..., None]) -> None:
+def test_a_model_goes_back_to_the_script_after_a_doubtful_call(spoil: Callable[..., None]) -> None:
     def gradients(step: int) -> list[Tensor | None]:
         torch.manual_seed(step)
         model.zero_grad()
@@ -610,7 +610,7 @@ def _same(ours: list[Tensor | None], theirs: list[Tensor | None]) -> bool:
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-def test_whoever_asks_for_it_is_stopped_where_a_call_cannot_be_vouched_for() -> None:
+def test_a_doubtful_call_stops_the_run_if_asked_to() -> None:
     model = llama(2, use_cache=False).train()
     exchanging(model)
     takeover = Takeover(TakeoverOptions(True, guard_options=GuardOptions(on_fault="raise")), print)
@@ -725,7 +725,7 @@ def test_what_hooks_of_the_backward_run_without_gradients_is_no_recompute() -> N
 
 
 class OwnGradients(torch.autograd.Function):
-    """One that is given its parameters, and gives them their gradients itself."""
+    """A function that takes the parameters and sets their gradients itself."""
 
     @staticmethod
     def forward(ctx: Any, block: nn.Module, values: Tensor, *parameters: Tensor) -> Tensor:
@@ -741,7 +741,7 @@ class OwnGradients(torch.autograd.Function):
         return None, *given
 
 
-def test_gradients_are_not_proved_where_the_way_of_checkpointing_is_not_known() -> None:
+def test_gradients_are_not_proved_if_the_checkpointing_mode_is_unknown() -> None:
     run: Callable[..., Any] = OwnGradients.apply
     trained = taken(Own(lambda block, values: run(block, values, *block.parameters())))
     assert trained.checkpoints_itself
@@ -789,7 +789,7 @@ def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
 
 
 class Around(nn.Module):
-    """A model with another inside, as adapters and tasks put it."""
+    """A model around another, as adapters and tasks are."""
 
     def __init__(self, inner: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -830,7 +830,7 @@ def replacing(_: nn.Module, given: tuple[Tensor], *__: Any) -> Tensor:
 
 
 class Once:
-    """Fails where it runs again before the next step."""
+    """A function that fails if it runs again before the next step."""
 
     runs = 0
 
@@ -848,7 +848,7 @@ HOOKS: dict[str, tuple[bool, Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("lasts", [True, False])
 @pytest.mark.parametrize("place", HOOKS)
-def test_hooks_of_a_forward_inside_of_a_block_give_what_they_give_without_wrapping(place: str, lasts: bool) -> None:
+def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(place: str, lasts: bool) -> None:
     before, make = HOOKS[place]
 
     def gradients(model: nn.Module) -> list[Tensor | None]:

@@ -1,4 +1,4 @@
-"""The errors of torch for which checkpointing is known get a note, each raised here by a training that has it."""
+"""Errors of torch that checkpointing causes get a note; each is raised here by a real training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.torch
 
 
 class Net(nn.Module):
-    """Embeds, and checkpoints its blocks by itself."""
+    """An embedding and blocks that the model checkpoints itself."""
 
     def __init__(self, *blocks: nn.Module, **options: Any) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Linear(nn.Module):
 
 
 class Remembering(Linear):
-    """Reads what it has kept in its memory, and adds to that."""
+    """A layer that reads its memory and adds to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Remembering(Linear):
 
 
 class Deepening(Linear):
-    """Runs once more each time."""
+    """A layer that runs once more in each call."""
 
     runs = 0
 
@@ -83,7 +83,7 @@ class Deepening(Linear):
 
 
 class Flat(Linear):
-    """Runs no less the second time, though it once did more."""
+    """A layer that runs as often the second time, though it once ran more often."""
 
     shallow = False
 
@@ -94,7 +94,7 @@ class Flat(Linear):
 
 
 class Switching(Linear):
-    """Computes something else after the first time."""
+    """A layer that computes something else after the first time."""
 
     later = False
 
@@ -105,7 +105,7 @@ class Switching(Linear):
 
 
 class Outside(Linear):
-    """Takes one position more each time, by a count that lies elsewhere."""
+    """A layer that takes one position more in each call, by a count kept elsewhere."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         COUNT[0] = COUNT[0] % 3 + 1
@@ -116,7 +116,7 @@ COUNT = [0]
 
 
 class Balanced(Linear):
-    """Takes other rows once a hook has moved its bias."""
+    """A layer that takes other rows once a hook has moved its bias."""
 
     bias: Tensor
 
@@ -133,7 +133,7 @@ class Balanced(Linear):
 
 
 class Choosing(Linear):
-    """Sends rows to one of its experts, others each time."""
+    """A layer that sends rows to one of its experts, others each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class PartlyCompiled(Outside):
 
 
 class InContext(Linear):
-    """Needs what its model has open while it runs forward."""
+    """A layer that needs a context which its model opens for the forward."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return super().forward(hidden * OPEN[-1])
@@ -171,7 +171,7 @@ OPEN: list[float] = []
 
 
 class Intervening(Net):
-    """Puts hooks on for its forward alone."""
+    """A model with hooks for its forward alone."""
 
     def forward(self, ids: Tensor) -> Any:
         parts = [layer.get_submodule("linear") for layer in self.layers]
@@ -183,7 +183,7 @@ class Intervening(Net):
 
 
 class HalfByHand(Linear):
-    """Computes in another dtype as it is run again."""
+    """A layer that computes in another dtype when it runs again."""
 
     first = True
 
@@ -194,7 +194,7 @@ class HalfByHand(Linear):
 
 
 class Sharing(Net):
-    """Runs one block twice under one autocast, each in a checkpoint of its own."""
+    """A model that runs one block twice under one autocast, each time in a separate checkpoint."""
 
     def forward(self, ids: Tensor) -> Any:
         with torch.autocast("cpu", torch.bfloat16):
@@ -202,7 +202,7 @@ class Sharing(Net):
 
 
 class Greedy(torch.autograd.Function):
-    """Reads what it has saved once too often."""
+    """A function that reads what it saved once too often."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ class OfGreedy(Linear):
 
 
 class Recurrent(Linear):
-    """Goes on from the state of the step before."""
+    """A layer that goes on from the state of the step before."""
 
     state: Tensor | None = None
 
@@ -232,7 +232,7 @@ class Recurrent(Linear):
 
 
 class Biased(Net):
-    """Each block adds a bias that it gets from outside."""
+    """A model whose blocks add a bias from outside."""
 
     def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         if layer is self.layers[0]:
@@ -242,7 +242,7 @@ class Biased(Net):
 
 
 class Windows(Net):
-    """Runs its blocks twice in a step."""
+    """A model that runs its blocks twice in a step."""
 
     def forward(self, ids: Tensor) -> Any:
         return super().forward(ids) + super().forward(ids)
@@ -262,7 +262,7 @@ class Filling(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Has its embeddings require gradient, as transformers does for frozen ones."""
+    """Embeddings whose output requires gradient, as transformers makes that of frozen ones."""
 
     def __init__(self, view: bool) -> None:
         super().__init__()
@@ -535,7 +535,7 @@ def test_a_parameter_that_is_ready_twice_is_explained(one_rank: None, reentrant:
         assert part in note
 
 
-def test_an_error_of_the_script_in_a_recompute_is_told_to_be_one() -> None:
+def test_an_error_of_the_script_in_a_recompute_is_named_as_one() -> None:
     model = Opening(InContext(), InContext())
     with pytest.raises(IndexError) as ended, guard(model, on_fault="collect"):
         steps(model)
@@ -544,7 +544,7 @@ def test_an_error_of_the_script_in_a_recompute_is_told_to_be_one() -> None:
 
 
 class Tiled(WithBackwardInside):
-    """Runs a backward of its own for each half of what it is given."""
+    """A function whose backward runs another for each half of its input."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, layer: nn.Module, anchor: Tensor) -> Any:  # type: ignore[override]
@@ -560,7 +560,7 @@ class Tiled(WithBackwardInside):
         return torch.cat([cast(Tensor, half.grad) for half in given]), None, None
 
 
-def test_a_backward_inside_of_the_backward_is_named_where_parameters_are_ready_twice(one_rank: None) -> None:
+def test_a_nested_backward_is_named_where_parameters_are_ready_twice(one_rank: None) -> None:
     class Cut(Net):
         def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
             anchor = next(layer.parameters())

@@ -35,7 +35,7 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def trained(folder: Path, callbacks: list[Any], prepare: Any = None, **options: Any) -> Any:
-    """A Llama of three layers after four steps of a Trainer with checkpointing."""
+    """Train a Llama of three layers for four steps of a Trainer with checkpointing."""
     from transformers import Trainer, TrainingArguments
 
     common = {"max_steps": 4, "report_to": [], "use_cpu": True, "gradient_checkpointing": True}
@@ -58,13 +58,13 @@ def test_a_trainer_with_the_callback_proves_every_block(tmp_path: Path, capsys: 
     assert not any(module._forward_hooks for module in model.model.layers)
 
 
-def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_trainer_that_restarts_with_smaller_batches_leaves_nothing(tmp_path: Path) -> None:
     from transformers import TrainerCallback
 
     sizes = []
 
     class Full(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
-        """The device is full as the second step of the first batch size ends."""
+        """A device that is full at the end of the second step of the first batch size."""
 
         def on_step_end(self, args: object, state: Any, control: object, **_: object) -> None:
             sizes.append(state.train_batch_size)
@@ -82,12 +82,12 @@ def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(
 
 
 def refusing(model: Any) -> None:
-    """A block of it is compiled, so that it can be neither wrapped nor watched."""
+    """Compile a block, so that the model can be neither wrapped nor watched."""
     model.model.layers[0].compile(backend="eager")
 
 
 def exchanging(model: Any) -> None:
-    """Has other weights in its forwards than in its recomputes."""
+    """Use other weights in forwards than in recomputes."""
     weight = model.model.layers[0].mlp.up_proj.weight.requires_grad_(False)
     own = weight.data
 

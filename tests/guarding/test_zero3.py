@@ -1,6 +1,6 @@
-"""A block whose weights are parted among ranks after the backward, as by ZeRO-3, is proved on the gathered ones.
+"""A block whose weights are partitioned after the backward, as by ZeRO-3, is proved on the gathered ones.
 
-DeepSpeed's own part is stood in for here; `tests/integrations/test_deepspeed.py` has the real one.
+DeepSpeed is faked here; `tests/integrations/test_deepspeed.py` has the real one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class Parted:
-    """Takes the weights of `model` away once their gradient is there, and after each forward of a block alone."""
+    """A partition of `model` that empties weights once their gradient exists or a block has run alone."""
 
     def __init__(self, model: Any, users: type[set[str]]) -> None:
         self.whole = {parameter: parameter.data for parameter in model.parameters()}
@@ -56,7 +56,7 @@ class Parted:
 
     @contextmanager
     def gathered(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-        """DeepSpeed's GatheredParameters."""
+        """Gather parameters with DeepSpeed's GatheredParameters."""
         self.gather(parameters)
         self.alone = True
         try:
@@ -68,7 +68,7 @@ class Parted:
 
 
 class Scaled(SureLayer):
-    """Saves its weight itself for the backward, and not a view of it."""
+    """A layer that saves its weight itself for the backward, not a view of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Scaled(SureLayer):
 
 
 class Ignoring(set[str]):
-    """Users that are not noted."""
+    """A set of users that records none."""
 
     def add(self, _: str) -> None:
         pass

@@ -1,7 +1,4 @@
-"""What the tests of other packages train: a tiny model with a tokenizer in a folder, and rows in files.
-
-Everything is made here, with random weights, and nothing is downloaded.
-"""
+"""A tiny random model with a tokenizer in a folder, and rows in files, to train with other packages."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in a folder, with this package."""
+    """Run Python in a folder, with this package."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -39,7 +36,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def tokenizer() -> Any:
-    """A tokenizer that knows a few words."""
+    """Build a tokenizer that knows a few words."""
     vocabulary = {word: place for place, word in enumerate((*SPECIAL, *WORDS))}
     words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
@@ -50,7 +47,7 @@ def tokenizer() -> Any:
 
 
 def llama() -> Any:
-    """A Llama of three layers; its weights are the same each time."""
+    """Build a Llama of three layers; its weights are the same each time."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=len(SPECIAL) + len(WORDS),
@@ -68,19 +65,18 @@ def llama() -> Any:
 
 
 def model_folder(path: Path) -> Path:
-    """A folder with that model and that tokenizer, as `from_pretrained` reads it."""
     llama().save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path
 
 
 def sentence(place: int, length: int = 5) -> str:
-    """Words, others for each place."""
+    """Return words that differ by place."""
     return " ".join(WORDS[(place * 7 + 3 * n) % len(WORDS)] for n in range(length))
 
 
 def rows(count: int = 16) -> list[dict[str, Any]]:
-    """Rows that serve supervised, preference and online training alike."""
+    """Return rows for supervised, preference and online training alike."""
     return [
         {
             "prompt": sentence(n),
@@ -94,7 +90,7 @@ def rows(count: int = 16) -> list[dict[str, Any]]:
 
 
 def data_folder(path: Path, *columns: str) -> Path:
-    """A folder with a training split of those columns."""
+    """Write a folder with a training split of those columns."""
     path.mkdir()
     lines = [json.dumps({name: row[name] for name in columns}) for row in rows()]
     (path / "train.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""DeepSpeed on the CPU, where it is installed: blocks are proved under each stage of ZeRO, and losses stay the same.
+"""DeepSpeed on the CPU, if installed: blocks are proved under each stage of ZeRO, and losses stay the same.
 
 The session `integrations` does not install it. By hand: `pip install deepspeed`.
 """

@@ -1,4 +1,4 @@
-"""Adapters of PEFT under DeepSpeed's ZeRO-3 on two ranks, held against one process without either checkpointing.
+"""Adapters of PEFT under DeepSpeed's ZeRO-3 on two ranks, compared with one process without checkpointing.
 
 The frozen weights are whole only while their module runs. trl forces use_reentrant=True there (trl #4951, #6356),
 because torch's own non-reentrant checkpointing ends the backward with a CheckpointError before DeepSpeed 0.19.3.

@@ -83,10 +83,8 @@ def test_a_wrapped_denoising_loop_trains_and_saves_as_without_it(tmp_path: Path)
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_its_blocks_are_proved_and_losses_are_those_without_it(tmp_path: Path, wrapped: bool) -> None:
-    """Also where skip connections use what a block uses: their gradients add up in the order they have without it.
-
-    Which modules diffusers checkpoints by itself is known after the first step, whose proof is of one that holds some.
-    """
+    # Also where skip connections use what a block uses: their gradients add up in the order they have without it.
+    # Which modules diffusers checkpoints itself is known after the first step; it proves one that holds some.
     bare, _ = train(tmp_path / "bare", lambda model: (None, None))
     seen, report = train(
         tmp_path / "guarded", lambda model: (wrap_blocks(model) if wrapped else None, guard(model, on_fault="raise"))

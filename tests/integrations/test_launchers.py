@@ -1,4 +1,4 @@
-"""`run` as what launchers start: each rank trains the same as without it, and the first one writes the table."""
+"""`run` under launchers: each rank trains the same as without it, and the first one writes the table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TORN_DOWN = "terminate called without an active exception"
 
 
 def _launched(folder: Path, launcher: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a launcher's ranks leave; again where torch itself aborts a rank as its process ends.
+    """Launch ranks and return their output; retry where torch itself aborts a rank as its process ends.
 
     On a busy machine torch 2.13 does so in one run of ten, with and without `run`, after the script is done.
     """

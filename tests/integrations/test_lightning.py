@@ -1,4 +1,4 @@
-"""Lightning: the callback finds the models that a training step calls, and checkpoints are as without it."""
+"""Lightning: the callback finds the models that a training step calls, and its checkpoints are unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYERS = 3
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Take out the variables that Lightning sets for the ranks of DDP: accelerate would read them."""
+    """Remove the variables that Lightning sets for the ranks of DDP: accelerate would read them."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -34,7 +34,7 @@ def same_environment() -> Iterator[None]:
 
 
 class Language(LightningModule):  # type: ignore[misc]  # Lightning is not read by the type checker
-    """A Llama whose training step calls it inside the LightningModule, which is never called itself."""
+    """A Llama called by the training step inside the LightningModule, which itself is never called."""
 
     def __init__(self, checkpointed: bool = True) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def test_models_without_checkpointing_are_wrapped_only_if_asked_for(
     assert all(row.counts == ((1, 1) if wrap else (1, 0)) for report in callback.reports for row in report.blocks)
 
 
-def test_a_fault_is_told_and_an_error_undoes_the_surgery(tmp_path: Path) -> None:
+def test_a_fault_is_reported_and_an_error_undoes_the_surgery(tmp_path: Path) -> None:
     module = Language()
     module.model.model.layers[1].eval()
     with pytest.warns(SurgeryWarning, match="evaluation mode"):

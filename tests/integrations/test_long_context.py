@@ -39,15 +39,15 @@ WAYS: dict[str, dict[str, Any]] = {
     "adapters": {},
 }
 TOKENS = 96
-"""Said of a batch, so that its sequences have more than one tile where blocks are cut."""
+"""The declared tokens of a batch, so that cut blocks have more than one tile."""
 MADE = ("label smoothing", "a loss of the user's")
-"""The ways on which TRL itself makes the logits: it calls the model without labels and without a count of items."""
+"""The ways in which TRL makes the logits: it calls the model without labels and a count of items."""
 
 
 def trained(
     way: str, folder: Path, long: Mapping[str, Any] | None
 ) -> tuple[list[float], Any, Any, list[type[Tensor]]]:
-    """Losses and gradient norms, the model, its `LongContext`, and of what class the logits of its forwards were."""
+    """Train; return losses, gradient norms, the model, its `LongContext`, and the class of its forwards' logits."""
     model = llama().train()
     context = None if long is None else long_context(model, TOKENS, **long)
     arguments = SFTConfig(

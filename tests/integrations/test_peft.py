@@ -1,4 +1,4 @@
-"""Adapters on shapes, held against those that PEFT adds to a real model."""
+"""Adapters on shapes, compared with those that PEFT adds to a real model."""
 
 from __future__ import annotations
 

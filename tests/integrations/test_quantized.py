@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits, by bitsandbytes and torchao: what explain counts, wrap_blocks does and verify says."""
+"""Weights of 4 and 8 bits from bitsandbytes and torchao, with explain, wrap_blocks and verify."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def with_adapters(model: Any) -> nn.Module:
 
 
 def by_bitsandbytes(dtype: torch.dtype) -> nn.Module:
-    """The model as transformers loads it with `load_in_4bit`: NF4, double quantization, adapters of PEFT."""
+    """Load the model with `load_in_4bit`: NF4, double quantization, adapters of PEFT."""
     model = llama(dtype)
     for name, layer in list(model.named_modules()):
         if type(layer) is nn.Linear and name != "lm_head":
@@ -126,9 +126,7 @@ def test_explain_is_exact(made: Callable[[torch.dtype], nn.Module]) -> None:
 
 @makers
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"save": "matmul"}, {"save": "matmul:2", "offload": "cpu", "save_offload": True}],
-    ids=str,
+    "options", [{}, {"save": "matmul"}, {"save": "matmul:2", "offload": "cpu", "save_offload": True}], ids=str
 )
 def test_gradients_are_those_without_checkpointing(
     made: Callable[[torch.dtype], nn.Module], options: dict[str, Any]

@@ -1,4 +1,4 @@
-"""`run` on training scripts that packages carry: they print and save the same as without it, and blocks are proved."""
+"""`run` on training scripts from packages: they print and save the same as without it, and blocks are proved."""
 
 from __future__ import annotations
 

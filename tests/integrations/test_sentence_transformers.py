@@ -1,4 +1,4 @@
-"""sentence-transformers: a loss calls the model for each column, and the guard counts all of that as one step."""
+"""sentence-transformers: a loss calls the model for each column, and the guard counts it all as one step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.torch
 
 
 def encoder(folder: Path) -> Any:
-    """A sentence encoder around a tiny random BERT, read from a folder as always."""
+    """Read a sentence encoder around a tiny random BERT from a folder."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(SPECIAL) + len(WORDS),
@@ -65,7 +65,7 @@ def train(folder: Path, callbacks: list[Any]) -> tuple[list[Any], Any]:
     return [log["loss"] for log in trainer.state.log_history if "loss" in log], model
 
 
-def test_a_training_is_as_without_it_and_every_block_is_recomputed_for_each_column(tmp_path: Path) -> None:
+def test_training_is_unchanged_and_blocks_are_recomputed_per_column(tmp_path: Path) -> None:
     bare_losses, bare = train(tmp_path / "bare", [])
     callback = CheckpointGuard(wrap=True, on_fault="raise")
     seen, model = train(tmp_path / "guarded", [callback])

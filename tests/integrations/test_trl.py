@@ -1,4 +1,4 @@
-"""The trainers of TRL with the callback: evaluated, saved, resumed and generated from as without it."""
+"""TRL's trainers with the callback evaluate, save, resume and generate as without it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRAINERS: dict[str, tuple[Any, Any, list[str], dict[str, Any]]] = {
 
 
 class Generates(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
-    """Lets the model write a few tokens after each step."""
+    """A callback that makes the model write a few tokens after each step."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []

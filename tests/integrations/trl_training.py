@@ -1,4 +1,4 @@
-"""What the scripts of TRL share: the options, the adapter, the training under an allocator limit."""
+"""Options, adapter and training under an allocator limit, shared by the scripts of TRL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two ranks that train with the fused loss: every case of `CASES` on each of them, as JSON for `test_fused_loss`.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""Two ranks that train with the fused loss, for `test_fused_loss_places`."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ VOCABULARY = 23
 
 
 class Speaker(nn.Module):
-    """An embedding, a block and a head, tied to the embedding or not; its forward ends in the loss."""
+    """An embedding, a block and a head, tied to the embedding or not; the forward ends in the loss."""
 
     def __init__(self, *, tied: bool, checkpointed: bool) -> None:
         super().__init__()
@@ -56,7 +53,7 @@ class Speaker(nn.Module):
 
 
 class StatesOnly(nn.Module):
-    """Returns the states: the head is used by whoever computes the loss outside."""
+    """A model that returns its states and leaves the head to the loss outside."""
 
     def __init__(self, speaker: Speaker) -> None:
         super().__init__()
@@ -67,7 +64,7 @@ class StatesOnly(nn.Module):
 
 
 def batch(rank: int, *, silent: int | None) -> tuple[Tensor, Tensor]:
-    """Other ids and another number of labels on each rank; on rank `silent` no label counts."""
+    """Draw other ids and another number of labels on each rank; none counts on rank `silent`."""
     random = torch.Generator().manual_seed(rank)
     ids = torch.randint(0, VOCABULARY, (2, 7), generator=random)
     labels = torch.randint(0, VOCABULARY, (2, 7), generator=random)
@@ -81,7 +78,7 @@ def plain_loss(speaker: Speaker, ids: Tensor, labels: Tensor) -> Tensor:
 
 
 def wanted(speaker: Speaker, silent: int | None) -> dict[str, Tensor]:
-    """The mean over the ranks' batches of the gradients of the plain loss, in one process."""
+    """Return the gradients of the plain loss in one process, averaged over the ranks' batches."""
     loss = sum(plain_loss(speaker, *batch(rank, silent=silent)) for rank in range(SIZE)) / SIZE
     parameters = dict(speaker.named_parameters())
     return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))  # type: ignore[arg-type]
@@ -112,7 +109,7 @@ def inside(*, tied: bool, unused: bool, silent: int | None = None, checkpointed:
 
 
 def sharded() -> dict[str, Any]:
-    """In the forward of the module that FSDP2 holds, the head is whole."""
+    """Shard the module with FSDP2, so that the head is whole in its forward."""
     speaker = Speaker(tied=False, checkpointed=False)
     expected = wanted(speaker, None)
     fully_shard(speaker)
@@ -121,7 +118,7 @@ def sharded() -> dict[str, Any]:
 
 
 def sharded_head(gather: Callable[[DTensor], Tensor]) -> dict[str, Any]:
-    """A head that FSDP2 holds by itself, and a loss on what is made of its weight."""
+    """Shard the head by itself, and compute the loss from what its weight gives."""
     speaker = Speaker(tied=False, checkpointed=False)
     expected = wanted(speaker, None)
     for part in (speaker.embedding, speaker.block, speaker.head):
@@ -140,7 +137,7 @@ def averaged(shard: DTensor) -> Tensor:
 
 
 def alone() -> dict[str, Any]:
-    """Without DistributedDataParallel each rank keeps the gradients of its own labels."""
+    """Train without DistributedDataParallel: each rank keeps the gradients of its own labels."""
     speaker = Speaker(tied=False, checkpointed=False)
     mine = batch(dist.get_rank(), silent=None)
     return compare(speaker, wanted(speaker, None), lambda: speaker(*mine))

@@ -1,4 +1,4 @@
-"""What a fused loss stands beside: a small head with inputs, the loss with all logits, a count of products."""
+"""The reference of a fused loss: a small head with inputs, the loss with all logits, a count of products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENS, WIDTH, VOCABULARY = 12, 6, 17
 
 
 def case(dtype: torch.dtype = torch.float64, *, bias: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Hidden states, head, labels of which every third is ignored, and a bias; all need gradient."""
+    """Draw hidden states, head, labels of which every third is ignored, and a bias; all need gradient."""
     torch.manual_seed(0)
     hidden, weight = torch.randn(3, TOKENS // 3, WIDTH), torch.randn(VOCABULARY, WIDTH)
     labels = torch.randint(0, VOCABULARY, (3, TOKENS // 3))
@@ -51,20 +51,20 @@ def plain(
 
 
 def gradients(loss: Tensor, *inputs: Tensor | None) -> list[Tensor]:
-    """Under an upstream gradient that is another for each token where the loss is one for each."""
+    """Run the backward; a loss per token gets a different upstream gradient for each."""
     upstream = torch.linspace(-1, 2, loss.numel(), dtype=loss.dtype).reshape(loss.shape) if loss.ndim else None
     return list(torch.autograd.grad(loss, [tensor for tensor in inputs if tensor is not None], upstream))
 
 
 def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest difference, as a share of the largest value of each."""
+    """Return the largest difference, as a share of the largest value of each."""
     assert [gradient.dtype for gradient in ours] == [gradient.dtype for gradient in theirs]
     pairs = [(one.double(), other.double()) for one, other in zip(ours, theirs, strict=True)]
     return max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
 
 
 class Products(TorchDispatchMode):
-    """Counts matrix products and keeps the size of the largest tensor that an operator makes, and products' dtypes."""
+    """A counter of matrix products, their dtypes and the largest tensor that an operator makes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

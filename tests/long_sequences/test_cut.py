@@ -1,4 +1,4 @@
-"""Blocks cut at their attention: the same step, one input kept, and a reason where it cannot be done."""
+"""Blocks cut at their attention: the same step, one saved input, and a reason where it cannot be done."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.both]
 
 LENGTH = 24
 TOKENS = 96
-"""Said of a batch, so that its sequences have more than one tile."""
+"""The declared tokens of a batch, so that its sequences have more than one tile."""
 
 
 def cut(model: nn.Module, **options: Any) -> LongContext:
@@ -90,7 +90,7 @@ def test_a_step_is_the_models_own(attention: str, host: bool) -> None:
 
 @pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
 def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
-    """The gradient is that of the very loss that was computed, as its difference along a direction shows."""
+    # The gradient is that of the very loss that was computed, as its difference along a direction shows.
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -121,7 +121,7 @@ def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
         assert (loss(1e-7) - loss(-1e-7)) / 2e-7 == pytest.approx(along, rel=1e-5)
 
 
-def test_weights_of_half_precision_have_gradients_no_worse_than_those_of_the_whole() -> None:
+def test_half_precision_gradients_are_no_worse_cut_than_whole() -> None:
     sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     exact = step(llama(**sizes).double(), **batch(192))[1]
 
@@ -241,7 +241,7 @@ def test_nothing_of_a_block_stays_on_the_device(host: bool, monkeypatch: pytest.
 
 
 class ShiftingAttention(nn.Module):
-    """Mixes each token with the one before it, beside attention."""
+    """Attention that also mixes each token with the one before it."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class ShiftingAttention(nn.Module):
 
 
 class CountingMlp(nn.Module):
-    """Counts its calls."""
+    """An MLP that counts its calls."""
 
     def __init__(self, mlp: nn.Module) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class CountingMlp(nn.Module):
 
 
 class TwiceAttention(nn.Module):
-    """Attends twice."""
+    """A layer that attends twice."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ def hooked(model: Any) -> None:
 
 
 class ShiftingMlp(nn.Module):
-    """Mixes each token with the one before it, and has more to say where it `writes`."""
+    """An MLP that mixes each token with the one before it, or `writes` a buffer instead."""
 
     def __init__(self, mlp: nn.Module, *, writes: bool = False) -> None:
         super().__init__()
@@ -355,7 +355,7 @@ def test_on_shapes_a_block_with_a_convolution_is_not_cut() -> None:
 
 
 def test_an_attention_function_of_others_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that mixes heads would be wrong for some of them at a time."""
+    # One that mixes heads would be wrong for some of them at a time.
     from transformers import AttentionInterface
 
     def mixing(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:

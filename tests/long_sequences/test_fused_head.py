@@ -1,4 +1,4 @@
-"""A model with a fused loss has its loss and gradients, never its logits, and is given back as it was."""
+"""A model with a fused loss has its loss and gradients, never its logits, and is restored afterwards."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_head_with_a_bias_and_labels_by_position() -> None:
     assert loss.item() == pytest.approx(expected[0])
 
 
-def test_another_loss_in_its_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_loss_in_its_place_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     expected = step(model, **inputs())
 
@@ -133,10 +133,7 @@ def test_it_is_undone_once_and_leaves_nothing() -> None:
 
 def test_what_another_has_fused_is_not_fused_again() -> None:
     model = llama()
-    with (
-        fuse_loss(model),
-        pytest.raises(SurgeryError, match="the forward of its head is not that of its class"),
-    ):
+    with fuse_loss(model), pytest.raises(SurgeryError, match="the forward of its head is not that of its class"):
         fuse_loss(nn.ModuleList([model]))
 
 
@@ -184,7 +181,7 @@ def test_gradients_of_gradients_are_those_of_the_model() -> None:
 
 @pytest.mark.parametrize("items", [None, 7])
 def test_a_loss_outside_of_the_model_is_fused_if_its_items_are_counted(items: int | None) -> None:
-    """The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them."""
+    # The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them.
     model, given = llama(), inputs()
     labels = given.pop("labels")
 
@@ -215,7 +212,7 @@ def capped() -> Any:
 
 
 class Own(transformers.LlamaForCausalLM):  # type: ignore[misc]
-    """Computes its loss by itself."""
+    """A Llama that computes its loss itself."""
 
     def forward(self, input_ids: Any, labels: Any, **_: Any) -> Any:
         logits = self.lm_head(self.model(input_ids).last_hidden_state)
@@ -248,8 +245,7 @@ def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
 
 
 def test_what_a_loss_adds_to_the_fused_one_is_named() -> None:
-    """A penalty makes the logits, and a look at them after the forward is no part of the loss."""
-
+    # A penalty makes the logits, and a look at them after the forward is no part of the loss.
     def with_penalty(logits: Tensor, labels: Tensor, vocab_size: int, **_: Any) -> Tensor:
         loss = nn.functional.cross_entropy(logits.view(-1, vocab_size), labels.view(-1))
         return loss + 0.1 * logits.pow(2).mean()
@@ -334,7 +330,7 @@ def test_it_can_be_undone_before_a_surgery_that_came_later() -> None:
 
 @pytest.mark.parametrize("first", ["fuse_loss", "fully_shard"])
 def test_under_fsdp_the_root_gathers_the_head(first: str) -> None:
-    """One rank of one: FSDP2 frees and gathers parameters as among many."""
+    # One rank of one: FSDP2 frees and gathers parameters as among many.
     model = llama().float()
     expected = step(model, **inputs())
     model.zero_grad()

@@ -1,4 +1,4 @@
-"""The fused loss beside F.linear and F.cross_entropy: values, gradients, dtypes, memory, and what it refuses."""
+"""The fused loss beside F.linear and F.cross_entropy: values, gradients, dtypes, memory, refusals."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def test_a_gradient_that_nobody_needs_is_not_computed(frozen: set[int]) -> None:
     assert apart(ours, gradients(plain(hidden, weight, labels, bias), *expected)) < 1e-12
 
 
-def test_autograd_checks_gradients_and_sees_a_softcap_without_its_slope(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_autograd_checks_gradients_and_sees_a_softcap_without_its_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, labels, bias = case()
     assert bias is not None
 
@@ -88,9 +86,7 @@ def test_narrow_dtypes_are_as_close_as_can_be_and_the_loss_is_float32(
     assert apart([gradient.double() for gradient in ours], gradients(exact, *wide)) < close
 
 
-def test_weight_gradients_are_summed_in_float32_for_bfloat16_loses_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weight_gradients_are_summed_in_float32_for_bfloat16_loses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     hidden, weight = torch.ones(400, 1, dtype=torch.bfloat16), ready(torch.zeros(2, 1), torch.bfloat16)
     labels = torch.zeros(400, dtype=torch.long)

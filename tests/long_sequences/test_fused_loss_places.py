@@ -1,4 +1,4 @@
-"""The fused loss where it is used: split devices, Liger, compiled, checkpointed, in models and on real ranks."""
+"""The fused loss in use: on split devices, with Liger, compiled, checkpointed, in models and on real ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEVICES = [("cpu:0", "cpu:1"), ("cpu", "meta"), ("meta", "cpu"), ("meta:0", "met
 
 
 class CopiesFromMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Copies tensors without data to the CPU, as zeros: autograd does not check the devices of fake tensors."""
+    """A mode that copies tensors without data to the CPU as zeros: autograd ignores the devices of fake tensors."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -93,7 +93,7 @@ def test_autograd_takes_gradients_for_inputs_on_two_devices(here: str, there: st
 
 
 def stand_in(called: list[inspect.BoundArguments], *, accumulates: bool = True) -> types.ModuleType:
-    """A module in Liger's place, with the signature of its 0.7.0 (or of its 0.6.1), that computes the plain loss."""
+    """Make a module with the signature of Liger 0.7.0 (or 0.6.1) that computes the plain loss."""
 
     def liger_fused_linear_cross_entropy(
         input: Tensor,
@@ -126,7 +126,7 @@ def stand_in(called: list[inspect.BoundArguments], *, accumulates: bool = True) 
 
 @pytest.fixture
 def liger(monkeypatch: pytest.MonkeyPatch) -> list[inspect.BoundArguments]:
-    """The calls of a stand-in for Liger, which here takes the CPU for a GPU: Liger itself needs one."""
+    """Put a stand-in for Liger, which needs a GPU, on the CPU; return its calls."""
     called: list[inspect.BoundArguments] = []
     put(monkeypatch, stand_in(called))
     monkeypatch.setattr(fused_loss, "_LIGER_DEVICES", {"cpu"})
@@ -297,7 +297,6 @@ def test_in_wrapped_blocks_gradients_are_those_of_its_loss(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case."""
     return case_results("tests.long_sequences.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
 
 
@@ -322,7 +321,7 @@ def test_ranks_with_other_labels_get_the_mean_of_their_gradients(results: Result
         assert rank["difference"] < 1e-6
 
 
-def test_ranks_that_do_not_meet_keep_gradients_of_their_own(results: Results) -> None:
+def test_ranks_that_do_not_meet_keep_their_own_gradients(results: Results) -> None:
     assert all(rank["difference"] > 1e-2 for rank in results["alone"])
 
 

@@ -1,4 +1,4 @@
-"""Lazy logits: what of the way to a loss is followed, and that everything else gets real logits."""
+"""Lazy logits: the operations on the way to a loss that are followed; everything else gets real logits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def capped(logits: Tensor) -> Tensor:
 
 
 def smoothed(logits: Tensor) -> Tensor:
-    """As the LabelSmoother of transformers does it."""
+    """Smooth labels as transformers' LabelSmoother does."""
     shifted, labels = logits[..., :-1, :].contiguous(), targets(2, 5)[..., None]
     negated = -F.log_softmax(shifted, dim=-1)
     chosen = negated.gather(dim=-1, index=labels.clamp(min=0))
@@ -171,7 +171,7 @@ def test_second_derivatives_are_those_of_real_logits(use: Use) -> None:
 
 
 def outcome(use: Use, biased: bool, head: Callable[..., Tensor]) -> list[Tensor]:
-    """The loss and the gradients of hidden states, weight and bias."""
+    """Return the loss and the gradients of hidden states, weight and bias."""
     hidden, weight, bias = given()
     loss = use(head(hidden, weight, bias if biased else None))
     torch.autograd.backward(loss)
@@ -190,7 +190,7 @@ def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[Fused
 
 
 def lazy() -> tuple[LazyLogits, Tensor, list[Fused | Made]]:
-    """Lazy logits, the real ones, and what is told of them."""
+    """Return lazy logits, the real ones, and what is reported of them."""
     told: list[Fused | Made] = []
     hidden, weight, _ = given()
     return lazily(hidden, weight, None, told), F.linear(hidden, weight), told
@@ -261,7 +261,7 @@ def test_a_view_sees_what_is_written_later() -> None:
 
 
 class Squared(torch.autograd.Function):
-    """A loss whose inputs go past `__torch_function__`."""
+    """A loss whose inputs bypass `__torch_function__`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
@@ -308,7 +308,7 @@ def test_a_hook_on_them_gets_their_gradient() -> None:
 
 
 def _seen(gradient: Tensor) -> None:
-    """A hook that looks at a gradient."""
+    """Look at a gradient."""
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def _seen(gradient: Tensor) -> None:
         lambda loss, logits: torch.autograd.grad(outputs=loss, inputs=[logits], allow_unused=True),
     ],
 )
-def test_who_waits_for_a_gradient_that_never_comes_is_told(wait: Callable[[Tensor, LazyLogits], Any]) -> None:
+def test_waiting_for_a_gradient_that_never_comes_raises(wait: Callable[[Tensor, LazyLogits], Any]) -> None:
     logits, _, told = lazy()
     loss = F.cross_entropy(flat(logits), targets(12))
     with pytest.raises(SurgeryError, match="no gradient comes to them: undo the fused loss to see it"):

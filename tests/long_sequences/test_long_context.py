@@ -1,4 +1,4 @@
-"""`long_context` on real models: the same step, less memory, everything taken back."""
+"""`long_context` on real models: the same step, less memory, fully undone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_most_bytes_alive_are_less() -> None:
 
 LENGTH = 64
 MASK_BYTES = 2 * LENGTH * LENGTH
-"""Of a mask of booleans for two sequences."""
+"""The bytes of a boolean mask for two sequences."""
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["as transformers does", "a mask for each layer"])
@@ -238,7 +238,7 @@ def test_undo_leaves_nothing() -> None:
 @pytest.mark.parametrize("steps", [0, 12], ids=["checked", "not checked"])
 @pytest.mark.parametrize("what", ["undo", "other shards", "undo and again"])
 def test_a_change_before_the_backward_is_refused(what: str, steps: int) -> None:
-    """The recompute of a block would run another MLP than the first pass did; the next step is right."""
+    # The recompute of a block would run another MLP than the first pass did; the next step is right.
     model = llama()
     own = step(model, **batch())
     context = long_context(model, tokens=96, cut=False)

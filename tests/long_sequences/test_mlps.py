@@ -1,4 +1,4 @@
-"""Which modules are MLPs that can be tiled, and why others are not."""
+"""The modules that can be tiled as MLPs, and why others cannot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`tile_mlp`: gradients of tiled MLPs wherever they are trained, and what is refused. Ranks: `tiled_script`.
-
-How it is done and undone, also around `wrap_blocks` and in real models, is in `test_tiled_surgery`.
-"""
+"""`tile_mlp`: gradients of tiled MLPs in every kind of training, and refusals. `tiled_script` has the ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ OURS = [name for name in CASES if not name.startswith("naive") and name != "fsdp
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case."""
     return case_results("tests.long_sequences.tiled_script", tmp_path_factory.mktemp("tiled"), SIZE)
 
 
@@ -55,7 +51,7 @@ def test_ranks_train_as_one_process_without_tiles(results: Results, case: str) -
 
 @pytest.mark.parametrize("case", CUT_CASES)
 def test_ranks_train_as_one_process_with_blocks_cut_at_their_attention(results: Results, case: str) -> None:
-    """The model casts to float32, and so differs by its rounding."""
+    # The model casts to float32, and so differs by its rounding.
     for rank in results[case]:
         assert (rank["error"], rank["uncut"]) == ("", [])
         assert rank["difference"] < CLOSE

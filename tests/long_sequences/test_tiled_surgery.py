@@ -1,4 +1,4 @@
-"""`tile_mlp` done and undone: copies, what is refused, real models, and the two orders with `wrap_blocks`."""
+"""`tile_mlp` done and undone: copies, refusals, real models, and both orders with `wrap_blocks`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def mlps(model: nn.Module) -> list[nn.Module]:
 
 
 def text_gradients(model: Any, run: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Those of one step of a language model, and its loss."""
     model.zero_grad()
     loss = (model if run is None else run)(input_ids=ids(), labels=ids()).loss
     loss.backward()
@@ -94,7 +93,7 @@ def test_mlps_in_checkpointed_blocks(way: str, wide: bool, first: bool) -> None:
 
 
 class Stacked(nn.Module):
-    """A model whose blocks are MLPs themselves."""
+    """A model whose blocks are MLPs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,14 +180,14 @@ def test_compiled_models_train_as_they_did(wrap: bool) -> None:
 
 
 class Normed(nn.Sequential):
-    """Mixes tokens."""
+    """An MLP that mixes tokens."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(7))
 
 
 class Convolved(nn.Sequential):
-    """Mixes tokens."""
+    """An MLP that mixes tokens."""
 
     def __init__(self) -> None:
         super().__init__(nn.Conv1d(7, 7, 3, padding=1))
@@ -256,7 +255,7 @@ def test_a_module_is_tiled_once_until_it_is_undone() -> None:
 
 
 class Odd(Gated):
-    """Applies a given function to its input and itself."""
+    """An MLP that applies a given function to itself and its input."""
 
     def __init__(self, act: Callable[[Odd, Tensor, Tensor], Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What blocks that are cut take of the device and the host: as `explain` has it, as it is chosen, as it is said."""
+"""The bytes of cut blocks on device and host: predicted, chosen and reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def ways(context: LongContext) -> set[bool]:
-    """Whether the last calls of blocks had their tiles on the host."""
+    """Tell for the last calls of blocks whether their tiles were on the host."""
     return {each.parked for each in context.cuts.values()}
 
 
@@ -159,7 +159,7 @@ def test_tiles_on_the_host_go_with_the_backward_and_not_with_the_loss() -> None:
 
 
 def parked() -> int:
-    """How many tensors of a forward are on the host."""
+    """Count a forward's tensors on the host."""
     return sum(type(each) is ParkedTiles for each in gc.get_objects())
 
 
@@ -184,7 +184,7 @@ def test_what_may_stay_is_a_size(keep: Any) -> None:
     assert "forward" not in vars(model.model.layers[0])
 
 
-def test_what_a_token_takes_is_said_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_token_takes_is_reported_once_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_report, "host_memory", lambda: HostMemory(10**6, 10**9))
     model = llama()
     with long_context(model, TOKENS, keep="20GB") as context:

@@ -29,7 +29,7 @@ MIXES = "it mixes tokens: its results for 4 tokens together differ from those fo
 
 
 class Act(Gated):
-    """Applies a given function to itself and what an ordinary MLP makes."""
+    """An MLP that applies a given function to itself and an ordinary MLP's result."""
 
     def __init__(self, act: Callable[[Any, Tensor], Tensor], dropout: float = 0.0) -> None:
         super().__init__(dropout)

@@ -1,4 +1,4 @@
-"""`long_context` where others write the loop: transformers' Trainer, and DistributedDataParallel."""
+"""`long_context` in loops written by others: transformers' Trainer, and DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.both]
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Eight rows of which each has another number of labels."""
+    """Eight rows with different numbers of labels."""
 
     def __len__(self) -> int:
         return 8
@@ -34,7 +34,7 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def training_arguments(folder: Path, **options: Any) -> Any:
-    """Return what both trainings of a test are given, and more."""
+    """Return the arguments of both trainings of a test, and more."""
     from transformers import TrainingArguments
 
     always = {"report_to": [], "use_cpu": True, "learning_rate": 1e-2, "disable_tqdm": True}
@@ -44,7 +44,7 @@ def training_arguments(folder: Path, **options: Any) -> Any:
 def trained(
     folder: Path, way: Mapping[str, Any] | None, *, adapters: bool = False, **options: Any
 ) -> tuple[list[float], Any, Any]:
-    """The losses of six accumulated steps with two evaluations, the model, and its `LongContext`, given a `way`."""
+    """Train six accumulated steps with two evaluations; return losses, model and, given a `way`, its `LongContext`."""
     from transformers import Trainer
 
     model = llama()

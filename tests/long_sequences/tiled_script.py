@@ -1,7 +1,6 @@
-"""Real ranks on one machine that train models with tiled MLPs: the cases of `CASES`, as JSON for `test_tiled`.
+"""Real ranks that train models with tiled MLPs, ours and a naive way, for `test_tiled`.
 
-With ours, and with a naive way, which runs a backward for each shard inside the backward. Started as a process with
-the file for the results.
+The naive way runs a backward for each shard inside the backward.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.zoo.tiled_toys import WIDTH, adapted, ids, released, towers
 SHARDS = 3
 TOKENS = 7
 CUT = 48
-"""Said of a batch of text, so that blocks that are cut have three tiles."""
+"""The declared tokens of a batch of text, so that cut blocks have three tiles."""
 
 Tile = Callable[[nn.Module], object]
 Case = Callable[[], dict[str, Any]]
@@ -38,7 +37,7 @@ Where = Literal["mlp", "layer", "model", "inside"]
 
 
 class Naive(torch.autograd.Function):
-    """The tiled MLP as it is written first: the backward of each shard leaves gradients in the parameters at once."""
+    """The tiled MLP as first written: each shard's backward adds to the parameters' gradients at once."""
 
     @staticmethod
     def forward(ctx: Any, module: nn.Module, values: Tensor) -> Tensor:
@@ -68,12 +67,12 @@ def ours(model: nn.Module, **options: Any) -> None:
 
 
 def mlps(model: nn.Module) -> list[nn.Module]:
-    """The MLPs of a toy or of a model of transformers, each once, also under FSDP2, which makes classes of its own."""
+    """List the distinct MLPs of a toy or a model of transformers, even of the classes that FSDP2 makes."""
     return [module for name, module in model.named_modules() if name.endswith("mlp")]
 
 
 def toy(model: nn.Module) -> Run:
-    """A toy, and one batch for each rank."""
+    """Give a toy one batch for each rank."""
     generator = torch.Generator().manual_seed(1)
     dtype = next(model.parameters()).dtype
     batches = [{"values": torch.randn(2, TOKENS, WIDTH, generator=generator).to(dtype)} for _ in range(SIZE)]
@@ -81,7 +80,7 @@ def toy(model: nn.Module) -> Run:
 
 
 def text(model: nn.Module) -> Run:
-    """A language model, and one batch for each rank."""
+    """Give a language model one batch for each rank."""
     return Run(model, [rolled({"input_ids": ids(), "labels": ids()})] * STEPS)
 
 
@@ -91,7 +90,7 @@ def ddp(tile: Tile, model: nn.Module, **options: Any) -> nn.Module:
 
 
 def fsdp(where: Where, model: nn.Module, *, after: bool = False, wrap: bool = False) -> nn.Module:
-    """The model under FSDP2, which shards MLPs, layers, nothing but the whole or modules inside MLPs."""
+    """Shard MLPs, layers, only the whole model or modules inside MLPs with FSDP2."""
     chosen: dict[Where, list[nn.Module]] = {
         "mlp": mlps(model),
         "layer": list(model.get_submodule("layers").children()),
@@ -110,7 +109,7 @@ def fsdp(where: Where, model: nn.Module, *, after: bool = False, wrap: bool = Fa
 
 
 def trained(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """The error, the refusal, or how far gradients are from those of one process without tiles."""
+    """Return the error, the refusal, or the gradients' distance from one process without tiles."""
     try:
         return train(make(), prepare)
     except SurgeryError as error:
@@ -120,7 +119,7 @@ def trained(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) 
 def accumulated(
     make: Callable[[], Run], tile: Callable[[nn.Module, nn.Module], list[str]], **options: Any
 ) -> dict[str, Any]:
-    """Two backwards on one batch before the step, the first without synchronisation."""
+    """Run two backwards on one batch before the step, the first without synchronisation."""
     run = make()
     (batches, *_) = run.steps
     expected = mean_gradients(run.model, batches)
@@ -143,7 +142,7 @@ def cut_context(outer: nn.Module, model: nn.Module) -> list[str]:
 
 
 def wide(prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Summed up in float32, in bfloat16: compared with the mean of what one process, so tiled, has on each batch."""
+    """Sum gradients in float32 in a bfloat16 model; compare with one process's tiled mean over the batches."""
     run = toy(towers().bfloat16())
     ours(run.model, num_shards=SHARDS, fp32_accumulate=True)
     return train(run, prepare)
@@ -163,9 +162,9 @@ def ours_in(prepare: Callable[[nn.Module], object], model: nn.Module) -> None:
 def cut(
     prepare: Callable[[nn.Module], nn.Module], *, adapters: bool = False, after: bool = False, host: bool = False
 ) -> dict[str, Any]:
-    """Steps of a language model whose blocks are cut at their attention, before it is prepared or after that.
+    """Train a language model whose blocks are cut at their attention, before or after it is prepared.
 
-    With `uncut`, the reasons of blocks that were not; and `heard`, how often the parameters heard of a gradient.
+    With `uncut`, the reasons for blocks that were not; and `heard`, how often the parameters got a gradient.
     """
     heard: Counter[str] = Counter()
     contexts = []
@@ -194,7 +193,7 @@ def cut(
 
 
 def with_adapters(model: nn.Module) -> nn.Module:
-    """The model under LoRA, both matrices of each adapter other than zero."""
+    """Add LoRA with both matrices of each adapter other than zero."""
     from peft import LoraConfig, get_peft_model
 
     adapters = LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], r=2, init_lora_weights=False)
@@ -203,14 +202,13 @@ def with_adapters(model: nn.Module) -> nn.Module:
 
 
 def layers_sharded(model: nn.Module) -> nn.Module:
-    """Each layer of a language model in a group of its own under FSDP2, and the rest in another one."""
+    """Shard each layer of a language model in its own FSDP2 group, and the rest in another."""
     for layer in model.get_submodule("model.layers").children():
         fully_shard(layer)
     return model_sharded(model)
 
 
 def model_sharded(model: nn.Module) -> nn.Module:
-    """The whole model in one group under FSDP2."""
     fully_shard(model)
     return model
 
@@ -218,7 +216,6 @@ def model_sharded(model: nn.Module) -> nn.Module:
 def case(
     make: Callable[[], nn.Module], tile: Tile, *, given: Callable[[nn.Module], Run] = toy, **options: Any
 ) -> Case:
-    """Steps in DistributedDataParallel with these options."""
     return partial(trained, lambda: given(make()), partial(ddp, tile, **options))
 
 

@@ -20,14 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Runner(Protocol):
-    """Runs a script of this folder once per tree, all at a time, each in a process of its own, for their results."""
+    """A function that runs a script of this folder once per tree, all in parallel, and returns the results."""
 
     def __call__(self, script: str, trees: Mapping[str, Path], *arguments: str) -> dict[str, Any]: ...
 
 
 @pytest.fixture(scope="session")
 def released_tree() -> Path:
-    """The folder that holds the installed `transformers` package."""
     spec = importlib.util.find_spec("transformers")
     assert spec is not None
     assert spec.origin is not None
@@ -36,7 +35,7 @@ def released_tree() -> Path:
 
 @pytest.fixture(scope="session")
 def repaired_tree(released_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds a copy of the package whose models were repaired, unsafe repairs included."""
+    """Repair a copy of the package, unsafe repairs included; return the folder that holds it."""
     folder = copied_tree(released_tree, tmp_path_factory.mktemp("repaired"))
     result = ckpt_surgery.apply([folder / "transformers/models"], unsafe=True)
     assert result.written
@@ -46,9 +45,9 @@ def repaired_tree(released_tree: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def copied_tree(released: Path, folder: Path) -> Path:
-    """The same folder, with a copy of the released package in it.
+    """Copy the released package into such a folder.
 
-    What is compiled already is copied too: it belongs to the source by time and size, which an edit changes.
+    Compiled files are copied too: they match their source by time and size, which an edit changes.
     """
     shutil.copytree(released / "transformers", folder / "transformers")
     return folder
@@ -56,7 +55,7 @@ def copied_tree(released: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def run_on_trees(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    """A `Runner` with folders of its own."""
+    """Return a `Runner` with separate folders."""
 
     def run(script: str, trees: Mapping[str, Path], *arguments: str) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp(script)

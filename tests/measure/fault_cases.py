@@ -1,4 +1,4 @@
-"""Faults for tests: any kind, with default details where a test does not care. Needs no torch."""
+"""Faults of any kind, with default details, without torch."""
 
 from __future__ import annotations
 
@@ -59,17 +59,15 @@ ABOUT_ANOTHER = {
 
 
 def why(kind: CauseKind, **names: str) -> FaultCause:
-    """An explanation of this kind, with default names where none are given."""
+    """Make an explanation of this kind, with default names if none are given."""
     return FaultCause(kind, {**NAMES, **names})
 
 
 def fault(kind: FaultKind, *subjects: str, explanation: FaultCause | None = None, **details: Detail) -> Fault:
-    """A fault of this kind."""
     figures = {**DETAILS, **({"error": 0.5} if kind in WITH_AN_ERROR else {}), **details}
     below = fault(FaultKind.GRADIENT_LOST, "head.weight") if kind in ABOUT_ANOTHER else None
     return Fault(kind, subjects, figures, explanation, below)
 
 
 def fault_at(level: Level, *subjects: str, explanation: FaultCause | None = None) -> Fault:
-    """A fault of this level."""
     return fault(ONE_OF_LEVEL[level], *subjects, explanation=explanation)

@@ -1,4 +1,4 @@
-"""Run in a process of its own: import the PyTorch modeling files of one copy of transformers.
+"""Import the PyTorch modeling files of one copy of transformers, in a separate process.
 
 Usage: python -m tests.measure.import_script FOLDER RESULT [MODULE ...], where FOLDER holds the `transformers` package
 to use, and the modules are all of them unless some are given.
@@ -17,7 +17,7 @@ OTHER_FRAMEWORKS = ("modeling_tf_", "modeling_flax_")
 
 
 def modules(folder: Path) -> list[str]:
-    """The names of the modeling files of the package in `folder`. Nothing is imported."""
+    """List the modeling files of the package in `folder` without importing any."""
     return [
         f"transformers.models.{file.parent.name}.{file.stem}"
         for file in sorted((folder / "transformers").glob("models/*/modeling_*.py"))

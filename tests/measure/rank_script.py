@@ -1,8 +1,4 @@
-"""Real ranks on one machine: every case of `CASES` on each of them, as JSON for `test_ranks`.
-
-Started as a process; it imports torch once and forks the ranks, which meet on 127.0.0.1. A rank that does not
-come back is the test's business.
-"""
+"""Verification on real ranks, for `test_ranks`."""
 
 from __future__ import annotations
 
@@ -30,13 +26,13 @@ from ckpt_surgery.measure.verify import verify
 from tests.measure import toys
 
 PATIENCE = 20.0
-"""Seconds; less only in cases in which somebody waits for what never comes."""
+"""Seconds; less only in cases where a rank waits in vain."""
 
 Case = Callable[[int], dict[str, Any]]
 
 
 class Skipping(DistributedDataParallel):
-    """Calls the module it wraps on some ranks as if it wrapped nothing."""
+    """A wrapper that on some ranks calls its module as if unwrapped."""
 
     ranks: tuple[int, ...]
 
@@ -46,7 +42,7 @@ class Skipping(DistributedDataParallel):
 
 
 class OneRankOnly(toys.Model):
-    """Uses one of its layers on the last rank alone."""
+    """A model that uses one of its layers on the last rank alone."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -73,7 +69,7 @@ class FailingOnRankOne(toys.Layer):
 
 
 class NoisyOnRankOne(toys.Model):
-    """Draws from a generator that it does not hold on rank 1, so that no two of its runs there are equal."""
+    """A model that on rank 1 draws from a generator it does not hold, so that no two runs there are equal."""
 
     own = torch.Generator()
 
@@ -88,7 +84,7 @@ def inputs(rank: int) -> dict[str, Tensor]:
 
 
 def judged(model: nn.Module, rank: int, **options: Any) -> dict[str, Any]:
-    """The report as plain data, or the error."""
+    """Return the report as plain data, or the error."""
     try:
         return verify(model, inputs(rank) | options.pop("given", {}), **options).to_dict()
     except VerifyError as error:
@@ -165,20 +161,20 @@ def bare(rank: int) -> dict[str, Any]:
 
 
 def alone(rank: int) -> dict[str, Any]:
-    """Only one rank verifies, and asks for no comparison of ranks."""
+    """Verify on one rank only, without comparing ranks."""
     model = wrapped(rank)
     return judged(model, rank, levels=["set", "values"]) if rank == 1 else {}
 
 
 def one_is_missing(rank: int) -> dict[str, Any]:
-    """The other ranks never come. The last case of all, as nothing is promised after it."""
+    """Verify while the other ranks never come. Run this case last: it promises nothing for after it."""
     ranks.TIMEOUT = 0.5
     model = wrapped(rank)
     return judged(model, rank) if rank == 0 else {}
 
 
 def left_as_found(rank: int, **options: Any) -> dict[str, Any]:
-    """A step of training before, and one after, with a verification between them and without."""
+    """Train a step before and after, with a verification between them and without."""
 
     def train(*, verified: bool) -> list[Any]:
         model = wrapped(rank, **options)
@@ -239,7 +235,7 @@ CASES: dict[int, dict[str, Case]] = {
 
 
 def run_rank(rank: int, size: int, meeting: str, result: str) -> None:
-    """All cases for this number of ranks, on one of them."""
+    """Run all cases for this number of ranks on one of them."""
     torch.set_num_threads(1)
     ranks.TIMEOUT = PATIENCE
     store = f"file://{meeting}-{size}"

@@ -1,8 +1,8 @@
-"""Run in a process of its own: verify broken models in a transformers that calls something by another name.
+"""Verify broken models in a transformers that has another name for something, in a separate process.
 
 Usage: python -m tests.measure.renamed_script CLASSES [NAME ...], with classes separated by commas, and the names of
 one role by |. Prints JSON objects, for no name and then for each: by class, the outcome of every level in each mode;
-null where `verify` refuses. Each is measured in a process of its own, forked where torch has been imported.
+null where `verify` refuses. Each is measured in a fork of the process that imported torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 
 class _Renaming(SourceFileLoader):
-    """Loads a module from its source, in which a name is another."""
+    """A loader that renames something in a module's source."""
 
     def __init__(self, loader: SourceFileLoader, name: str) -> None:
         super().__init__(loader.name, loader.path)
@@ -34,7 +34,7 @@ class _Renaming(SourceFileLoader):
 
 
 class _RenamedTransformers(MetaPathFinder):
-    """Finds the modules of transformers, for a loader that renames."""
+    """A finder of transformers' modules for a loader that renames."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -65,7 +65,7 @@ def outcomes(name: str) -> dict[str, Any] | None:
 
 
 def measured(classes: Sequence[str], name: str) -> dict[str, Any]:
-    """The outcomes of these classes in a transformers that calls something by another name."""
+    """Verify these classes in a transformers that has another name for something."""
     warnings.simplefilter("ignore")
     if name:
         sys.meta_path.insert(0, _RenamedTransformers(name))

@@ -1,4 +1,4 @@
-"""Run in a process of its own: train every tiny model with one copy of transformers.
+"""Train every tiny model with one copy of transformers, in a separate process.
 
 Usage: python -m tests.measure.step_script FOLDER RESULT, where FOLDER holds the `transformers` package to use.
 RESULT becomes a JSON object from case name to what `train` returns. (Some models print while they are imported.)
@@ -29,7 +29,7 @@ def main(folder: Path, result: Path) -> None:
 
 
 def train(case: Case) -> dict[str, Any]:
-    """One case without checkpointing and in both modes, as plain values."""
+    """Run one case without checkpointing and in both modes; return plain values."""
     started = time.perf_counter()
     model = case.build()
     blocks = case.blocks(model)

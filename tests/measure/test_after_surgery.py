@@ -1,4 +1,4 @@
-"""A model examined once more after `wrap_blocks`: what it is held against, what is a refusal, what explains faults."""
+"""A model examined again after `wrap_blocks`: its reference, refusals, and the causes of remaining faults."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class RefusingLayer(CountingLayer):
-    """Does in its second run what a surgery does where a recompute would be wrong."""
+    """A layer whose second run refuses as a surgery does where a recompute would be wrong."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         if self.runs:
@@ -61,7 +61,7 @@ class RefusingLayer(CountingLayer):
 
 
 class Stubborn(Model):
-    """Switches checkpointing off on each of its blocks before it runs it."""
+    """A model that switches checkpointing off on each block before running it."""
 
     def run_layers(self, hidden_states: Tensor) -> Tensor:
         for layer in self.layers:
@@ -71,7 +71,7 @@ class Stubborn(Model):
 
 
 class OtherWithoutCache(Model):
-    """Computes something else without a cache, and switches it off while it checkpoints."""
+    """A model that computes something else without a cache, and drops it while it checkpoints."""
 
     def forward(self, values: Tensor, use_cache: bool = True) -> Any:
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
@@ -92,7 +92,7 @@ _OWN = torch.Generator().manual_seed(0)
 
 
 class Moody(Model):
-    """Draws from a generator that it does not hold."""
+    """A model that draws from a generator it does not hold."""
 
     def forward(self, values: Tensor) -> Any:
         return super().forward(values * torch.rand((), generator=_OWN, dtype=torch.float64))
@@ -103,7 +103,7 @@ class UnclaimedMoody(Moody):
 
 
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
-    """The modes of a model as it is, and what runs after the surgery."""
+    """Return the modes of a model as it is, and those after the surgery."""
     look = Examination(model, values())
     assert not look.reference().problem
     before = {mode: look.examine(mode) for mode in MODES}
@@ -159,7 +159,7 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
     assert faults(after)
 
 
-def test_a_surgery_that_does_nothing_leaves_the_faults_and_no_cause_that_it_should_have_removed() -> None:
+def test_a_surgery_that_does_nothing_leaves_the_faults_without_its_cause() -> None:
     before, after = both_sides(model_of(PlainLayer, PlainLayer, PlainLayer, whole=Stubborn))
     for modes, cause in ((before, "no GradientCheckpointingLayer"), (after, "")):
         remaining = [fault for fault in faults(modes) if fault.level == "recompute"]
@@ -167,7 +167,7 @@ def test_a_surgery_that_does_nothing_leaves_the_faults_and_no_cause_that_it_shou
         assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in remaining)
 
 
-def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
+def test_blocks_that_were_none_before_have_a_separate_run() -> None:
     model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=Unclaimed)
     look = Examination(model, values())
     assert look.reference().problem
@@ -179,7 +179,7 @@ def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
 
 
 class FirstInATuple(nn.Linear):
-    """Embeddings that transformers' method to switch checkpointing on breaks: they return a tuple."""
+    """Embeddings that return a tuple, which breaks transformers' method to switch checkpointing on."""
 
     def forward(self, values: Tensor) -> Any:
         return (super().forward(values),)
@@ -199,7 +199,7 @@ class TupleOfEmbeddings(Unclaimed):
         return self.last(self.run_layers(self.embeddings(values)[0]))
 
 
-def test_a_model_that_transformers_cannot_switch_is_switched_by_its_surgery() -> None:
+def test_a_model_transformers_cannot_switch_is_switched_by_its_surgery() -> None:
     model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=TupleOfEmbeddings)
     look = Examination(model, values())
     assert look.reference().problem
@@ -211,7 +211,7 @@ def test_a_model_that_transformers_cannot_switch_is_switched_by_its_surgery() ->
     assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
 
 
-def test_a_run_of_their_own_that_is_another_each_time_is_none() -> None:
+def test_a_separate_run_that_differs_each_time_counts_as_none() -> None:
     look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
     assert look.reference().problem
     with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):
@@ -226,7 +226,7 @@ def test_a_model_without_blocks_is_not_operated_on() -> None:
         look.repaired()
 
 
-def test_a_model_that_broke_without_checkpointing_has_nothing_to_be_held_against() -> None:
+def test_a_model_that_fails_without_checkpointing_has_no_reference() -> None:
     look = Examination(model_of(Layer, Layer), {"values": torch.ones(1, 1)})
     with pytest.raises(VerifyError, match="the run of Model without checkpointing failed"):
         look.repaired()
@@ -286,7 +286,7 @@ def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> No
     assert not stays_broken(report)
 
 
-def test_verify_after_save_measures_one_mode_and_runs_no_reentrant_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_after_save_measures_one_mode_and_no_reentrant_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def reentrant(*_: object) -> None:
         raise AssertionError("torch's reentrant checkpointing ran")
 
@@ -316,7 +316,7 @@ def test_a_user_can_do_the_surgery_and_verify() -> None:
     assert not verify(model, values()).ok
 
 
-def test_a_model_that_draws_from_a_generator_it_does_not_hold_cannot_be_compared_after_it_either() -> None:
+def test_a_model_with_an_outside_generator_is_not_comparable_after_either() -> None:
     for modes in both_sides(model_of(Layer, Layer, whole=Moody)):
         for run in modes.values():
             assert (run.status, [skip.kind for skip in run.skips]) == ("skipped", [SkipKind.IRREPRODUCIBLE])
@@ -328,7 +328,7 @@ def test_a_cache_that_grows_twice_grows_once_after_it() -> None:
     assert not faults(after)
 
 
-def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -> None:
+def test_gradients_equal_to_a_run_without_cache_are_explained_by_it() -> None:
     before, after = both_sides(model_of(Layer, Layer, whole=OtherWithoutCache))
     for modes in (before, after):
         mode_faults = faults(modes)
@@ -336,7 +336,7 @@ def test_gradients_that_are_those_of_a_run_without_cache_are_explained_by_it() -
         assert {fault.explanation for fault in mode_faults} == {FaultCause(CauseKind.CACHE_SWITCHED_OFF)}
 
 
-def test_gradients_that_are_wrong_without_cache_too_are_not_explained_by_it() -> None:
+def test_gradients_wrong_without_cache_too_are_not_explained_by_it() -> None:
     before, _ = both_sides(model_of(CountingLayer, CountingLayer, whole=SameWithoutCache))
     wrong = [fault for fault in faults(before) if fault.level == "values"]
     assert wrong

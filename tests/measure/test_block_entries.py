@@ -1,4 +1,4 @@
-"""Entries into a block are counted once each, in forward and backward, whichever way its recompute takes."""
+"""Entries into a block are counted once each, in forward and backward, in every way of recomputing."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_block_of_another_model_is_refused_by_name() -> None:
         EntryCounter(model_of(Layer), {"x": Layer()})
 
 
-def test_a_phase_begins_when_it_is_told() -> None:
+def test_a_phase_begins_when_announced() -> None:
     model = model_of(SureLayer)
     with EntryCounter(model, {"0": model.layers[0]}) as counter:
         model(**values())
@@ -204,7 +204,7 @@ def test_a_block_that_is_not_recomputed_has_no_other_randomness() -> None:
 
 
 class Restoring(PlainLayer):
-    """Sets the generator for what it holds, as a checkpoint does: only its own hook runs in the caller's state."""
+    """A layer that sets the generator for its parts as a checkpoint does: only its hook sees the caller's state."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -212,7 +212,7 @@ class Restoring(PlainLayer):
 
 
 @pytest.mark.parametrize(("kind", "other"), [(Restoring, ()), (PlainLayer, ("0",))])
-def test_randomness_is_another_only_where_no_witness_of_a_block_saw_that_of_the_forward(
+def test_randomness_differs_only_if_no_witness_of_a_block_saw_the_same(
     kind: type[nn.Module], other: tuple[str, ...]
 ) -> None:
     model = model_of(kind)
@@ -233,7 +233,7 @@ def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
 
 
 class Repeating(PlainLayer):
-    """Runs its first part twice, and another once."""
+    """A layer that runs its first part twice, and another once."""
 
     def __init__(self) -> None:
         super().__init__()

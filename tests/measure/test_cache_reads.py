@@ -1,4 +1,4 @@
-"""Remote code that reads its blocks' caches under its own `use_cache`: what a repair does to its training."""
+"""Remote code that reads its blocks' caches under its own `use_cache`: a repair's effect on its training."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ GUARD = """\
 
 
 def train(file: Path) -> None:
-    """A step under checkpointing."""
     model = loaded(file)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model(torch.ones(2, 5, 4, dtype=torch.float64))[0].sum().backward()
@@ -98,7 +97,7 @@ def test_without_a_guard_the_repair_is_unsafe_because_training_would_stop(file: 
         train(file)
 
 
-def test_with_the_guard_that_the_finding_asks_for_the_repair_is_safe_and_the_model_trains_alike(file: Path) -> None:
+def test_with_the_guard_the_finding_asks_for_the_repair_is_safe_and_trains(file: Path) -> None:
     file.write_text(MODEL.replace("GUARD", GUARD), encoding="utf-8")
     assert applicability(file) == [("CKPT001", Applicability.SAFE)]
     apply([file])

@@ -1,4 +1,4 @@
-"""A model in half precision: cast for a while, with convolutions that are quick and right on a CPU."""
+"""A model cast to half precision for a while, with convolutions that are fast and right on a CPU."""
 
 from __future__ import annotations
 

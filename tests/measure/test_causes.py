@@ -25,7 +25,7 @@ LEAKING = CallFacts(leaks=True)
 
 
 def case(*facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None) -> Case:
-    """A model whose blocks were called like this."""
+    """Build a model whose blocks were called like this."""
     whole = model or model_of(*[SureLayer] * max(len(facts), 1))
     blocks = {block.name: block for block in find_blocks(whole)}
     calls = dict(zip(blocks, facts, strict=False))
@@ -143,7 +143,7 @@ def test_buffers_of_batch_normalisation_are_explained_and_others_are_not() -> No
     assert cause(fault(FaultKind.BUFFER_CHANGED, "count"), example) == ("", "")
 
 
-def test_a_cache_that_is_written_again_is_explained_by_its_place_where_that_is_known() -> None:
+def test_a_cache_written_again_is_explained_by_its_place_if_known() -> None:
     of = fault(FaultKind.CACHE_WRITTEN, "input past_key_values")
     text, rule = cause(of, case(HEALTHY, CallFacts(positional_past=("past_key_values",))))
     assert (rule, "by position" in text) == ("CKPT004", True)

@@ -141,9 +141,7 @@ def test_a_block_that_the_reference_does_not_run_need_not_be_recomputed() -> Non
 
 
 @pytest.mark.parametrize("recomputed", [0, 1, 2])
-def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_recompute_counts(
-    recomputed: int,
-) -> None:
+def test_a_direct_forward_is_unseen_in_the_reference_but_recompute_counts(recomputed: int) -> None:
     reference, checkpointed = healthy_pair()
     calls = {name: facts for name, facts in reference.calls.items() if name != "1"}
     before = dataclasses.replace(reference, entries={**reference.entries, "1": Entries(0, 0)}, calls=calls)
@@ -152,7 +150,7 @@ def test_a_forward_that_is_called_directly_is_not_seen_in_the_reference_and_its_
 
 
 @both_modes
-def test_blocks_that_are_checkpointed_through_their_forward_are_judged_like_others(mode: Mode) -> None:
+def test_blocks_checkpointed_through_their_forward_are_judged_as_others(mode: Mode) -> None:
     class Never(CallsForward):
         def checkpointed(self, function: Callable[..., Any], hidden_states: Tensor) -> Tensor:
             result: Tensor = function(hidden_states)
@@ -164,7 +162,7 @@ def test_blocks_that_are_checkpointed_through_their_forward_are_judged_like_othe
     assert (fault.kind, fault.subjects) == (FaultKind.NOT_RECOMPUTED, ("0", "1"))
 
 
-def test_blocks_that_are_always_called_through_their_forward_are_not_judged() -> None:
+def test_blocks_always_called_through_their_forward_are_not_judged() -> None:
     class Always(CallsForward):
         def run_layers(self, hidden_states: Tensor) -> Tensor:
             for layer in self.layers:
@@ -217,7 +215,7 @@ def test_a_run_that_breaks_is_a_fault_with_its_pass(mode: Mode) -> None:
     assert "with checkpointing" in fault.expected
 
 
-def test_a_reference_that_breaks_is_a_fault_of_its_own() -> None:
+def test_a_reference_that_breaks_is_a_separate_fault() -> None:
     reference, checkpointed = healthy_pair()
     fault = only(
         compare(dataclasses.replace(reference, error=StepError(StepPart.FORWARD, "KeyError", "0")), checkpointed)
@@ -375,7 +373,7 @@ NOISY = "classifier.bias"
 
 @cache
 def choice() -> tuple[nn.Module, dict[str, Any]]:
-    """A multiple-choice model: the softmax gradients over the choices, which its last bias adds up, sum to zero."""
+    """Build a multiple-choice model: its last bias sums the softmax gradients over the choices to zero."""
     config = transformers.BertConfig(
         vocab_size=64,
         hidden_size=32,
@@ -393,7 +391,7 @@ def choice() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def loss(output: Any) -> Tensor:
-    """The model's own, and a little of a parameter whose gradient is a millionth of the largest."""
+    """Add a little of a parameter to the model's loss: its gradient is a millionth of the largest."""
     faint = choice()[0].get_parameter("faint")
     total: Tensor = output.loss + 2e-8 * (faint * torch.arange(1.0, 5.0)).sum()
     return total
@@ -401,7 +399,7 @@ def loss(output: Any) -> Tensor:
 
 @cache
 def choices() -> tuple[RunRecord, RunRecord]:
-    """A run, and the same rounded otherwise."""
+    """Return a run, and the same with other rounding."""
     model, inputs = choice()
     first, second = (run_step(model, inputs, blocks={}, loss=loss, rounding_seed=turn) for turn in (0, 1))
     assert (first.error, second.error) == (None, None)
@@ -417,7 +415,7 @@ def with_gradient(record: RunRecord, name: str, gradient: Tensor | None) -> RunR
     return dataclasses.replace(record, gradients={**record.gradients, name: gradient})
 
 
-def test_other_rounding_changes_a_gradient_that_is_zero_by_as_much_as_its_size() -> None:
+def test_other_rounding_changes_a_zero_gradient_by_as_much_as_its_size() -> None:
     reference, repeated = choices()
     ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]
     assert ours is not None
@@ -438,7 +436,7 @@ def test_noise_passes_with_the_measured_floor_and_fails_without_one() -> None:
         assert getattr(compare(reference, noisy, floors={}), kind) == (NOISY,)
 
 
-def test_a_small_gradient_that_is_lost_is_found_with_the_measured_floor_and_hidden_by_the_coarse_one() -> None:
+def test_a_lost_small_gradient_is_found_only_with_the_measured_floor() -> None:
     reference, repeated = choices()
     scale = max(map(largest, reference.gradients.values()))
     assert 0.5e-6 < largest(reference.gradients["faint"]) / scale < 2e-6
@@ -477,7 +475,7 @@ def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:
     assert floors["faint"].entry < 2e-5 * largest(reference.gradients["faint"])
 
 
-def test_a_gradient_whose_entries_are_all_off_a_little_is_found_where_each_could_be_noise() -> None:
+def test_a_gradient_slightly_off_everywhere_is_found_among_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(MANY_ENTRIES, generator=generator)
     noise = torch.randn(MANY_ENTRIES, generator=generator) * 0.01

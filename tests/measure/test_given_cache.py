@@ -1,4 +1,4 @@
-"""The cache that `verify` gives a model: its argument is found by its role; one that stays empty proves nothing."""
+"""The cache that `verify` gives a model: its argument is found by role, and an empty one proves nothing."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_size_of_a_cache_is_seen_where_it_does_not_tell_its_length(monkeypat
 
 
 class Outer(transformers.PreTrainedModel):  # type: ignore[misc]
-    """A model of transformers that hands all keywords on to the one inside."""
+    """A model of transformers that passes all keywords to the one inside."""
 
     def __init__(self) -> None:
         tiny = tiny_model(transformers.ImageGPTModel)
@@ -140,7 +140,7 @@ class Outer(transformers.PreTrainedModel):  # type: ignore[misc]
 
 
 class TwoCaches(Plain):
-    """Fills only the second of two caches."""
+    """A model that fills only the second of two caches."""
 
     def forward(
         self, input_ids: Tensor, first_cache: DynamicCache | None = None, second_cache: DynamicCache | None = None
@@ -154,7 +154,7 @@ def test_a_cache_is_given_through_keywords_and_beside_another(kind: Any) -> None
 
 
 @pytest.mark.parametrize("given", [DynamicCache(), None])
-def test_a_cache_that_the_caller_gives_and_the_model_does_not_fill_shows_nothing(given: Any) -> None:
+def test_a_given_cache_that_the_model_does_not_fill_shows_nothing(given: Any) -> None:
     model = FilledOnDemand()
     inputs = (model.inputs["input_ids"], given)
     report = verify(model.train(), inputs, loss=lambda value: value, levels=["state"])

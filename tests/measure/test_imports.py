@@ -1,4 +1,4 @@
-"""Every modeling file that a repair of the tree can have broken imports, as it does in the release."""
+"""Every modeling file that a repair may have broken imports as it does in the release."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.measure.import_script import modules
 pytestmark = [pytest.mark.both, pytest.mark.torch, pytest.mark.slow]
 
 FEWEST_MODULES = 50
-"""Of 4.57.6, 57 are changed or import from one that is, of 5.23.0 59."""
+"""The modules that are changed or import a changed one: 57 in 4.57.6, 59 in 5.23.0."""
 
 
 @pytest.fixture(scope="module")
 def repaired(repaired_tree: Path, released_tree: Path, run_on_trees: Runner) -> dict[str, str | None]:
-    """What becomes of each module that the repair can have broken: None where it imports, else its error."""
+    """Import each module that the repair can have broken; return None or its error."""
     names = touched(released_tree, repaired_tree)
     outcomes: dict[str, str | None] = run_on_trees("import_script", {"repaired": repaired_tree}, *names)["repaired"]
     return outcomes
 
 
 def touched(released: Path, repaired: Path) -> list[str]:
-    """The modules that are other than released, and those that import from one."""
+    """Collect the modules that differ from the release, and those that import one."""
     texts = {name: [source(tree, name) for tree in (released, repaired)] for name in modules(released)}
     changed = {name for name, (before, after) in texts.items() if before != after}
     imports = {f"from ..{name.removeprefix('transformers.models.')} import" for name in changed}
@@ -35,7 +35,7 @@ def source(tree: Path, module: str) -> str:
     return (tree / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
-def test_the_repaired_tree_has_the_modules_of_the_release_and_those_that_it_touches_import(
+def test_the_repaired_tree_keeps_its_modules_and_the_touched_ones_import(
     repaired: dict[str, str | None], repaired_tree: Path, released_tree: Path
 ) -> None:
     assert modules(repaired_tree) == modules(released_tree)
@@ -43,7 +43,7 @@ def test_the_repaired_tree_has_the_modules_of_the_release_and_those_that_it_touc
     assert None in repaired.values()
 
 
-def test_what_fails_to_import_fails_alike_in_the_release_for_want_of_a_dependency(
+def test_missing_dependencies_break_the_same_imports_in_the_release(
     repaired: dict[str, str | None], released_tree: Path, run_on_trees: Runner
 ) -> None:
     failed = {name: error for name, error in repaired.items() if error}

@@ -1,4 +1,4 @@
-"""What a model computes with modules of its own and hands to its blocks by keyword: before and after `apply`."""
+"""Keyword arguments that a model computes with its own modules, before and after `apply`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model(made: str, scale: str) -> str:
 
 
 def gradients(file: Path, mode: bool | None) -> list[torch.Tensor | None]:
-    """The gradients of the scale's parameters in a mode of checkpointing, or without."""
+    """Return the gradients of the scale's parameters in a mode of checkpointing, or without."""
     made = loaded(file)
     if mode is not None:
         made.gradient_checkpointing_enable({"use_reentrant": mode})

@@ -1,4 +1,4 @@
-"""Loops share trainings, and a loop that a shared training does not come to is still judged."""
+"""Loops share trainings, and a loop that a shared training does not reach is still judged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.torch
 
 
 class Scaled(Model):
-    """Writes in every forward into what the backward of an earlier one needs: two forwards cannot come before it."""
+    """A model whose forward overwrites what an earlier backward needs: no two forwards may precede it."""
 
     scale: Tensor
 
@@ -43,7 +43,7 @@ class Scaled(Model):
 
 
 class TrainedOnly(Model):
-    """Refuses to be evaluated."""
+    """A model that cannot be evaluated."""
 
     def forward(self, values: Tensor) -> Any:
         if not self.training:
@@ -52,7 +52,7 @@ class TrainedOnly(Model):
 
 
 class Positions(nn.Embedding):
-    """Returns the positions besides, as ProphetNet's does."""
+    """Embeddings that also return the positions, as ProphetNet's do."""
 
     def forward(self, positions: Tensor) -> Any:
         return super().forward(positions), positions
@@ -68,7 +68,7 @@ class WithPositions(Model):
 
 
 class AfterAStep(planted.Fault):
-    """The recompute is off once the weights are others; nothing is held."""
+    """A recompute that is off once the weights have changed; nothing is held."""
 
     weights: float | None = None
 
@@ -84,7 +84,7 @@ class AfterAStep(planted.Fault):
 
 
 class NotTheLatest(planted.Fault):
-    """The recompute of any forward but the latest is off; nothing is held."""
+    """A recompute that is off for any forward but the latest; nothing is held."""
 
     latest = 0.0
 
@@ -102,7 +102,6 @@ def run(whole: Callable[..., Model], switch: Switch = switch_checkpointing) -> M
 
 
 def loops(mode: ModeReport) -> set[str]:
-    """The loops that were found wrong."""
     return {str(fault.details["loop"]) for fault in mode.faults}
 
 
@@ -121,7 +120,7 @@ def test_a_fault_is_seen_in_its_own_loop_and_in_no_other(fault: type[planted.Fau
     assert loops(run(Model, switch_with(fault))) == {loop}
 
 
-def test_a_model_in_which_two_forwards_cannot_come_before_a_backward_is_judged_in_all_other_loops() -> None:
+def test_a_model_without_two_forwards_in_a_row_is_judged_in_other_loops() -> None:
     mode = run(Scaled)
     assert mode.outcome("loop") == "ok"
     assert [(skip.kind, skip.details["loop"]) for skip in mode.skips] == [
@@ -131,7 +130,7 @@ def test_a_model_in_which_two_forwards_cannot_come_before_a_backward_is_judged_i
 
 
 def selectively(policy: Any) -> Switch:
-    """Return a switch to checkpointing with a selective policy of torch's."""
+    """Return a switch to checkpointing with torch's selective policy."""
 
     def switch(model: Any, mode: str | None) -> None:
         model.gradient_checkpointing_disable()
@@ -157,7 +156,7 @@ def test_what_a_selective_policy_keeps_is_no_fault() -> None:
     assert [skip.kind for skip in mode.skips] == [SkipKind.SELECTIVE_POLICY]
 
 
-def test_checkpointing_that_is_lost_after_the_first_step_is_told() -> None:
+def test_checkpointing_that_is_lost_after_the_first_step_is_reported() -> None:
     mode = run(Model, switch_with(planted.CheckpointLost))
     assert [fault.kind for fault in mode.faults] == [FaultKind.SAVING_LOST]
     assert not run(Model).faults

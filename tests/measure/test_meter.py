@@ -242,7 +242,7 @@ def test_a_reference_keeps_what_its_operators_save() -> None:
 
 @both_modes
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_healthy_stack_keeps_what_goes_into_and_out_of_its_blocks_and_no_more(mode: Mode, count: int) -> None:
+def test_a_healthy_stack_saves_only_the_inputs_and_outputs_of_its_blocks(mode: Mode, count: int) -> None:
     model = model_of(*[SureLayer] * count)
     reference, checkpointed = run(model), run(model, mode)
     assert reference.memory.best == (count + 2) * HIDDEN
@@ -278,13 +278,13 @@ def leaking(model: Model) -> frozenset[str]:
     return frozenset(name for name, facts in record.calls.items() if facts.leaks)
 
 
-def test_blocks_are_named_whose_tensors_are_used_outside_without_being_returned() -> None:
+def test_blocks_are_named_whose_unreturned_tensors_are_used_outside() -> None:
     assert leaking(model_of(RoutingLayer, RoutingLayer, whole=RouterLoss)) == {"0", "1"}
     assert leaking(model_of(RoutingLayer, SureLayer, whole=FirstScores)) == {"0"}
 
 
 class FirstScores(Model):
-    """Uses the first block's scores as an argument of their own, not in a list."""
+    """A model that uses the first block's scores as a separate argument, not in a list."""
 
     def forward(self, values: Tensor) -> Any:
         return super().forward(values) + vars(self.layers[0]).pop("scores")

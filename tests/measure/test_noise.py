@@ -1,4 +1,4 @@
-"""The noise of a gradient of few entries is told by eight runs where two would not do; of many entries two tell it."""
+"""The noise of a gradient: two runs find it among many entries, eight among few."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ckpt_surgery.measure.record import RunRecord
 pytestmark = [pytest.mark.both]
 
 MOVED = {0: 0.0, 1: 1e-10, 2: -1e-10, 3: 4e-8}
-"""What rounding with each seed moves; all later seeds nothing."""
+"""The change by rounding with each seed; later seeds change nothing."""
 
 
 class Training:
-    """Steps of one run, whose one noisy gradient has this many entries."""
+    """The steps of a run whose only noisy gradient has this many entries."""
 
     def __init__(self, entries: int) -> None:
         self.entries = entries
@@ -70,7 +70,7 @@ def test_what_is_within_the_noise_of_one_step_needs_no_run() -> None:
 
 
 def bent(moved: Iterator[float], seeds: list[int]) -> NoisyReference:
-    """Steps in bfloat16 whose gradient moves by these when they are run again."""
+    """Return bfloat16 steps whose gradient moves by these when they run again."""
 
     def run(seed: int) -> Sequence[RunRecord]:
         seeds.append(seed)

@@ -1,4 +1,4 @@
-"""What no run of `verify` showed is skipped with its reason, never ok; and what it was given is watched whole."""
+"""What no run of `verify` showed is skipped with its reason, never ok; all of its arguments are watched."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def faults(report: Report) -> set[FaultKind]:
 
 
 def dead(model: nn.Module, mode: Mode | None) -> None:
-    """A switch that switches nothing."""
+    """Leave everything as it is."""
 
 
 class OfAttributes(Stack):
-    """The same blocks, where nobody looks for a stack."""
+    """The same blocks as attributes, where nobody looks for a stack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_a_mode_that_did_not_run_is_skipped() -> None:
 
 
 class InParts(Stack):
-    """Calls what its blocks hold, and never a block."""
+    """A stack that calls the parts of its blocks, and never a block."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = self.first(hidden)
@@ -140,7 +140,7 @@ class Appends(Layer):
 
 
 class Stateful(Stack):
-    """Hands its blocks a state of the caller's."""
+    """A stack that passes the caller's state to its blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def test_whatever_is_given_is_left_as_the_forward_left_it(kind: str, by_position
 
 
 class Averages(Layer):
-    """Keeps a mean in a tensor that is no buffer."""
+    """A layer that keeps a mean in a tensor that is not a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_a_switch_that_cannot_switch_off_is_refused() -> None:
 
 
 class Rows(Layer):
-    """Swaps two rows of what it is given, which no plain sum sees, or writes the same there again."""
+    """A layer that swaps two rows of its input, invisible to plain sums, or writes the same there again."""
 
     def forward(self, hidden: Tensor, state: Any = None) -> Tensor:
         if isinstance(state, list):
@@ -231,7 +231,7 @@ def test_a_write_is_seen_by_what_is_there_then(state: Any, written: bool) -> Non
 
 
 class Ignores(Stack):
-    """Takes a state, and makes nothing of it."""
+    """A stack that takes a state and does nothing with it."""
 
     def forward(self, hidden: Tensor, state: Any = None) -> Tensor:
         return super().forward(hidden)

@@ -1,4 +1,4 @@
-"""How a block is called is seen: which arguments carry gradient and in what, and what becomes of them."""
+"""How a block is called: which arguments carry gradient and in what, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class Block(nn.Module):
-    """Runs `work` on what it is given."""
+    """A block that runs `work` on its arguments."""
 
     def __init__(self, work: Callable[..., Any]) -> None:
         super().__init__()

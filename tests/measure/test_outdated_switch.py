@@ -1,4 +1,4 @@
-"""Remote code with the switch of transformers before 4.35: what its checkpointing does before and after `apply`."""
+"""Remote code with the switch of transformers before 4.35: its checkpointing before and after `apply`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ numbers = itertools.count()
 
 
 def loaded(file: Path) -> Any:
-    """A model of the class in a file, imported anew."""
+    """Import the file anew and return a model of its class."""
     spec = importlib.util.spec_from_file_location(f"modeling_foo_{next(numbers)}", file)
     assert spec is not None
     assert spec.loader is not None

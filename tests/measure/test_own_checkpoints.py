@@ -1,4 +1,4 @@
-"""A model that checkpoints by itself is no reference: verify says where it does, and is never ok."""
+"""A model that checkpoints itself is no reference: verify names the place and is never ok."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 
 class Recomputing(torch.autograd.Function):
-    """A checkpoint function of somebody's own."""
+    """A third party's checkpoint function."""
 
     @staticmethod
     def forward(ctx: Any, block: nn.Module, hidden: Tensor) -> Any:
@@ -92,9 +92,7 @@ class Composed(Wrapped):
         (Composed, "in last, which runs again in the backward"),
     ],
 )
-def test_a_model_that_checkpoints_a_part_by_itself_is_skipped_and_the_place_is_said(
-    kind: type[Called], where: str
-) -> None:
+def test_a_model_that_checkpoints_a_part_itself_is_skipped_with_the_place(kind: type[Called], where: str) -> None:
     report = verify(kind(), inputs(), switch=own_switch)
     assert report.status == "skipped"
     for mode in report.modes:
@@ -112,7 +110,7 @@ def test_a_loss_function_that_checkpoints_is_not_the_models() -> None:
 
 
 class FrozenFirst(nn.Module):
-    """Hands its blocks what needs no gradient, to a call that cuts them off then."""
+    """A model whose blocks get input without gradient, which cuts their parameters off in its own checkpoint call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ UNCLAIMED = BY_TRANSFORMERS.replace(CLAIM, "    pass\n")
 
 
 def runs(file: Path, *, by_hand: bool = False) -> int:
-    """How often the three blocks run in a step: three times, and three more where they are recomputed."""
+    """Count the three blocks' runs in a step: three, and three more if they are recomputed."""
     model = loaded(file)
     if by_hand:
         model.gradient_checkpointing = True
@@ -78,7 +78,7 @@ CHANGES = {
 
 
 def plain() -> str:
-    """Plain blocks with a gradient argument by keyword."""
+    """Make plain blocks with a gradient argument by keyword."""
     text = LAYERS[: LAYERS.index("    def _set_grad")] + LAYERS[LAYERS.index("class FooModel(") :]
     attention, rest = text[: text.index("class FooLayer")], text[text.index("class FooLayer") :]
     for old, new in CHANGES.items():

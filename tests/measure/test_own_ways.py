@@ -1,4 +1,4 @@
-"""Models that checkpoint by ways of their own: what of that is no fault, and what is still seen."""
+"""Models that checkpoint in unusual ways: no false alarm, and real faults are still seen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEVELS = ("run", "recompute", "set", "values", "state", "cost", "precision")
 
 
 class Block(nn.Module):
-    """Checkpoints what `way` names."""
+    """A block that checkpoints what `way` names."""
 
     way = "nothing"
 
@@ -61,7 +61,7 @@ def reentrant_or_not(function: Callable[..., Any], *args: Any, reentrant: bool =
 
 
 class Toy(nn.Module):
-    """Runs its blocks as `way` says, where checkpointing is on."""
+    """A model that runs its blocks as `way` says while checkpointing is on."""
 
     def __init__(self, block: Callable[[], nn.Module] = Block, depth: int = 3) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def test_little_saved_by_checkpointed_parts_is_skipped_with_its_figures() -> Non
 
 
 class Again(torch.autograd.Function):
-    """The tangent of a product, whose factors are made again."""
+    """The tangent of a product whose factors are recomputed."""
 
     factor = 1.0
 
@@ -161,9 +161,7 @@ def keeping(model: Any, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5])
-def test_a_function_that_makes_things_again_is_told_by_name_where_it_is_wrong(
-    factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_recomputes_is_named_where_it_is_wrong(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Again, "factor", factor)
     report = examined(Toy(Own), keeping)
     assert kinds(report) == ([] if factor == 1 else [FaultKind.GRADIENT_VALUE])
@@ -198,7 +196,7 @@ def test_hooks_that_bring_back_something_else_are_the_cause() -> None:
 
 
 class InOne(Toy):
-    """All blocks in one checkpoint."""
+    """A model with all blocks in one checkpoint."""
 
     def forward(self, values: Tensor) -> Any:
         return reentrant_or_not(super().forward, values, reentrant=False) if self.on else super().forward(values)
@@ -244,7 +242,7 @@ def test_an_output_with_other_values_is_a_fault_at_an_equal_loss() -> None:
 
 
 class Counting(Block):
-    """Collects in its recompute what its forward should have collected."""
+    """A block whose recompute collects what its forward should have collected."""
 
     seen: Tensor
 
@@ -295,7 +293,7 @@ def test_a_global_variable_that_the_recompute_writes_again_is_a_fault() -> None:
 
 
 class Recompute(WithBackwardInside):
-    """A checkpoint of one's own, which runs the block again in the context `around`."""
+    """A custom checkpoint that runs the block again in the context `around`."""
 
     around: Callable[[nn.Module], AbstractContextManager[object]]
 
@@ -368,7 +366,7 @@ def test_what_a_recompute_runs_under_is_named(
 
 
 class Late(Toy):
-    """The functions that it checkpoints look their block up when they run."""
+    """A model whose checkpointed functions look their block up when they run."""
 
     def forward(self, values: Tensor) -> Any:
         values = self.first(values)
@@ -382,7 +380,7 @@ def test_a_block_that_is_recomputed_in_the_place_of_others_is_the_cause() -> Non
 
 
 class Shared(Toy):
-    """The first block writes into a tensor that the others read."""
+    """A model whose first block writes into a tensor that the others read."""
 
     class Reader(Block):
         def forward(self, values: Tensor, shared: Any = None) -> Tensor:
@@ -426,7 +424,7 @@ def test_a_list_that_a_block_empties_is_named() -> None:
 
 
 class CheckpointsFirst(Reentrant):
-    """The output of what comes first needs no gradient, as nothing that goes into its checkpoint does."""
+    """A model whose first checkpoint gets no input that needs gradient, so its output needs none either."""
 
     def forward(self, values: Tensor) -> Any:
         values = reentrant_or_not(self.first, values, reentrant=True) if self.on else self.first(values)
@@ -441,14 +439,14 @@ def test_inputs_that_need_no_gradient_any_more_are_the_cause() -> None:
 
 
 class WithDummy(Toy):
-    """A dummy that needs a gradient opens the checkpoints, also of what is frozen."""
+    """A model that opens its checkpoints, frozen ones too, with a dummy that needs a gradient."""
 
     def run(self, block: nn.Module, values: Tensor) -> Any:
         dummy = torch.zeros((), requires_grad=True)
         return reentrant_or_not(lambda _, x: block(x), dummy, values, reentrant=True) if self.on else block(values)
 
 
-def test_a_recompute_of_which_nobody_asks_for_a_gradient_is_no_fault() -> None:
+def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
     model = WithDummy(depth=4)
     for module in (model.first, *model.blocks[:2]):
         module.requires_grad_(False)

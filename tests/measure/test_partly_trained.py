@@ -1,4 +1,4 @@
-"""Models as people train them: partly frozen, partly in evaluation mode, of unusual parts. No false alarm there."""
+"""Models as people train them: partly frozen or in evaluation mode, with unusual parts, without false alarm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def tiny(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A small Llama or BERT in training mode, with inputs."""
+    """Build a small Llama or BERT in training mode, with inputs."""
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
     torch.manual_seed(0)
     if kind == "llama":
@@ -70,7 +70,7 @@ def test_frozen_blocks_of_a_plain_stack_need_no_recompute() -> None:
 
 
 class Cycles(Model):
-    """Runs its blocks several times, the first of them without gradient."""
+    """A model that runs its blocks several times, first without gradient."""
 
     def forward(self, values: Tensor) -> Tensor:
         hidden_states: Tensor = self.first(values)
@@ -139,7 +139,7 @@ class Pair(Model):
         return result
 
 
-def test_inputs_that_come_out_of_a_graph_and_inputs_in_containers_have_gradients() -> None:
+def test_inputs_from_a_graph_and_inputs_in_containers_have_gradients() -> None:
     made = torch.ones(3, WIDTH, dtype=torch.float64, requires_grad=True) * 2
     report = verify(model_of(SureLayer, SureLayer, whole=Pair), {**values(), "others": (made,)})
     without_fault(report)
@@ -147,7 +147,7 @@ def test_inputs_that_come_out_of_a_graph_and_inputs_in_containers_have_gradients
 
 
 class Noisy(Model):
-    """Adds noise from a generator that is no attribute of the model itself."""
+    """A model that adds noise from a generator it does not hold."""
 
     own = torch.Generator()
 
@@ -174,7 +174,7 @@ class DrawingLayer(SureLayer):
         return result
 
 
-def test_a_model_that_differs_from_itself_is_skipped_and_checkpointing_is_not_blamed() -> None:
+def test_a_model_unlike_itself_is_skipped_and_checkpointing_not_blamed() -> None:
     report = verify(model_of(SureLayer, SureLayer, whole=Noisy), values())
     for mode in report.modes:
         assert (mode.status, [skip.kind for skip in mode.skips]) == ("skipped", [SkipKind.IRREPRODUCIBLE])
@@ -184,7 +184,7 @@ def test_a_generator_that_the_model_holds_is_put_back_before_each_run() -> None:
     without_fault(verify(model_of(SureLayer, SureLayer, whole=Holder), values()))
 
 
-def test_a_block_that_draws_from_a_generator_it_holds_is_told_with_its_name() -> None:
+def test_a_block_that_draws_from_its_own_generator_is_named() -> None:
     for mode in verify(model_of(SureLayer, DrawingLayer), values()).modes:
         (fault,) = mode.faults
         assert fault.level == "values"
@@ -192,7 +192,7 @@ def test_a_block_that_draws_from_a_generator_it_holds_is_told_with_its_name() ->
 
 
 class Statistics(SureLayer):
-    """Keeps a mean in a frozen parameter, as codebooks do."""
+    """A layer that keeps a mean in a frozen parameter, as codebooks do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def test_lists_and_plain_tensors_of_a_model_are_as_they_were() -> None:
 
 
 class WrapperByKeyword(nn.Module):
-    """A wrapper of somebody's own, whose method takes its options by keyword alone."""
+    """A third party's wrapper whose method takes its options by keyword alone."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def test_a_method_that_takes_its_options_by_keyword_alone_is_called_so() -> None
 
 
 class OnePlain(Model):
-    """Checkpoints its only block itself: no stack, and memory is saved."""
+    """A model that checkpoints its only block itself: no stack, and memory is saved."""
 
     def forward(self, values: Tensor) -> Tensor:
         hidden_states: Tensor = self.first(values)
@@ -282,7 +282,7 @@ class OnePlain(Model):
         return cast(Tensor, checkpoint(block, hidden_states, use_reentrant=False))
 
 
-def test_a_model_without_a_stack_that_saves_memory_skips_levels_and_has_no_fault() -> None:
+def test_a_model_whose_stack_saves_nothing_skips_levels_without_a_fault() -> None:
     report = verify(model_of(lambda: nn.Sequential(*(nn.Tanh() for _ in range(9))), whole=OnePlain), values())
     mode, other = report.modes
     assert mode.ok

@@ -1,4 +1,4 @@
-"""Every fault that is planted into the checkpointing of a model is caught at its level; healthy models have none."""
+"""Every fault planted into a model's checkpointing is caught at its level; healthy models have none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WITH_CACHE = (  # the others give their blocks no cache while they train
     "Gemma2ForCausalLM",
 )
 WITH_OTHER_MASK = ("LlamaForCausalLM", "BertForMaskedLM")
-"""Those that get their mask by name, and by position."""
+"""Classes that get their mask by name, and by position."""
 OPTIONS = {
     "T5ForConditionalGeneration": {"num_layers": 1, "num_decoder_layers": 2},
     "WhisperForConditionalGeneration": {"encoder_layers": 1, "decoder_layers": 1},
@@ -81,19 +81,14 @@ FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = 
     planted.CacheWrittenAgain: ("state", {FaultKind.CACHE_STEP_RAISED, FaultKind.CACHE_WRITTEN}, WITH_CACHE),
     planted.CacheWrittenInBackward: ("state", {FaultKind.CACHE_WRITTEN}, WITH_CACHE),
 }
-"""Each fault with the level that tells it, the names under which it does, and the classes where it can be planted."""
+"""Each fault with its level, the names under which it shows, and the classes where it can be planted."""
 
-IN_ANY_ORDER = (
-    planted.MaskDropped,
-    planted.GradientOverwritten,
-    planted.AutocastDropped,
-    planted.CacheWrittenAgain,
-)
-"""One of each level."""
+IN_ANY_ORDER = (planted.MaskDropped, planted.GradientOverwritten, planted.AutocastDropped, planted.CacheWrittenAgain)
+"""One fault of each level."""
 
 
 class Planter:
-    """A switch that plants whichever fault is its `kind`."""
+    """A switch that plants the fault named by its `kind`."""
 
     def __init__(self) -> None:
         self.kind: type[planted.Fault] = planted.Fault
@@ -105,7 +100,7 @@ class Planter:
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_is_imported_is_not_collected() -> None:
-    """Collecting what models import takes longer than a step, and what is left after a step is collected."""
+    """Freeze what models import: collecting it takes longer than a step, and garbage after a step is collected."""
     for name in CLASSES:
         getattr(transformers, name)
     gc.collect()
@@ -114,7 +109,7 @@ def _what_is_imported_is_not_collected() -> None:
 
 @cache
 def model_of(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """The same model for all tests: `verify` leaves it as it was."""
+    """Build a model once for all tests: `verify` leaves it as it was."""
     tiny = tiny_model(getattr(transformers, name), options=OPTIONS.get(name))
     tiny.model.train()
     if name.startswith("Whisper"):
@@ -125,14 +120,14 @@ def model_of(name: str) -> tuple[Any, Mapping[str, Any]]:
 
 @cache
 def examination_of(name: str, level: Level) -> tuple[Examination, Planter]:
-    """The examination of a class at one level, whose reference all faults share."""
+    """Examine a class at one level; all faults share its reference."""
     planter = Planter()
     model, inputs = model_of(name)
     return Examination(model, inputs, levels=[level], switch=planter), planter
 
 
 def cases() -> list[Any]:
-    """Each fault in each class, in one mode and the next in the other."""
+    """List each fault in each class, alternating between the modes."""
     named = [(fault, name) for fault, (_, _, names) in FAULTS.items() for name in names]
     return [
         pytest.param(fault, name, MODES[place % 2], id=f"{fault.__name__}, {name}, {MODES[place % 2]}")
@@ -141,7 +136,7 @@ def cases() -> list[Any]:
 
 
 def names_in(run: ModeReport) -> set[str]:
-    """What faults go by: of loops and precisions their own names, and otherwise the kind of the fault."""
+    """Return the names of faults: the loop's or the precision's own, or else the kind."""
     names = (fault.details.get(fault.level, fault.kind) for fault in run.faults)
     return {Precision.AUTOCAST if name == FaultKind.AUTOCAST_NOT_RESTORED else str(name) for name in names}
 
@@ -169,7 +164,7 @@ def test_no_fault_is_seen_where_none_is_planted(name: str) -> None:
 
 
 def in_dtype(name: str, dtype: torch.dtype) -> tuple[Any, Mapping[str, Any]]:
-    """A copy of the model in a dtype, and its inputs."""
+    """Copy the model and its inputs to a dtype."""
     model, inputs = model_of(name)
     floats = {n: v.to(dtype) for n, v in inputs.items() if torch.is_tensor(v) and v.is_floating_point()}
     return copy.deepcopy(model).to(dtype), {**inputs, **floats}
@@ -196,9 +191,7 @@ def test_a_planted_fault_is_caught_where_kernels_add_up_in_any_order(fault: type
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_in_any_dtype_a_sound_model_is_not_blamed_plain_or_wrapped_and_a_gradient_that_is_off_is_caught(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_any_dtype_clears_a_sound_model_and_catches_a_gradient_that_is_off(name: str, dtype: torch.dtype) -> None:
     model, inputs = in_dtype(name, dtype)
     planter = Planter()
     seeds = range(dtype is torch.float32, 3)  # the test above has the first of float32

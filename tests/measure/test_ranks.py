@@ -1,6 +1,6 @@
-"""Level "ranks": what is planted on a rank is the verdict of every rank, and nothing is where nothing was planted.
+"""Level "ranks": a fault planted on one rank is the verdict of every rank.
 
-The cases, and the processes they run in, are in `rank_script`; all of them run once, at the first test.
+`rank_script` has the cases and their processes; all of them run once, at the first test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Results = Mapping[int, Mapping[str, list[dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results of each rank, by number of ranks and case."""
+    """Launch the ranks once; return the results of each by number of ranks and case."""
     folder = tmp_path_factory.mktemp("ranks")
     place = run_ranks("tests.measure.rank_script", folder, PATIENCE)
     by_size = {
@@ -42,7 +42,6 @@ def outcomes(report: Mapping[str, Any]) -> list[str]:
 
 
 def the_fault(reports: list[dict[str, Any]], mode: str) -> dict[str, Any]:
-    """The one fault that the ranks agree on."""
     (fault,) = faults(reports[0], mode)
     assert all(faults(report, mode) == [fault] for report in reports)
     return fault
@@ -109,9 +108,7 @@ def test_a_gradient_that_a_hook_scales_on_one_rank_is_named_with_the_rank(
 
 
 @pytest.mark.parametrize("mode", ALL)
-def test_equal_gradients_on_all_ranks_are_wrong_where_one_process_would_get_others(
-    results: Results, mode: str
-) -> None:
+def test_equal_gradients_on_all_ranks_are_wrong_if_one_process_differs(results: Results, mode: str) -> None:
     fault = the_fault(results[2]["scaled on both"], mode)
     assert fault["subjects"] == ["last.weight"]
     assert fault["expected"] == "the mean of what each rank computes alone"
@@ -119,7 +116,7 @@ def test_equal_gradients_on_all_ranks_are_wrong_where_one_process_would_get_othe
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_parameter_of_one_rank_is_averaged_over_all_in_non_reentrant_mode(results: Results, size: int) -> None:
+def test_a_parameter_of_one_rank_is_averaged_over_all_if_not_reentrant(results: Results, size: int) -> None:
     for report in results[size]["one rank only"]:
         assert faults(report, "non_reentrant") == []
         assert outcomes(report)[0] == "ok"
@@ -132,7 +129,7 @@ def test_reentrant_mode_does_not_go_with_looking_for_unused_parameters(results: 
     assert "find_unused_parameters" in fault["cause"]
 
 
-def test_a_parameter_of_one_rank_that_the_wrapper_does_not_look_for_ends_in_a_fault(results: Results) -> None:
+def test_a_parameter_of_one_rank_that_ddp_does_not_look_for_is_a_fault(results: Results) -> None:
     fault = the_fault(results[2]["one rank only, not looked for"], "non_reentrant")
     assert fault["expected"] == "a step that ends"
     assert fault["seen"].startswith("on rank 1: ")
@@ -179,7 +176,7 @@ def test_a_reference_that_one_rank_does_not_have_is_an_error_on_all(results: Res
     assert first.startswith("on rank 1: in the run of Model without checkpointing the loss is nan")
 
 
-def test_a_bare_model_in_a_process_group_is_not_judged_and_the_report_says_so(results: Results) -> None:
+def test_a_bare_model_in_a_process_group_is_not_judged_and_reported_so(results: Results) -> None:
     for report in results[2]["bare"]:
         assert report["status"] == "ok"
         assert outcomes(report) == ["skipped", "skipped"]

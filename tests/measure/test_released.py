@@ -1,4 +1,4 @@
-"""What `verify` finds in the installed release of transformers, by name, and that docs/coverage/*.md says the same.
+"""The findings of `verify` in the installed transformers, by name; docs/coverage/*.md says the same.
 
 One survey for all of it, as the command runs it: each class in a worker process, with a limit on its time.
 """
@@ -89,7 +89,7 @@ class Page:
 
 
 def read(text: str) -> Page:
-    """A page of docs/."""
+    """Read a page of docs/."""
     parts = re.split(r"^## ", text, flags=re.MULTILINE)
     results = rows_of(parts[0].partition("after wrap_blocks")[0])
     counts = {row[0]: int(row[1].replace(",", "")) for row in results if row[0] in ("failed", "ok", "unsupported")}
@@ -100,7 +100,7 @@ def read(text: str) -> Page:
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """The rows of the tables in a text, without their heads."""
+    """Read the rows of the tables in a text, without their heads."""
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
     heads = {at for at, row in enumerate(rows, -1) if row[0] == "---"}
     return [row for at, row in enumerate(rows) if at not in heads and row[0] != "---"]
@@ -117,13 +117,12 @@ def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    """The page of the release that is installed."""
     return read((DOCS / f"coverage/{importlib.metadata.version('transformers')}.md").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def reports(page: Page) -> Mapping[str, Report]:
-    """The named classes, some of those that the page says are broken or sound, and the healthy ones."""
+    """Verify the named classes, some that the page calls broken or sound, and the healthy ones."""
     labels = {label for label, *_ in page.faults} | {*page.sound[::SOUND_STRIDE], *HEALTHY}
     targets = resolve(sorted({label.partition(" ")[0] for label in labels}))
     chosen = examined(targets, page, labels)
@@ -134,7 +133,7 @@ def reports(page: Page) -> Mapping[str, Report]:
 
 
 def examined(targets: Sequence[SurveyTarget], page: Page, labels: Collection[str]) -> list[SurveyTarget]:
-    """The targets with these labels, without those that say what another says.
+    """Return the targets with these labels, one for each set of faults.
 
     Classes of a model type that the page says have the same faults, before and after `wrap_blocks`, share their
     blocks: one is enough, besides those that are named above.
@@ -204,7 +203,7 @@ def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str
 
 
 @pytest.mark.both
-def test_of_a_model_type_each_set_of_faults_is_looked_at_once_and_each_named_class() -> None:
+def test_each_fault_set_of_a_type_and_each_named_class_runs_once() -> None:
     def faults(label: str, *levels: str) -> set[tuple[str, str, str]]:
         return {(label, "reentrant", level) for level in levels}
 

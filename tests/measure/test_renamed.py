@@ -1,4 +1,4 @@
-"""What `verify` looks for may be called otherwise in the next release: then nothing that was broken is ok."""
+"""If the next release renames what `verify` looks for, nothing that was broken becomes ok."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 BROKEN = {"ImageGPTModel": "state", "ClvpDecoder": "recompute", "Gemma3nTextModel": "values"}
-"""Classes that checkpoint wrongly, and a level that says so."""
+"""Classes that checkpoint wrongly, and a level that fails."""
 LOOKED_FOR = (
     *(
         CACHE_ARGUMENT[1:],
@@ -45,13 +45,13 @@ LOOKED_FOR = (
     ),
     *((CLAIM,), (LAYER_CLASS,), ("get_seq_length",), ("DynamicCache",), ("is_encoder_decoder",)),
 )
-"""The names that a verdict depends on, those of a role together. "cache" stands for too much to be replaced."""
+"""The names that a verdict depends on, by role. "cache" has too many meanings to be replaced."""
 NAMES = ["|".join(role) for role in LOOKED_FOR]
 
 
 @cache
 def all_outcomes() -> dict[str, dict[str, Any]]:
-    """The outcomes of the broken classes, by the name that is another in the transformers that they ran in."""
+    """Run the broken classes once for each renamed name; return the outcomes by that name."""
     command = [sys.executable, "-m", "tests.measure.renamed_script", ",".join(BROKEN), *NAMES]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
@@ -59,7 +59,6 @@ def all_outcomes() -> dict[str, dict[str, Any]]:
 
 
 def outcomes(name: str = "") -> dict[str, Any]:
-    """The outcomes in a transformers in which this name is another."""
     return all_outcomes()[name]
 
 

@@ -1,7 +1,4 @@
-"""The six families that 4.57.6 does not checkpoint as layers: broken as released, and whole after `apply`.
-
-One and the same comparison judges a model of either tree.
-"""
+"""The six families that 4.57.6 does not checkpoint as layers: broken as released, whole after `apply`."""
 
 from __future__ import annotations
 
@@ -43,12 +40,11 @@ def reports(released_tree: Path, repaired_tree: Path, run_on_trees: Runner) -> d
 
 
 def plain(report: dict[str, Any]) -> int:
-    """How many of a model's blocks are no checkpointing layers."""
+    """Count a model's blocks that are not checkpointing layers."""
     return list(report["layers"].values()).count(False)
 
 
 def faults(report: dict[str, Any], mode: str) -> list[dict[str, Any]]:
-    """What checkpointing does wrong in this mode."""
     mode_faults: list[dict[str, Any]] = report["modes"][mode]["faults"]
     return mode_faults
 
@@ -79,9 +75,7 @@ def test_a_repaired_model_keeps_what_goes_into_and_out_of_its_blocks(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_recompute_updates_swiftformers_running_statistics_a_second_time(
-    reports: dict[str, Any], mode: str
-) -> None:
+def test_swiftformers_recompute_updates_running_statistics_again(reports: dict[str, Any], mode: str) -> None:
     (fault,) = faults(reports["repaired"]["swiftformer"], mode)
     assert fault["level"] == "state"
     assert len(fault["subjects"]) == 27
@@ -107,7 +101,7 @@ def test_the_released_model_recomputes_nothing_and_saves_nothing(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", INLINE)
-def test_the_released_model_recomputes_in_an_inline_branch_and_has_no_layer(
+def test_the_released_model_recomputes_in_an_inline_branch_without_layers(
     reports: dict[str, Any], case: str, mode: str
 ) -> None:
     report = reports["released"][case]
@@ -116,7 +110,7 @@ def test_the_released_model_recomputes_in_an_inline_branch_and_has_no_layer(
     assert set(map(tuple, report["modes"][mode]["entries"].values())) == {(1, 1)}
 
 
-def test_clvps_released_conditioning_encoder_loses_its_gradients_in_an_inline_branch(reports: dict[str, Any]) -> None:
+def test_clvps_released_encoder_loses_its_gradients_in_an_inline_branch(reports: dict[str, Any]) -> None:
     report = reports["released"]["clvp_conditioning_encoder"]
     assert plain(report) == 4
     for mode in MODES:  # the branch takes torch's default, which is reentrant, whatever the user chose
@@ -155,7 +149,7 @@ def test_generate_with_a_cache_gives_the_tokens_of_the_release(reports: dict[str
 
 
 def failed_levels(tree: Path) -> set[tuple[str, str, str]]:
-    """What `verify` says of GPTBigCode in a tree: every class, mode and level that fails."""
+    """Verify GPTBigCode in a tree; return every class, mode and level that fails."""
     command = [sys.executable, "-m", "ckpt_surgery", "verify", "gpt_bigcode", "--output-format", "json", "--exit-zero"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Blocks that do more than return: `apply` leaves them as they train, and what it would change without that."""
+"""Blocks that do more than return: `apply` leaves them alone, since a repair would change their training."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ LIST = "nn.ModuleList([FooLayer() for _ in range(3)])"
 
 
 def mixed(statement: str) -> str:
-    """The attention with a statement about its result."""
+    """Add a statement about the attention's result."""
     return MIXED.replace("return", "mixed =") + f"\n        {statement}\n        return mixed"
 
 
 def plus(loss: str) -> str:
-    """The model's result with a loss added."""
+    """Add a loss to the model's result."""
     return RESULT.replace("hidden_states\n", f"hidden_states + {loss}\n")
 
 
@@ -157,7 +157,7 @@ REGISTERED = {
 
 
 def step(file: Path, mode: bool | None, steps: int = 2) -> torch.Tensor:
-    """The gradient of the first weight after some steps, in a mode of checkpointing or without."""
+    """Return the first weight's gradient after some steps, in a mode of checkpointing or without."""
     model = loaded(file)
     if mode is not None:
         model.gradient_checkpointing_enable({"use_reentrant": mode})
@@ -170,7 +170,7 @@ def step(file: Path, mode: bool | None, steps: int = 2) -> torch.Tensor:
 
 
 def entries(file: Path) -> int:
-    """How often the three blocks run in a step: three times, and three more where they are recomputed."""
+    """Count the three blocks' runs in a step: three, and three more if they are recomputed."""
     model = loaded(file)
     model.gradient_checkpointing_enable()
     calls = []
@@ -181,7 +181,7 @@ def entries(file: Path) -> int:
 
 
 def is_left_alone(file: Path, text: str, said: str) -> None:
-    """The finding is unsafe and says why, and nothing is repaired."""
+    """Assert that the finding is unsafe, says why, and is not repaired."""
     file.write_text(text, encoding="utf-8")
     found = apply([file], select=RULE_CODES).findings  # a branch that works goes only where its rule is named
     (finding,) = (finding for finding in found if finding.code in ("CKPT001", "CKPT002"))

@@ -202,7 +202,7 @@ def test_the_model_is_left_as_it_was(mode: Mode, kind: type[Layer]) -> None:
     assert changed(before, snapshot(model)) == []
 
 
-def test_checkpointing_that_was_on_is_off_in_the_reference_and_on_again_afterwards() -> None:
+def test_checkpointing_is_off_in_the_reference_and_restored_afterwards() -> None:
     model = model_of(Layer)
     switch_checkpointing(model, "non_reentrant")
     assert run(model).entries == {"0": Entries(1, 0)}

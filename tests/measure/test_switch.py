@@ -1,4 +1,4 @@
-"""Checkpointing is switched by whatever a model has for it: methods of libraries, a surgery, or the caller's own."""
+"""Checkpointing is switched by a library's methods, a surgery, or the caller's own function."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks that `function` checkpoints, if there is one; one block may be left out."""
+    """Blocks that `function` checkpoints, if given; one block may be left out."""
 
     def __init__(self, *, left_out: int = -1) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_inputs_are_taken_by_position_and_by_name(given: Any) -> None:
     assert statuses(Diffusers(), given, levels=["recompute", "set", "values", "cost"]) == [True, True]
 
 
-def test_a_surgery_is_a_switch_of_its_own() -> None:
+def test_a_surgery_is_its_own_switch() -> None:
     model = Stack()
     surgery = wrap_blocks(model)
     assert statuses(model, inputs()) == [True, False]

@@ -1,4 +1,4 @@
-"""Blocks that take gradients, fill lists or count: no false alarm, and the cause where a training is changed."""
+"""Blocks that take gradients, fill lists or count: no false alarm, and the cause if a training changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def looked_at(model: nn.Module) -> ModeReport:
 
 
 class Forces(Layer):
-    """Adds the gradient of an energy, as interatomic potentials do."""
+    """A layer that adds the gradient of an energy, as interatomic potentials do."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         energy = super().forward(hidden).tanh().sum()
@@ -65,7 +65,7 @@ class EnergyAndForces(Of):
 
 
 class Forgetful(Of):
-    """Leaves an argument out of the checkpointed call."""
+    """A layer that leaves an argument out of the checkpointed call."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = self.first(hidden)
@@ -87,7 +87,7 @@ def test_blocks_that_take_gradients_or_fill_lists_are_no_faults(model: nn.Module
     assert {mode.outcome("recompute"), mode.outcome("cost"), mode.outcome("loop")} == {"ok"}
 
 
-def test_what_is_saved_at_best_where_the_forward_takes_gradients_through_blocks_is_not_judged() -> None:
+def test_savings_are_not_judged_if_the_forward_takes_gradients() -> None:
     mode = looked_at(EnergyAndForces(Layer))
     assert (mode.status, mode.outcome("recompute"), mode.outcome("cost"), mode.outcome("loop")) == (
         "ok",

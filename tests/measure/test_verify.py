@@ -1,4 +1,4 @@
-"""Each planted fault is the verdict of `verify`, in the modes in which it shows, and nothing else is."""
+"""Each planted fault is the verdict of `verify` in the modes that show it, and nothing else is."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from tests.measure.toys import (
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 Seen = tuple[str, str, str]
-"""A fault as the tables below have it: its level, its rule, and a word of its cause."""
+"""A fault in the tables below: its level, its rule, and a word of its cause."""
 
 LAYERS = ("layers.0", "layers.1")
 
@@ -69,7 +69,7 @@ def seen(report: Report) -> dict[Mode, list[Fault]]:
 
 
 def assert_faults(report: Report, expected: Mapping[Mode, Sequence[Seen]]) -> None:
-    """There are exactly these faults in each mode, and matching outcomes."""
+    """Assert exactly these faults in each mode, and matching outcomes."""
     for mode in report.modes:
         wanted = expected.get(mode.mode, ())
         assert [(f.level, f.rule) for f in mode.faults] == [(level, rule) for level, rule, _ in wanted], str(report)
@@ -111,7 +111,7 @@ def test_a_healthy_model_passes_in_both_modes_bit_by_bit(build: Callable[[], Mod
 
 
 LEAK: Seen = ("loop", "", "")
-"""What a recompute made and left behind is alive after the backward."""
+"""The fault of a recompute whose results are alive after the backward."""
 
 FAULTS = [
     pytest.param(
@@ -228,7 +228,7 @@ def test_the_buffers_that_a_recompute_changed_are_named() -> None:
         assert one(report, mode, "state").subjects == tuple(f"layers.0.norm.{name}" for name in names)
 
 
-def test_blocks_that_draw_other_randomness_are_named_and_those_that_draw_none_are_not() -> None:
+def test_only_blocks_that_draw_other_randomness_are_named() -> None:
     report = verify(model_of(Layer, SureLayer, Layer, whole=Slipping), values())
     for mode in MODES:
         assert one(report, mode, "state").subjects == ("layers.0", "layers.2")
@@ -330,7 +330,7 @@ def test_a_model_with_layers_that_claims_no_support_is_run_as_if_it_did(layer: t
     assert vars(model)["supports_gradient_checkpointing"] is False
 
 
-def test_a_model_without_layers_that_claims_no_support_is_unsupported_and_not_run() -> None:
+def test_a_model_without_layers_or_claimed_support_is_unsupported_not_run() -> None:
     model = model_of(PlainLayer)
     model.supports_gradient_checkpointing = False
     report = verify(model, {"unknown": 1})
@@ -499,7 +499,7 @@ class Silent(Model):
 
 
 def poisoned(where: str) -> Model:
-    """A model whose loss is NaN, or only its gradient: the derivative of a root at zero is not finite."""
+    """Make the loss NaN, or only its gradient: the derivative of a root at zero is not finite."""
     model = model_of(Layer)
     factor = float("nan") if where == "loss" else 0.0
     model.register_forward_hook(lambda module, arguments, output: torch.sqrt(output * output * factor).sum())

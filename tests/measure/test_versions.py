@@ -1,4 +1,4 @@
-"""The packages that a verdict depends on, and those that a bug report names."""
+"""The packages that a verdict depends on, and those in a bug report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_bug_report_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch
     assert {*REPORTED} >= {"torch", "transformers", "accelerate", "peft", "deepspeed", "numpy", "libcst"}
 
 
-def test_a_torch_that_fails_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_fails_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "is_installed", lambda _: True)
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert accelerator() == "torch fails: AttributeError: module 'torch' has no attribute 'version'"

@@ -1,4 +1,4 @@
-"""The measuring half works without the static rules, and where neither libcst nor platformdirs is installed."""
+"""The measuring half works without the static rules, and without libcst and platformdirs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_measures_watches_and_repairs_a_model_works(tmp_path: Path) -> None
 
 
 def run(code: str, folder: Path) -> str:
-    """What Python prints where the rules and their packages cannot be imported."""
+    """Run Python with the rules and their packages hidden; return its output."""
     command = [sys.executable, "-W", "ignore", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {WITHOUT}{code}"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""Every kind has its words, and nothing but what is shown depends on them."""
+"""Every kind has its words, and only the display depends on them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Tiny random models of the six families that transformers 4.57.6 does not checkpoint as layers, with inputs.
+"""Tiny random models, with inputs, of the six families that transformers 4.57.6 does not checkpoint as layers.
 
 CLVP counts three times: its text encoder, its decoder, and its conditioning encoder in front of the decoder.
-Needs transformers; downloads nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Case:
 
 
 def nested_layers(model: nn.Module, blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """The checkpointing layers that lie inside one of `blocks`."""
+    """Return the checkpointing layers inside one of `blocks`."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -43,7 +42,7 @@ def nested_layers(model: nn.Module, blocks: Mapping[str, nn.Module]) -> dict[str
 
 
 def _under(*stacks: str) -> Callable[[nn.Module], dict[str, nn.Module]]:
-    """The children of the named stacks, by full name."""
+    """Return the children of the named stacks, by full name."""
 
     def blocks(model: nn.Module) -> dict[str, nn.Module]:
         return {f"{path}.{n}": m for path in stacks for n, m in model.get_submodule(path).named_children()}
@@ -79,7 +78,7 @@ def _random(model_class: Any, config: Any) -> nn.Module:
 
 
 def _double(model_class: Any, config: Any) -> nn.Module:
-    """float64, so that a difference is a fault and not the order of a sum."""
+    """Use float64, so that a difference is a fault and not the order of a sum."""
     return _random(model_class, config).double()
 
 
@@ -203,7 +202,7 @@ def _clvp_config() -> Any:
 
 
 class _SpokenPrompt(nn.Module):
-    """CLVP's conditioning encoder in front of its decoder: the path on which the former gets gradients.
+    """CLVP's conditioning encoder before its decoder: the path on which the encoder gets gradients.
 
     The model's own contrastive loss goes through an argmax and reaches neither.
     """

@@ -1,7 +1,4 @@
-"""Small models with healthy and faulty blocks, built on the live release's checkpointing layer.
-
-Needs torch and transformers, 4 or 5.
-"""
+"""Small models with healthy and faulty blocks, built on the live release's checkpointing layer."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ else:
 
 BATCH, WIDTH = 3, 4
 CACHE = "cache" if Version(transformers.__version__) >= Version(RELEASES["cache"][0]) else "past_key_values"
-"""The keyword that the checkpointing layer of the installed release takes away."""
+"""The keyword that the installed release's checkpointing layer clears."""
 
 
 class Layer(CheckpointingLayer):
-    """A block as it should be: a checkpointing layer that takes its hidden states by position."""
+    """A correct block: a checkpointing layer that takes its hidden states by position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +43,7 @@ class Layer(CheckpointingLayer):
 
 
 class PlainLayer(nn.Module):
-    """What `SureLayer` computes, in a module that nothing checkpoints."""
+    """The computation of `SureLayer` in a module that nothing checkpoints."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +54,7 @@ class PlainLayer(nn.Module):
 
 
 class SureLayer(CheckpointingLayer):
-    """A healthy block that draws no randomness, and keeps much where it is not checkpointed."""
+    """A healthy block that draws no randomness, and saves much unless it is checkpointed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +65,7 @@ class SureLayer(CheckpointingLayer):
 
 
 class CountingLayer(Layer):
-    """Gives another result each time it runs, so that the recompute belongs to another function."""
+    """A layer whose result differs in each run, so that the recompute belongs to another function."""
 
     runs = 0
 
@@ -85,7 +82,7 @@ class FailingLayer(CountingLayer):
 
 
 class ForgettingLayer(CountingLayer):
-    """Cuts a parameter of its own off from the second run on."""
+    """A layer that detaches one of its parameters from the second run on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +94,7 @@ class ForgettingLayer(CountingLayer):
 
 
 class HoardingLayer(SureLayer):
-    """Holds on to what it computes, so that checkpointing frees nothing."""
+    """A layer that keeps its results, so that checkpointing frees nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +128,7 @@ class NormLayer(Layer):
 
 
 class Stage(CheckpointingLayer):
-    """A checkpointing layer that holds another, and works on after it."""
+    """A checkpointing layer that contains another, and computes more after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,14 +141,14 @@ class Stage(CheckpointingLayer):
 
 
 class StageOfLayers(Stage):
-    """One that does nothing but call what it holds."""
+    """A stage that only calls its layers."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return torch.exp(self.inner(hidden_states))
 
 
 class SharingLayer(CheckpointingLayer):
-    """Runs a module that other blocks hold too before one of its own."""
+    """A layer that runs a module shared with other blocks before its own."""
 
     def __init__(self, shared: nn.Module) -> None:
         super().__init__()
@@ -163,7 +160,7 @@ class SharingLayer(CheckpointingLayer):
 
 
 class TwoStreamLayer(SureLayer):
-    """Takes a second tensor that carries gradient: as such, inside a container, or by keyword."""
+    """A layer with a second gradient argument: a tensor, inside a container, or by keyword."""
 
     def forward(self, hidden_states: Tensor, residual: Any = 0.0) -> Tensor:
         second: Tensor = residual[0] if isinstance(residual, (list, tuple)) else residual
@@ -171,7 +168,7 @@ class TwoStreamLayer(SureLayer):
 
 
 class PairLayer(TwoStreamLayer):
-    """Returns a second tensor inside an inner tuple."""
+    """A layer that returns a second tensor inside an inner tuple."""
 
     def forward(self, hidden_states: Tensor, residual: Any = 0.0) -> Any:
         hidden = super().forward(hidden_states, residual)
@@ -179,7 +176,7 @@ class PairLayer(TwoStreamLayer):
 
 
 class WritingLayer(SureLayer):
-    """Reads what the blocks before it left in a shared dictionary, and leaves its own."""
+    """A layer that reads earlier blocks' results from a shared dictionary, and adds its own."""
 
     def forward(self, hidden_states: Tensor, shared_states: dict[str, Tensor] | None = None) -> Tensor:
         assert shared_states is not None
@@ -189,7 +186,7 @@ class WritingLayer(SureLayer):
 
 
 class RoutingLayer(SureLayer):
-    """Leaves its scores where the model finds them for an auxiliary loss."""
+    """A layer that leaves its scores where the model finds them for an auxiliary loss."""
 
     scores: Tensor
 
@@ -199,7 +196,7 @@ class RoutingLayer(SureLayer):
 
 
 class CachingLayer(SureLayer):
-    """Appends its hidden states to a cache before anything else."""
+    """A layer that first appends its hidden states to a cache."""
 
     def forward(self, hidden_states: Tensor, past_key_values: Any = None, cache: Any = None) -> Tensor:
         if (kept := past_key_values if cache is None else cache) is not None:
@@ -209,7 +206,7 @@ class CachingLayer(SureLayer):
 
 
 class Model(Pretrained):
-    """A stack of the given blocks between two projections; `by_keyword` hands them their hidden states by name."""
+    """A stack of blocks between two projections; `by_keyword` passes hidden states by name."""
 
     config_class = transformers.PretrainedConfig
     supports_gradient_checkpointing = True
@@ -240,7 +237,7 @@ class Model(Pretrained):
 
 
 class TwoStreams(Model):
-    """Hands every block a second tensor with gradient as `hand_over` puts it: the block, and both tensors."""
+    """A model that passes every block a second gradient argument as `hand_over` says."""
 
     hand_over: Callable[[nn.Module, Tensor, Tensor], Any]
 
@@ -264,7 +261,7 @@ class ResidualInAList(TwoStreams):
 
 
 class PairsInTurn(Model):
-    """Uses what its blocks return, and what they return inside an inner tuple."""
+    """A model that uses its blocks' results, inner tuples included."""
 
     def run_layers(self, hidden_states: Tensor) -> Tensor:
         for layer in self.layers:
@@ -282,7 +279,7 @@ class SharedDictionary(Model):
 
 
 class RouterLoss(Model):
-    """Adds a loss of scores that its blocks do not return."""
+    """A model that adds a loss of scores that its blocks do not return."""
 
     def forward(self, values: Tensor) -> Any:
         result = super().forward(values)
@@ -291,14 +288,14 @@ class RouterLoss(Model):
 
 
 class NoProjection(Model):
-    """Its first block takes what the user gives, which needs no gradient."""
+    """A model whose first block takes the user's input, which needs no gradient."""
 
     def forward(self, values: Tensor) -> Any:
         return self.last(self.run_layers(values))
 
 
 class CallsForward(Model):
-    """Checkpoints the `forward` of its blocks, as T5 did up to 4.52, so that no hook of theirs runs in it."""
+    """A model that checkpoints its blocks' `forward`, as T5 did up to 4.52, so that none of their hooks run."""
 
     def run_layers(self, hidden_states: Tensor) -> Tensor:
         for layer in self.layers:
@@ -314,7 +311,7 @@ class CallsForward(Model):
 
 
 class PositionalCache(Model):
-    """Hands a cache to its blocks by position, where the checkpointing layer cannot take it away."""
+    """A model that passes a cache by position, where the checkpointing layer cannot remove it."""
 
     def forward(self, values: Tensor, past_key_values: Any = None) -> Any:
         hidden_states = self.first(values)
@@ -332,7 +329,7 @@ class KeywordCache(PositionalCache):
 
 
 class Slipping(Model):
-    """Checkpoints without keeping the generator's state for the recompute."""
+    """A model that checkpoints without keeping the generator's state for the recompute."""
 
     def _set_gradient_checkpointing(
         self, enable: bool = True, gradient_checkpointing_func: Any = None, **more: Any
@@ -342,7 +339,7 @@ class Slipping(Model):
 
 
 def model_of(*kinds: Callable[[], nn.Module], by_keyword: bool = False, whole: Callable[..., Model] = Model) -> Model:
-    """A model of class `whole` with one block of each kind, in float64 and training mode."""
+    """Build a `whole` with one block of each kind, in float64 and training mode."""
     torch.manual_seed(1)
     options = {"by_keyword": True} if by_keyword else {}
     model = whole(*(kind() for kind in kinds), **options)
@@ -355,7 +352,7 @@ def values() -> dict[str, Tensor]:
 
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
-    """Whatever a step could leave changed: generators, attributes, hooks, flags, gradients and values."""
+    """Record whatever a step could leave changed: generators, attributes, hooks, flags, gradients and values."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -368,7 +365,7 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The names under which two snapshots differ."""
+    """List the names under which two snapshots differ."""
     return [name for name in {**before, **after} if not _same(before.get(name), after.get(name))]
 
 

@@ -1,4 +1,4 @@
-"""A contributor's new family: one file in `model_patches/`, and rules, tiny models and their inputs take it."""
+"""A contributor's new family: one file in `model_patches/` serves rules, tiny models and their inputs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def is_known(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory, is_known: bool) -> Path:
-    """A folder with a copy of the package, to which the file was added if the family is to be known."""
+    """Copy the package, with the file added if the family is to be known."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(PACKAGE, folder / "ckpt_surgery", ignore=shutil.ignore_patterns("__pycache__"))
     if is_known:
@@ -70,7 +70,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory, is_known: bool) -> Path:
 
 
 def run(copy: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A run of Python with the copy in place of the package."""
+    """Run Python on the copy of the package."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The families' facts: found by being there, disjoint, about names that mean something."""
+"""The families' facts: found by being there, disjoint, with meaningful names."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_a_family_gets_its_own_facts_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_says_something_and_nothing_that_nobody_reads(name: str) -> None:
+def test_a_file_has_facts_and_only_those_that_are_read(name: str) -> None:
     constants = FILES[name].keys()
     assert constants - {"families"}
     assert constants <= RULE_FIELDS | TABLES | {"families"}
     assert "families" not in constants or constants & RULE_FIELDS
 
 
-def test_a_constant_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_constant_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_patches, "_KNOWN", model_patches._KNOWN - {"kept"})
     with pytest.raises(ValueError, match=r"\w+\.py in model_patches has KEPT: there are BLOCKS, "):
         family_files.__wrapped__()

@@ -1,4 +1,4 @@
-"""The names that libraries use stand in the source of the installed release where they are said to, and only there."""
+"""The names that libraries use are where we say in the installed release's source, and only there."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_a_name_is_in_the_releases_that_are_said_to_have_it(name: str) -> None:
 
 
 def test_the_layer_class_clears_what_it_is_said_to_clear() -> None:
-    """Its source compares each name with the keywords that it was given."""
+    # Its source compares each name with the keywords that it was given.
     installed = pytest.importorskip("transformers").__version__
     layers = LayerSources(TreeNames({}, lambda path: None), lambda path: {f"transformers=={installed}": "setup.py"})
     assert set(layers.cleared("modeling_foo.py")) == set(re.findall(r'"(\w+)" in kwargs', source(FILES[1:2])))
 
 
-def test_releases_are_told_of_names_alone() -> None:
+def test_only_names_get_their_releases() -> None:
     assert RELEASES.keys() <= NAMES
 
 

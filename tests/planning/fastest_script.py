@@ -1,4 +1,4 @@
-"""Trainings on two real ranks with batches of different lengths: what `test_fastest` looks at."""
+"""Trainings on two real ranks with batches of different lengths, for `test_fastest`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.zoo.tiny_models import WORDS, llama
 
 SIZE = 2
 SLOW = Device("slow", 1e7, 1e12, 10**12, 1e12, "made up")
-"""On it, what tiny models compute takes seconds."""
+"""A device on which tiny models take seconds."""
 
 
 def batch(length: int = 256) -> dict[str, torch.Tensor]:
@@ -27,7 +27,7 @@ def batch(length: int = 256) -> dict[str, torch.Tensor]:
 
 
 def train(*, wrapper: bool = True, known: int = SIZE) -> dict[str, Any]:
-    """Train a step, with figures on the first `known` ranks; say what was chosen, and whether gradients are right."""
+    """Train a step, with figures on the first `known` ranks; return the choice, and whether gradients are right."""
     inputs = batch((8, 256)[dist.get_rank()])
     gradients = []
     for wrap in (False, True):

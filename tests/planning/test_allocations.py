@@ -1,4 +1,4 @@
-"""A metered step names each allocation: who made it, who keeps it, when it goes."""
+"""A metered step names each allocation: who made it, who keeps it, when it is freed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BYTES = ROWS * WIDTH * 4
 
 
 class Layer(nn.Module):
-    """What it keeps: the input of the product, and the results of two functions that save theirs and theirs alone."""
+    """A layer that saves the product's input, and the results of two functions that save only theirs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_the_loss_is_not_kept() -> None:
 
 
 class Rebinding(nn.Module):
-    """A variable gets another tensor while modules inside make many."""
+    """A model that rebinds a variable to another tensor while modules inside make many."""
 
     def __init__(self) -> None:
         super().__init__()

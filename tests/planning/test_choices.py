@@ -1,4 +1,4 @@
-"""What a plan can do, as Python that finds the same modules."""
+"""A plan's choices, as Python that finds the same modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's allocator on CUDA takes for a tensor, and what it leaves of a card."""
+"""The memory that torch's CUDA allocator takes for a tensor, and leaves of a card."""
 
 from __future__ import annotations
 

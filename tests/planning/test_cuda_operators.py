@@ -1,6 +1,6 @@
-"""What attention and dropout keep on CUDA: no matrix of weights where a kernel avoids it, and masks of bools.
+"""Attention and dropout on CUDA: no matrix of weights where a kernel avoids it, and masks of bools.
 
-The last tests hold whole steps against figures that others published.
+The last tests compare whole steps with published figures.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Attends(nn.Module):
 def kept(
     query: int = 64, value: int = 64, heads: int = HEADS, mask: Tensor | None = None, **options: Any
 ) -> tuple[Counter[str], int]:
-    """The operators that keep something of a step on CUDA's operators, and the bytes that they keep."""
+    """Return the CUDA operators that keep something of a step, and the bytes."""
     dtype = options.pop("dtype", torch.bfloat16)
     shapes = ShapesOnly()
     model = shapes_of(Attends(**options), shapes)
@@ -132,10 +132,8 @@ def test_dropout_keeps_a_mask_of_bools() -> None:
 
 
 def test_offload_frees_the_inputs_of_blocks(tmp_path: Path) -> None:
-    """Transformers says that offload frees layers x tokens x width x 2 bytes: 3,584 MiB at 28 x 32,768 x 2,048.
-
-    Here the input of the last block stays, and those of the two before it may still be under way.
-    """
+    # Transformers says that offload frees layers x tokens x width x 2 bytes: 3,584 MiB at 28 x 32,768 x 2,048.
+    # Here the input of the last block stays, and those of the two before it may still be under way.
     sizes = {"hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16, "num_hidden_layers": 28}
     name = config(tmp_path, **sizes, max_position_embeddings=32768)
     kept = []

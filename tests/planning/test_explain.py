@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def measured(model: nn.Module, inputs: dict[str, Any]) -> int:
-    """The bytes that a real step of the model keeps as it stands."""
+    """Return the bytes that a real step of the model keeps as it is."""
     blocks = {block.name: block.module for block in find_blocks(model)}
     record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=lambda *_: None)
     assert record.error is None
@@ -35,7 +35,7 @@ def measured(model: nn.Module, inputs: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("build", [llama, gpt_bigcode])
-def test_a_wrapped_model_is_explained_as_it_stands(build: Any) -> None:
+def test_a_wrapped_model_is_explained_as_it_is(build: Any) -> None:
     model, inputs = build(), tokens()
     plain = explain(model, inputs)
     assert (plain.checkpointed, plain.kept_bytes) == (0, measured(model, inputs))
@@ -184,7 +184,7 @@ def test_a_model_without_data_is_explained_too() -> None:
 
 
 class MakesNested(nn.Module):
-    """Works on rows of several lengths, as one nested tensor."""
+    """A model that puts rows of several lengths into one nested tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The way to checkpoint is chosen once, for the first batch by its predicted time, and gradients stay as they are."""
+"""The fastest way to checkpoint is chosen once, by the first batch's predicted time; gradients stay the same."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ H200 = DEVICES["h200"]
 
 
 def gradients(model: Any, *lengths: int) -> list[Tensor]:
-    """Those of one step whose loss is made of batches of these lengths."""
+    """Take a step whose loss adds up batches of these lengths; return the gradients."""
     model.zero_grad()
     sum(model(**batch(length)).loss for length in lengths).backward()
     return [parameter.grad for parameter in model.parameters()]
@@ -68,14 +68,14 @@ def test_on_an_h200_long_sequences_keep_attention_on_the_host(layers: int) -> No
         ((1.0, float("inf"), float("inf"), 0.80), 4, Way.NOTHING_KEPT),
     ],
 )
-def test_the_simplest_way_near_the_fastest_that_fits_is_taken_and_else_the_smallest(
+def test_the_simplest_way_near_the_fastest_is_taken_or_else_the_smallest(
     seconds: tuple[float, ...], memory: int, way: Way
 ) -> None:
     assert FastestChoice.of(tuple(costs(*seconds)), H200, memory).way is way
 
 
 @pytest.mark.both
-def test_the_first_batch_that_trains_decides_and_later_ones_keep_the_choice() -> None:
+def test_the_first_batch_that_trains_decides_for_later_ones() -> None:
     model, plain = llama(2), llama(2, use_cache=False)
     wrapped = FastestWrap(wrap_blocks(model), SLOW)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_each_way_has_the_gradients_of_no_checkpointing(way: Way, monkeypatch: p
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
 
 
-def test_where_nothing_can_be_predicted_nothing_is_kept_and_a_warning_says_why() -> None:
+def test_with_no_prediction_nothing_is_kept_and_a_warning_says_why() -> None:
     model, plain = llama(2), llama(2)
     model.lock = threading.Lock()
     wrapped = FastestWrap(wrap_blocks(model), SLOW)
@@ -125,7 +125,7 @@ def test_where_nothing_can_be_predicted_nothing_is_kept_and_a_warning_says_why()
     assert wrapped.choice.way is Way.NOTHING_KEPT
 
 
-def test_what_stands_against_a_choice_is_named() -> None:
+def test_what_rules_out_a_choice_is_named() -> None:
     model = llama(2)
     wrap_fastest(model)
     with pytest.warns(SurgeryWarning, match="on the device cpu, of which no figures are known: name a device"):
@@ -145,7 +145,7 @@ def test_what_stands_against_a_choice_is_named() -> None:
         wrap_fastest(model, device="B1000")
 
 
-def test_a_way_that_a_model_does_not_have_is_left_out_and_copies_take_their_time() -> None:
+def test_a_way_the_model_lacks_is_left_out_and_copies_take_their_time() -> None:
     with wrap_blocks(model := nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3)))):
         told = {each.way: each for each in costs_of(model, {"*0": torch.ones(8, 64)}, replace(SLOW, link=1.0))}
     assert "attention" in told[Way.ATTENTION].problem

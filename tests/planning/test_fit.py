@@ -1,4 +1,4 @@
-"""`fit`: what runs out of memory trains with it; what does not fit is told; what cannot be predicted trains on."""
+"""`fit`: scripts that run out of memory train with it; what does not fit is said; the unpredictable trains on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_where_nothing_fits_a_dry_run_says_what_would_and_fails(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_where_nothing_fits_on_two_ranks_their_cards_are_what_to_divide_the_model_among(tmp_path: Path) -> None:
+def test_if_nothing_fits_on_two_ranks_splitting_over_them_is_suggested(tmp_path: Path) -> None:
     options = ("--dry-run", "--memory", "5MB", "-m", "tests.planning.fit_scripts.ranks")
     ran = python(tmp_path, "-m", "ckpt_surgery", "fit", *options, ranks=True)
     assert ran.code == 1
@@ -80,7 +80,7 @@ def test_the_budget_its_margin_and_an_assumed_card_are_named() -> None:
     assert "; the budget is 954 MiB\n" in assumed
 
 
-def test_each_step_that_is_metered_is_told() -> None:
+def test_each_step_that_is_metered_is_reported() -> None:
     told: list[tuple[str, int, int]] = []
 
     @contextmanager
@@ -143,7 +143,7 @@ def test_a_larger_batch_is_planned_for_as_it_comes() -> None:
     assert needed == [False, False, True]
 
 
-def test_what_cannot_be_predicted_trains_on_and_is_said() -> None:
+def test_what_cannot_be_predicted_trains_on_and_is_reported() -> None:
     told: list[str] = []
     model: Any = torch.nn.Sequential(torch.nn.Linear(4, 4))
     Fit(model, FitTarget(10**9), lambda made: told.append(made.problem))
@@ -179,7 +179,7 @@ def test_the_arguments_of_a_call_that_runs_are_found() -> None:
     assert running_inputs(model) is None
 
 
-def test_a_plan_that_was_written_is_applied_in_place_of_the_librarys_checkpointing(tmp_path: Path) -> None:
+def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_path: Path) -> None:
     model, plain = llama(3), llama(3)
     limit = FitTarget(fitted_to(model, tokens(32), FitTarget(10**9)).peak_bytes - 20_000, margin=0.0)
     fitted = fitted_to(model, tokens(32), limit)

@@ -1,4 +1,4 @@
-"""Defaults of configuration classes whose parts do not fit together: which fields are changed, and that it is said."""
+"""Configuration defaults that do not fit together: which fields are changed, and that it is said."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ def test_a_dictionary_changes_the_fields_that_it_names() -> None:
 
     aya = AyaVisionConfig()
     layers = aya.vision_config.num_hidden_layers
-    assert fit_parts(aya) == (
-        "vision_config.num_attention_heads 14 -> 16",
-        "vision_config.image_size 384 -> 364",
-    )
+    assert fit_parts(aya) == ("vision_config.num_attention_heads 14 -> 16", "vision_config.image_size 384 -> 364")
     assert aya.vision_config.num_hidden_layers == layers
 
 
@@ -71,7 +68,7 @@ def test_what_a_file_says_is_never_changed(tmp_path: Path, monkeypatch: pytest.M
         model_of(config(tmp_path, hidden_act="no_such_function"))
 
 
-def test_the_first_problem_is_told_where_no_change_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_problem_is_reported_where_no_change_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "fit_parts", lambda config: ("nothing that helps",))
     with pytest.raises(PlanningError, match="to have 768 channels"):
         model_of("uvdoc", tokens=None)

@@ -25,7 +25,7 @@ asked: list[str] = []
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Has the configuration of one model, one whose authors ask for consent, and no other."""
+    """A Hub with one model's configuration, one model that asks for consent, and no other."""
 
     def do_HEAD(self) -> None:
         self.answer()
@@ -52,7 +52,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A server that the client takes for the Hub, and an empty cache."""
+    """Serve as the Hub for the client, with an empty cache."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
@@ -83,7 +83,7 @@ def test_the_config_alone_is_downloaded_once(hub: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"), [("someone/gated", "accept the terms on its page"), ("someone/none", "the Hub has no such model")]
 )
-def test_what_the_hub_does_not_give_is_said(hub: Path, name: str, why: str) -> None:
+def test_what_the_hub_does_not_give_is_reported(hub: Path, name: str, why: str) -> None:
     with pytest.raises(PlanningError, match=f"{name} is not a folder here .*{why}.*give the path of a config.json"):
         config_of(name)
 

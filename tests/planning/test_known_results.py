@@ -1,4 +1,4 @@
-"""Operators whose results are remembered make what they would have made."""
+"""Operators with remembered results return what they would have computed."""
 
 from __future__ import annotations
 

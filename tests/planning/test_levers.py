@@ -1,4 +1,4 @@
-"""What a training could change beside how it is checkpointed: each lever takes what a step with it takes."""
+"""Changes to a training besides checkpointing: each lever takes what a step with it takes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(folder: Path) -> ReleasedModel:
 def peaks(
     released: ReleasedModel, training: TrainingSetup = ADAMW, ranks: int = 1
 ) -> dict[tuple[StateLever, int], int]:
-    """The peaks with each lever, with all blocks checkpointed."""
+    """Return the peak with each lever and all blocks checkpointed."""
     stacks = stacks_of(released.model)
     every = PlanChoice(stacks, dict.fromkeys((name for names in stacks.values() for name in names), ()))
 

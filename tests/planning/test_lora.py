@@ -1,4 +1,4 @@
-"""Adapters on a model without data: which layers get one, and what they train and keep."""
+"""Adapters on a model without data: the layers that get one, and what they train and keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions on a model run what its copy holds, or explain says that they do not; the model stays as it was."""
+"""Functions on a model run on its copy, or explain says that they cannot; the model stays as it was."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Model(nn.Module):
 
 
 class ReadsWeights(Model):
-    """Does not run on shapes."""
+    """A model that does not run on shapes."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         first: Any = self.blocks[0]

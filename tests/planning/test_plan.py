@@ -46,7 +46,7 @@ def released(name: str) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def bounds(model: nn.Module, inputs: Any) -> tuple[int, int]:
-    """The peak with every block checkpointed, and with none, AdamW's state included."""
+    """Return the peaks with every block checkpointed and with none, AdamW's state included."""
     states = state_bytes(model.parameters(), Optimizer.ADAMW)
     most = explain(model, inputs, device="H100").peak_bytes + states
     with wrap_blocks(model):
@@ -61,7 +61,7 @@ def measured(model: nn.Module, inputs: Any) -> int:
 
 
 def checked(made: Plan, model: nn.Module, inputs: Any) -> None:
-    """The plan fits, and the real model keeps what it promises and has the gradients that it had."""
+    """Assert that the plan fits, and that the real model keeps its promise and its gradients."""
     assert made.explanation.peak_bytes == made.chosen.peak_bytes <= made.memory
     torch.manual_seed(0)
     loss_of(model(**inputs)).backward()  # type: ignore[no-untyped-call]
@@ -165,7 +165,7 @@ def test_a_surgery_is_left_out_of_account_and_alone() -> None:
 
 
 def long_texts(vocabulary: int, width: int) -> tuple[Any, dict[str, Any]]:
-    """A Llama and a text of many tokens: with a large vocabulary the loss weighs most, with wide MLPs those."""
+    """Build a Llama and a long text: the loss weighs most with a large vocabulary, the MLPs if they are wide."""
     sizes = {"hidden_size": 16, "intermediate_size": width, "num_attention_heads": 2, "vocab_size": vocabulary}
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=3, use_cache=False, **sizes)).train()
     ids = torch.arange(96).unsqueeze(0) % 50

@@ -1,4 +1,4 @@
-"""YAML that a reader of YAML reads as what was written."""
+"""YAML that a parser reads as it was written."""
 
 from __future__ import annotations
 

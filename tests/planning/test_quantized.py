@@ -64,7 +64,7 @@ def test_all_but_the_linear_layers_stays_as_it_was(tmp_path: Path) -> None:
 
 
 class ScaledParameter(nn.Parameter):
-    """As a quantized one: its scales are attributes of an attribute."""
+    """A parameter like a quantized one: its scales are attributes of an attribute."""
 
 
 class Scales:

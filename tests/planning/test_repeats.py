@@ -1,4 +1,4 @@
-"""Steps with few of many alike blocks say exactly what all of them allocate, or nothing."""
+"""Steps with a few of many equal blocks give exactly what all of them allocate, or nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.torch
 
 
 def gpt_oss() -> nn.Module:
-    """Sliding and full attention by turns, and experts."""
+    """Build a model with alternating sliding and full attention, and experts."""
     sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64, "head_dim": 16}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4, "sliding_window": 4}
     model: nn.Module = GptOssForCausalLM(GptOssConfig(num_hidden_layers=22, **sizes, **heads))
@@ -38,7 +38,7 @@ def gpt_oss() -> nn.Module:
 
 
 def t5() -> nn.Module:
-    """Two stacks, of which one runs after the other, and uses what that made."""
+    """Build a model of two stacks, of which the second uses the first's output."""
     sizes = {"d_model": 32, "d_ff": 32, "d_kv": 16, "num_heads": 2, "vocab_size": 64}
     model: nn.Module = T5ForConditionalGeneration(
         T5Config(num_layers=14, num_decoder_layers=13, decoder_start_token_id=0, **sizes)
@@ -119,7 +119,7 @@ def test_few_blocks_say_what_all_of_them_allocate(name: str, options: Any, reach
     before = list(made.model.modules())
     with wrapped(made.model, options):
         if options and "save" in options:
-            made.run()  # in the first step a policy looks at every operator, which takes some of its own
+            made.run()  # in the first step a policy looks at every operator, which adds some
         whole = made.run()
         told = repeats.step(made.run)
     assert all(now is then for now, then in zip(made.model.modules(), before, strict=True))
@@ -128,7 +128,7 @@ def test_few_blocks_say_what_all_of_them_allocate(name: str, options: Any, reach
     assert told.operators == whole.operators
 
 
-def test_blocks_that_do_not_do_what_the_one_does_that_stands_for_them_are_seen() -> None:
+def test_blocks_that_differ_from_their_representative_are_seen() -> None:
     made = of_many("llama")
     repeats = made.repeats(1)
     with wrapped(made.model, {"first": 9}):
@@ -176,7 +176,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Blocks in a row; `by_number` needs each of them, `counted` makes more of the result the more there are."""
+    """A row of blocks; `by_number` needs each of them, `counted` repeats the result once for each."""
 
     def __init__(self, blocks: Iterable[nn.Module], *, by_number: bool = False, counted: bool = False) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_what_depends_on_the_number_of_blocks_is_no_proof() -> None:
 
 
 class Listed(Blocks):
-    """Runs its blocks from a list of its own, so that none can be left out."""
+    """Blocks that run from a separate list, so that none can be left out."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         super().__init__(blocks)
@@ -232,7 +232,7 @@ def test_blocks_that_run_although_they_were_left_out_have_no_gradients() -> None
 
 
 class Gated(nn.Module):
-    """Has a softmax, and no attention."""
+    """A model with a softmax and without attention."""
 
     def __init__(self) -> None:
         super().__init__()

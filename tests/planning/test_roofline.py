@@ -1,4 +1,4 @@
-"""The least time of operators: the slower of computing and moving, for each by itself."""
+"""The least time of operators: the slower of computing and moving for each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bytes_are_read_and_written(func: Any, args: tuple[Any, ...], expected: 
     assert moved_bytes(func, args, {}, func(*args)) == expected
 
 
-def test_a_step_takes_at_least_the_time_of_its_products_and_of_its_parameters() -> None:
+def test_a_step_takes_at_least_the_time_of_its_products_and_parameters() -> None:
     model = nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU(), nn.Linear(512, 512, bias=False))
     wide = explain(model, torch.zeros(4096, 512), device="H100")
     h100 = DEVICES["h100"]

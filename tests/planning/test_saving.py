@@ -1,4 +1,4 @@
-"""Saved operators in a plan: which are offered, what they change, and that a plan with them keeps its promise."""
+"""Saved operators in a plan: which are offered, what they change, and that such a plan keeps its promise."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_names_add_up_and_exclude_each_other() -> None:
 
 
 def without_cache() -> Any:
-    """A small Llama, whose logits are the peak; plain blocks of it fill no cache, as they would in a plain model."""
+    """Build a small Llama that fills no cache and whose logits are the peak."""
     torch.manual_seed(0)
     config = llama_config(BLOCKS, use_cache=False)
     config.vocab_size = 1000
@@ -84,7 +84,7 @@ WAYS: tuple[tuple[str, ...] | None, ...] = (
     ("attention", "matmul"),
     None,
 )
-"""What a block of it can do, in the order of what it keeps then; None is to be plain."""
+"""A block's choices, by the bytes they keep; None leaves it plain."""
 Taken = tuple[tuple[str, ...] | None, ...]
 
 
@@ -97,7 +97,7 @@ def taken_by(choice: PlanChoice) -> Taken:
 
 
 def trained(taken: Taken) -> tuple[int, int, float]:
-    """What a step keeps, its peak and its time, with blocks that do this, by a step of its own."""
+    """Take a step with blocks that do this; return the bytes kept, the peak and the time."""
     model = without_cache()
     if set(taken) != {None}:
         choice_of(taken).apply(model)
@@ -179,7 +179,7 @@ def step_of(moments: StepMoments, **values: Any) -> StepCosts:
 def test_a_block_waits_for_what_takes_longer_to_move_than_to_compute(
     save_offload: bool | None, seconds: dict[tuple[str, ...], float]
 ) -> None:
-    """A forward of 1 s, 3 s of recompute of which 1 s is spared, and 50 bytes a block at 10 bytes a second."""
+    # A forward of 1 s, 3 s of recompute of which 1 s is spared, and 50 bytes a block at 10 bytes a second.
     moments = StepMoments(0, 0, {"a": 0})
     plain = step_of(moments, block_seconds={"a": 1.0})
     wrapped = step_of(moments, kept={"a": 50}, recomputed={"a": 3.0})
@@ -192,7 +192,7 @@ def test_a_block_waits_for_what_takes_longer_to_move_than_to_compute(
 
 
 class Layer(nn.Module):
-    """Writes what a product made in place."""
+    """A layer that writes a product's result in place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where a step cannot run on shapes: a copy of a model in hand runs with data, or a tiny one is scaled."""
+"""Steps that cannot run on shapes: a given model's copy runs with data, or a tiny one is scaled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHY = NotOnShapes("the step reads values")
 
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the MLPs of Llama read how many of their results are above zero; nothing is small enough to be drawn."""
+    """Make Llama's MLPs count their results above zero; nothing is small enough to be drawn."""
     from transformers.models.llama.modeling_llama import LlamaMLP
 
     forward = LlamaMLP.forward

@@ -1,4 +1,4 @@
-"""On shapes nothing that depends on weights holds data, code reads what it needs, and the model is only read."""
+"""On shapes nothing that depends on weights has data, code reads what it needs, and the model is only read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_large_floats_hold_no_data_even_where_they_are_made_of_values() -> None:
     assert isinstance(large, FakeTensor)
 
 
-def test_code_that_reads_what_weights_decide_is_given_the_same_values_again() -> None:
+def test_code_that_reads_what_weights_decide_is_given_the_same_values() -> None:
     with ShapesOnly() as mode:
         scores = nn.Linear(64, 8)(torch.zeros(16, 64))
         first, again = (torch.topk(scores, 2).indices for _ in range(2))
@@ -92,7 +92,7 @@ def test_such_a_number_is_below_one(dtype: torch.dtype) -> None:
 
 
 class ConvertsInForward(nn.Module):
-    """Its router computes in float32, to which each forward converts it, as routers of released models do."""
+    """A layer whose forward converts its router to float32, as released models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def test_a_view_of_a_dimension_of_one_element_ignores_its_stride(
 
 
 class Recurrent(nn.Module):
-    """An LSTM, whose workspace oneDNN alone knows the size of."""
+    """An LSTM, whose workspace only oneDNN knows the size of."""
 
     def __init__(self, layers: int, both: bool) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ class Tied(nn.Module):
         self.table = torch.zeros(4)
 
 
-def test_a_copy_on_shapes_keeps_ties_and_integers_and_leaves_the_model_alone() -> None:
+def test_a_copy_on_shapes_keeps_ties_and_integers_and_spares_the_model() -> None:
     model = Tied()
     before = copy.deepcopy(model.state_dict())
     copied = shapes_of(model, ShapesOnly())

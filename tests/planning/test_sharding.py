@@ -1,4 +1,4 @@
-"""A rank's step is that of a real rank under FSDP2, and ZeRO's sizes are those of its paper."""
+"""A predicted rank matches a real rank under FSDP2, and ZeRO's sizes match its paper."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ RANKS = 4
 
 @pytest.fixture
 def rank() -> Iterator[Any]:
-    """The first of several ranks, of which the others do not exist; its device mesh."""
+    """Pose as the first of several ranks; return its device mesh."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     yield init_device_mesh("cpu", (RANKS,))
     dist.destroy_process_group()
 
 
 def wide_llama() -> tuple[Any, dict[str, Any]]:
-    """A Llama whose blocks weigh about as much as what they keep, and its inputs."""
+    """Build a Llama whose blocks weigh about as much as what they keep, and its inputs."""
     sizes = {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 200}
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=3, use_cache=False, **sizes)).train()
     ids = torch.zeros(1, 64, dtype=torch.long)
@@ -71,7 +71,7 @@ class RankBytes(LiveBytes):  # type: ignore[no-untyped-call]
 
 
 def sharded_step(model: nn.Module, inputs: Mapping[str, Any], mesh: Any) -> tuple[int, int, int]:
-    """What a real rank holds of parameters and gradients, and the peak of its step besides parameters."""
+    """Return a real rank's bytes of parameters and gradients, and its step's peak besides parameters."""
     for layer in model.model.layers:  # type: ignore[union-attr]
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -87,7 +87,7 @@ def sharded_step(model: nn.Module, inputs: Mapping[str, Any], mesh: Any) -> tupl
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_rank_under_fsdp_holds_what_is_told(rank: Any, wrapped: bool) -> None:
+def test_a_rank_under_fsdp_holds_what_is_reported(rank: Any, wrapped: bool) -> None:
     model, inputs = wide_llama()
     if wrapped:
         wrap_blocks(model, self_check="never")
@@ -118,7 +118,7 @@ def test_the_parts_of_odd_sizes_are_padded() -> None:
     ("stage", "expected"), [(Sharding.ZERO_1, 31.4), (Sharding.ZERO_2, 16.6), (Sharding.ZERO_3, 1.9)]
 )
 def test_the_sizes_of_the_zero_paper(stage: Sharding, expected: float) -> None:
-    """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters in half precision, Adam, 64 ranks, in GB."""
+    # Rajbhandari et al. 2020, figure 1: 7.5 billion parameters in half precision, Adam, 64 ranks, in GB.
     count, ranks = 7_500_000_000, 64
     parameter = nn.Parameter(torch.empty(count, dtype=torch.bfloat16, device="meta"))
     held = held_states([parameter], TrainingSetup(Optimizer.ADAMW, ranks, stage))

@@ -39,7 +39,7 @@ WEIGHTS = Holder(5 * MIB, 4, "model.layers.*.attn", "aten._softmax", "a.py:1", "
 
 
 def explanation() -> Explanation:
-    """Ten MiB kept, twelve at the peak, and eight that live through the whole step."""
+    """Explain a step: ten MiB kept, twelve at the peak, and eight that live all through it."""
     by_kind = {AllocationKind.KEPT: 10 * MIB, AllocationKind.BACKWARD: 2 * MIB}
     return Explanation(
         model="Small<Model>",
@@ -98,7 +98,7 @@ def test_a_treemap_with_a_wrong_area_or_an_overlap_is_seen() -> None:
 
 
 def treemap_faults(weights: list[float], boxes: list[Box]) -> list[str]:
-    """What is wrong with parts of a box of 720 x 260."""
+    """Describe the faults of the parts of a box of 720 x 260."""
     near, faults = 1e-6, []
     for at, (weight, box) in enumerate(zip(weights, boxes, strict=True)):
         if abs(box.width * box.height / (720 * 260) - weight / sum(weights)) > near:
@@ -234,7 +234,7 @@ def test_in_a_notebook_the_page_is_in_a_frame() -> None:
     assert "Small&amp;lt;Model&amp;gt;" in shown
 
 
-def test_two_steps_stand_on_one_page_with_one_scale() -> None:
+def test_two_steps_share_one_page_and_one_scale() -> None:
     before = explanation()
     after = replace(before, peak=replace(before.peak, bytes=14 * MIB))
     page = explanation_page([("checkpointing off", before), ("checkpointing on", after)])
@@ -250,7 +250,7 @@ def browser() -> Iterator[Browser]:
 
 
 def drawing_faults(browser: Browser, page: Path) -> list[str]:
-    """What is wrong with a page as it is shown: messages, requests, areas without a colour, cells without a name."""
+    """Show a page; describe messages, requests, areas without a colour and cells without a name."""
     browser.open(page)
     faults = [*browser.messages(), *browser.requests()]
     script = """const plain = (e) => getComputedStyle(e).fill === "rgb(0, 0, 0)";

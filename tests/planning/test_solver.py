@@ -1,4 +1,4 @@
-"""The solver finds what trying everything finds, for every budget, and a wrong one is caught."""
+"""The solver finds the same as trying everything, for every budget, and a wrong solver is caught."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Solver = Callable[..., list[Solution]]
 
 
 class Model:
-    """A small model: what its blocks can do, of which some are of one kind, and the bytes outside of blocks."""
+    """A small model: the choices of its blocks, some of one kind, and the bytes outside of blocks."""
 
     def __init__(self, seed: int) -> None:
         generator = random.Random(seed)
@@ -31,7 +31,7 @@ class Model:
         self.edges, self.loss = generator.randint(0, 30), generator.randint(0, 30)
 
     def by_trying(self) -> list[tuple[float, int]]:
-        """Seconds and peak of whatever no other beats, of all that the blocks can do."""
+        """Try all that the blocks can do; return seconds and peak of whatever no other beats."""
         tried = set()
         for taken in product(*self.blocks):
             before, alive = 0, [self.edges]
@@ -47,7 +47,7 @@ def _beats(one: tuple[float, int], other: tuple[float, int]) -> bool:
 
 
 def faults(model: Model, solve: Solver = front) -> list[str]:
-    """What is wrong with the solutions for a model."""
+    """Describe the faults of the solutions for a model."""
     found = solve(model.blocks, edges=model.edges, loss=model.loss)
     tried = model.by_trying()
     wrong = [] if [(each.seconds, each.peak) for each in found] == tried else ["another front"]
@@ -72,12 +72,12 @@ def sorted_of(beginnings: object) -> list[solver._Beginning]:
 
 
 def fastest_two(beginnings: object) -> object:
-    """Keeps no more than two beginnings."""
+    """Keep at most two beginnings."""
     return sorted_of(beginnings)[:2]
 
 
 def without_peaks(beginnings: object) -> object:
-    """Keeps what no other beats in time and bytes alone."""
+    """Keep what no other beats in time and bytes alone."""
     return unbeaten(sorted_of(beginnings), lambda each: (each.seconds, each.kept))
 
 

@@ -26,7 +26,7 @@ REAL: dict[Optimizer, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def model(dtype: torch.dtype) -> nn.Module:
-    """Matrices, a vector, a tensor of three dimensions, a tied weight and a frozen one."""
+    """Build matrices, a vector, a tensor of three dimensions, a tied weight and a frozen one."""
     made = nn.ModuleDict({"first": nn.Linear(8, 24), "second": nn.Linear(8, 24), "conv": nn.Conv1d(4, 6, 3)})
     made["second"].weight = made["first"].weight
     made["frozen"] = nn.Linear(100, 100).requires_grad_(False)

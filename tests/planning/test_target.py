@@ -1,4 +1,4 @@
-"""What a name stands for: a model at its released size, without data, in the settings that people train with."""
+"""A name's model: at its released size, without data, in the settings that people train with."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_without_a_number_the_text_is_as_long_as_the_positions_allow(tmp_path: P
     assert model_of(config(tmp_path), tokens=None).tokens == 64
 
 
-def test_a_class_stands_for_its_released_size() -> None:
+def test_a_class_is_built_in_its_released_size() -> None:
     model = model_of("GPT2LMHeadModel", batch=1)
     assert sum(parameter.numel() for parameter in model.model.parameters()) == 124_439_808
 
@@ -100,7 +100,7 @@ def test_a_class_stands_for_its_released_size() -> None:
     ("model_type", "chosen"),
     [("llama", "LlamaForCausalLM"), ("bert", "BertForMaskedLM"), ("bart", "BartForConditionalGeneration")],
 )
-def test_a_model_type_stands_for_the_class_that_is_trained(model_type: str, chosen: str) -> None:
+def test_a_model_type_means_the_class_that_is_trained(model_type: str, chosen: str) -> None:
     assert main_class(resolve([model_type], variants=False)).model == chosen
 
 
@@ -141,7 +141,7 @@ def test_the_state_of_adamw_is_of_what_is_trained() -> None:
     assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 16 * 4
 
 
-def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_built_is_reported(tmp_path: Path) -> None:
     with pytest.raises((PlanningError, TargetError), match=r"LlamaConfig|LlamaForCausalLM"):
         model_of(config(tmp_path, num_attention_heads=0))
 

@@ -1,4 +1,4 @@
-"""The arguments of `wrap_blocks` that a plan writes have each block do what was chosen for it, and no other."""
+"""A plan's arguments of `wrap_blocks` make each block do what was chosen for it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ def stack(name: str, blocks: int) -> tuple[str, ...]:
         ({"a.0": ("norm",)}, {"first": {"a": 1, "b": 0}, "save": ["norm"]}),
         ({"a.1": ()}, {"stacks": ["a.1"]}),
         ({"a.1": (), "b.0": ("norm",)}, {"stacks": ["a.1", "b"], "save": {"b": ["norm"]}}),
-        (
-            {"a.0": (), "a.1": ("norm",), "b.0": ("conv",)},
-            {"save": {"a.1": ["norm"], "b": ["conv"]}},
-        ),
+        ({"a.0": (), "a.1": ("norm",), "b.0": ("conv",)}, {"save": {"a.1": ["norm"], "b": ["conv"]}}),
     ],
 )
-def test_what_is_alike_is_said_shortly(checkpointed: dict[str, tuple[str, ...]], expected: dict[str, Any]) -> None:
+def test_equal_blocks_are_described_briefly(
+    checkpointed: dict[str, tuple[str, ...]], expected: dict[str, Any]
+) -> None:
     stacks = {"a": stack("a", 2), "b": stack("b", 1)}
     assert wanted_blocks(stacks, checkpointed) | saved_results(stacks, checkpointed) == expected
 
@@ -48,7 +47,7 @@ def test_many_blocks_take_few_patterns() -> None:
 
 
 def done(stacks: dict[str, tuple[str, ...]], arguments: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    """What each block that is checkpointed keeps, as `wrap_blocks` reads its arguments."""
+    """Read each checkpointed block's kept operators from arguments of `wrap_blocks`."""
     options = SurgeryOptions.of(**arguments)
     found = {}
     for name, blocks in stacks.items():

@@ -1,4 +1,4 @@
-"""A headless Chromium driven through chromedriver, in plain W3C WebDriver: what a page does when somebody looks.
+"""A headless Chromium driven through chromedriver in plain W3C WebDriver.
 
 Debian's packages are `chromium` and `chromium-driver`. Without them tests are skipped, or fail under continuous
 integration.
@@ -50,7 +50,7 @@ class Browser:
     session: str
 
     def call(self, path: str, **body: Any) -> Any:
-        """Send one command and give back its value. Raises HTTPError where the browser refuses."""
+        """Send one command and return its value. Raises HTTPError where the browser refuses."""
         request = urllib.request.Request(
             f"{self.session}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

@@ -1,4 +1,4 @@
-"""Reports as verification makes them, for the tests of what shows them: healthy, broken, unbuilt and hostile ones."""
+"""Reports as verification makes them: healthy, broken, unbuilt and hostile ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIB = 1024
 
 
 def timeline(blocks: int, *, checkpointed: bool, block_bytes: int = 96 * KIB) -> Timeline:
-    """Bytes over a step: up block by block and down again; with checkpointing each block's own bytes come late."""
+    """Return bytes over a step: up block by block and down again; checkpointing delays each block's own bytes."""
     kept = block_bytes // 8 if checkpointed else block_bytes
     points, at, held = [(0, 0)], 0, 0
     for _ in range(blocks):
@@ -103,7 +103,7 @@ def not_recomputed() -> Report:
 
 
 def lost() -> Report:
-    """Reentrant checkpointing loses 184 gradients: only two are left to compare."""
+    """Lose 184 gradients in reentrant checkpointing: only two are left to compare."""
     names = tuple(f"pvt_v2.encoder.layers.{at // 8}.blocks.{at % 8}.weight" for at in range(184))
     cause = why(CauseKind.NO_INPUT_GRADIENT, block="PvtV2Layer")
     fault = a_fault(FaultKind.GRADIENT_LOST, *names, explanation=cause, count=184, total=232)
@@ -114,7 +114,7 @@ def lost() -> Report:
 
 
 def drifted() -> Report:
-    """Reentrant checkpointing gets values wrong, two of them not even finite."""
+    """Get values wrong in reentrant checkpointing, two of them not even finite."""
     names = ("model.layers.4.mlp.up_proj.weight", "model.layers.5.mlp.up_proj.weight")
     cause = why(CauseKind.KEYWORD_GRADIENT, block="Gemma3nDecoderLayer", argument="per_layer_input")
     fault = a_fault(FaultKind.GRADIENT_VALUE, *names, explanation=cause, error=0.41)
@@ -157,7 +157,7 @@ def not_built(model: str = "TimmBackbone") -> Report:
 
 
 def hostile() -> Report:
-    """Names and sentences that would be markup, mathematics or two cells of a table where they are not escaped."""
+    """Use names and sentences that would be markup, mathematics or two cells of a table if not escaped."""
     name = f'{HOSTILE}.$x_1$."a"|b`c`'
     cause = why(CauseKind.KEYWORD_GRADIENT, block="*Block* _of_ all", argument=HOSTILE)
     fault = a_fault(FaultKind.STEP_RAISED, name, explanation=cause, error=f"{HOSTILE}|1]]> & </style>\nnext line")
@@ -172,7 +172,7 @@ def hostile() -> Report:
 
 
 def huge() -> Report:
-    """Numbers far beyond a tiny model: a thousand blocks, three thousand parameters, terabytes."""
+    """Use numbers far beyond a tiny model: a thousand blocks, three thousand parameters, terabytes."""
     names = tuple(f"model.layers.{at}.weight" for at in range(3_000))
     fault = a_fault(FaultKind.GRADIENT_VALUE, *names)
     mode = replace(
@@ -199,7 +199,7 @@ def after_surgery(made: Report, *modes: ModeReport, problem: str = "") -> Report
 
 
 def remaining() -> Report:
-    """Wrong in both modes, and after the surgery as well."""
+    """Fail in both modes, and after the surgery as well."""
     return after_surgery(replace(not_recomputed(), model="StubbornModel"), spoilt())
 
 

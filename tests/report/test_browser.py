@@ -1,6 +1,6 @@
-"""The page in a headless Chromium: it renders, filters, sorts, folds and asks nobody for anything.
+"""The page in a headless Chromium: it renders, filters, sorts, folds and makes no requests.
 
-`page_faults` is the check of every test here; two tests break the page and see it say so.
+`page_faults` is the check of every test here; two tests break the page and see it fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of `check`: each finding with its lines of code, and what its repair changes."""
+"""The page of `check`: each finding with its lines of code, and its repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and its plots as text; how it behaves is in `test_browser`."""
+"""The page and its plots as text; `test_browser` tests its behavior."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOID = {"meta", "input", "link", "br"}
 
 
 class Tags(HTMLParser):
-    """The elements of a page by name, and those that were not closed in order."""
+    """The elements of a page by name, and those not closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def test_the_document_is_valid_and_holds_every_report_in_order() -> None:
     assert (none["reports"], none["seconds"]) == ([], None)
 
 
-def test_a_mode_that_was_not_run_is_skipped_with_its_reason_in_every_format() -> None:
+def test_a_mode_that_was_not_run_is_skipped_with_a_reason_in_every_format() -> None:
     reports = [examples.wrapped(), examples.nothing_measured()]
     made = json.loads(survey_json(reports))
     jsonschema.validate(made, SCHEMA)

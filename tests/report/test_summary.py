@@ -168,10 +168,6 @@ def test_the_mode_that_runs_after_a_surgery_has_a_column_beside_it() -> None:
 
     assert titles(examples.healthy()) == [("non_reentrant", True), ("reentrant", True)]
     summaries = by_model(examples.with_repairs())
-    assert titles(summaries["LlamaForCausalLM"]) == [
-        ("non_reentrant", True),
-        ("after", True),
-        ("reentrant", True),
-    ]
+    assert titles(summaries["LlamaForCausalLM"]) == [("non_reentrant", True), ("after", True), ("reentrant", True)]
     assert titles(summaries["HealedModel"]) == [("non_reentrant", False), ("after", True)]
     assert [title for title, _ in summaries["HealedModel"].columns(alone=True)][1] == "non_reentrant, after"

@@ -1,7 +1,4 @@
-"""Real ranks on one machine that train wrapped models: every case of `CASES` on each of them, as JSON for `test_ddp`.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""Real ranks that train wrapped models, for `test_ddp`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from tests.zoo.ddp_models import SIZE, STEPS, Run, released, train
 
 
 class TowerTwice(nn.Module):
-    """A stack that runs twice in a step, as a vision tower does for images and for videos."""
+    """A stack that runs twice in a step, like a vision tower for images and for videos."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +37,6 @@ class TowerTwice(nn.Module):
 
 
 class AttentionLike(nn.Module):
-    """A block."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
@@ -58,7 +53,7 @@ def twice() -> Run:
 
 
 def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Train, and note what the surgery warned of."""
+    """Train, and return the surgery's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = train(make(), prepare)
@@ -66,7 +61,7 @@ def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) 
 
 
 def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False, static: bool = False) -> nn.Module:
-    """The model with a surgery that was asked for reentrant checkpointing, in DistributedDataParallel."""
+    """Wrap the model for reentrant checkpointing, and put it in DistributedDataParallel."""
     if before:
         wrap_blocks(model, use_reentrant=True)
     outer = DistributedDataParallel(model, find_unused_parameters=unused, static_graph=static)
@@ -85,7 +80,7 @@ def in_fsdp(model: nn.Module, *, wrap: dict[str, Any], before: bool) -> nn.Modul
 
 
 def shard(model: nn.Module) -> nn.Module:
-    """Every layer by itself, and the rest."""
+    """Shard every layer by itself, and the rest."""
     for layer in layers_of(model):
         fully_shard(layer)
     fully_shard(model)
@@ -93,7 +88,7 @@ def shard(model: nn.Module) -> nn.Module:
 
 
 def batches(run: Run) -> list[dict[str, Tensor]]:
-    """Three that are large enough to leave the device."""
+    """Draw three that are large enough to leave the device."""
     return [
         {name: (value * scale).repeat(32, *(1,) * (value.dim() - 1)) for name, value in run.steps[0][0].items()}
         for scale in (1, 2, 3)
@@ -101,9 +96,9 @@ def batches(run: Run) -> list[dict[str, Tensor]]:
 
 
 def accumulated_in_ddp() -> dict[str, Any]:
-    """Three batches of which only the last reduces gradients, with offload and without.
+    """Run three batches of which only the last reduces gradients, with offload and without.
 
-    Whether the gradients are equal after two such steps, and what was offloaded.
+    Return whether the gradients are equal after two such steps, and what was offloaded.
     """
     gradients: list[list[Tensor]] = []
     moved: list[int] = []
@@ -126,9 +121,9 @@ def accumulated_in_ddp() -> dict[str, Any]:
 
 
 def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
-    """Three forwards with an evaluation after each, and then their backwards in this order, with offload and without.
+    """Run three forwards, an evaluation after each, then their backwards in this order, with offload and without.
 
-    The shards of all gradients after two such steps, whether they are equal, and what was offloaded.
+    Return the shards of all gradients after two such steps, whether they are equal, and what was offloaded.
     """
     shards: list[list[Tensor]] = []
     moved: list[int] = []
@@ -151,7 +146,7 @@ def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
 
 
 def plain_blocks_sharded_first() -> dict[str, Any]:
-    """FSDP2 replaces the class of every block by one of its own; they are still found as blocks."""
+    """Shard plain blocks first: FSDP2 replaces their class, and they are still found as blocks."""
     model = TowerTwice()
     for layer in model.layers:
         fully_shard(layer)
@@ -162,7 +157,7 @@ def plain_blocks_sharded_first() -> dict[str, Any]:
 def saving(
     prepare: Callable[[nn.Module], nn.Module], save: Any = ("attention", "matmul:2"), **options: Any
 ) -> dict[str, Any]:
-    """Train with a policy in a wrapper: what it kept of each block, and the products in all backwards."""
+    """Train with a policy in a wrapper; return what it kept of each block, and the products in all backwards."""
     surgeries: list[Any] = []
     ran: Counter[str] = Counter()
 
@@ -183,7 +178,7 @@ _PRODUCTS = frozenset({"aten::mm", "aten::bmm"})
 
 
 class CountingBackward(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Counts the products in backwards, recomputes among them."""
+    """A counter of the products in backwards, recomputes included."""
 
     def __init__(self, ran: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,7 +1,4 @@
-"""A store of an offloader whose copies happen late, on the CPU: what is used too early shows in the values.
-
-It follows the protocol of `ckpt_surgery.runtime.offload.offloader`.
-"""
+"""A store of an offloader whose copies happen late, on the CPU: what is used too early shows in the values."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from torch import Tensor
 
 
 class Deferred:
-    """Copies happen at some later call, at the latest when one has to wait for them, as on a device that lags.
+    """A device that lags: copies happen at some later call, at the latest when one has to wait for them.
 
     Sources are not held: the memory of one that was given back reads as NaN, as if others had it. Without a seed,
     nothing is copied before one has to wait for it.
@@ -56,7 +53,7 @@ class Deferred:
         return device_copy.tensor
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def _work(self) -> None:
         """Do some of the copies that wait, oldest first."""
@@ -69,7 +66,7 @@ class Deferred:
 
 @dataclass(eq=False)
 class DeviceCopy:
-    """A copy back, which `copy` does; until then it is NaN."""
+    """A copy back, made by `copy`; until then it is NaN."""
 
     host_copy: HostCopy
     tensor: Tensor
@@ -81,7 +78,7 @@ class DeviceCopy:
 
 @dataclass(eq=False)
 class HostCopy:
-    """A copy of `source`, which `copy` does if the memory of that is still there; until then it is NaN."""
+    """A copy of `source`, made by `copy` if its memory still exists; until then it is NaN."""
 
     source: Tensor | None
     host: Tensor = field(init=False)
@@ -102,5 +99,5 @@ class HostCopy:
 
 
 def _nothing_like(tensor: Tensor) -> Tensor:
-    """Values that show where nothing was copied yet."""
+    """Return values that show where nothing was copied yet."""
     return torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 1)

@@ -1,7 +1,4 @@
-"""FSDP2 on two ranks, with a surgery before and after `fully_shard`: what each rank found, as JSON.
-
-Started as a process with the file for the results; it forks the ranks, which meet on 127.0.0.1.
-"""
+"""FSDP2 on two ranks, with a surgery before and after `fully_shard`, for `test_preserved`."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def trained(model: nn.Module) -> Step:
 
 
 def result_of(order: Callable[[Any], Any], *, undone: bool = False) -> Result:
-    """A step of a sharded model next to one of the model on its own."""
+    """Compare a step of a sharded model with one of the plain model."""
     model = llama(2)
     surgery = order(model)
     if undone:
@@ -52,7 +49,7 @@ def result_of(order: Callable[[Any], Any], *, undone: bool = False) -> Result:
 
 
 def after_parts(model: Any) -> Any:
-    """The MLP of each layer is sharded by itself: it gathers its weights as it is entered."""
+    """Shard the MLP of each layer by itself, so that it gathers its weights on entry."""
     for layer in model.model.layers:
         fully_shard(layer.mlp, mesh=init_device_mesh("cpu", (SIZE,)))
     return after(model)
@@ -74,7 +71,7 @@ def _apart(one: Tensor | None, other: Tensor | None) -> float:
 
 
 def long_result(*, first: bool, head: bool) -> Result:
-    """A step after `long_context`, before or after `fully_shard`; with `head` the head is sharded by itself."""
+    """Take a step after `long_context`, before or after `fully_shard`; with `head` the head is sharded by itself."""
     model = llama(2)
     context = long_context(model) if first else None
     if head:

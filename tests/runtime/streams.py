@@ -1,7 +1,4 @@
-"""Stand-ins for an accelerator: streams that write down what they are asked, or are late, and a host that pins.
-
-They follow `torch.cuda` as far as `ckpt_surgery.runtime.offload.host_transport` uses it.
-"""
+"""Fakes of an accelerator: streams that log or are late, and a host that pins."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ PLENTY = HostMemory(free=10**12, total=10**12)
 
 
 class Device:
-    """Stands for `torch.cuda`: it writes down what streams are asked, in order. Copies happen at once."""
+    """A fake `torch.cuda` that logs what streams are asked, in order. Copies happen at once."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -72,7 +69,7 @@ class Event:
 
 
 def instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """Let tensors on the processor pass for some on a device with streams."""
+    """Pass tensors on the processor off as tensors on a device with streams."""
     device, copy = Device(), Tensor.copy_
 
     def copied(tensor: Tensor, source: Tensor, **options: Any) -> Tensor:
@@ -87,7 +84,7 @@ def instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 class LateStream:
-    """A side stream, whose copies happen when something waits for them; without `computing`, that of the compute.
+    """A side stream whose copies happen when something waits for them; without `computing`, the compute stream's.
 
     Memory that was given back meanwhile is not there any more: what is copied from it is NaN.
     """
@@ -141,7 +138,7 @@ class LateEvent:
 
 
 class LateDevice:
-    """Stands for `torch.cuda` where the host is far ahead of all copies."""
+    """A fake `torch.cuda` whose host is far ahead of all copies."""
 
     def __init__(self) -> None:
         self.computing = LateStream()
@@ -163,7 +160,7 @@ class LateDevice:
 
 
 def late_instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tensors on the processor pass for some on a device whose copies are late."""
+    """Pass tensors on the processor off as tensors on a device whose copies are late."""
     device = LateDevice()
 
     def copied(tensor: Tensor, source: Tensor, **options: Any) -> Tensor:
@@ -181,7 +178,7 @@ def _nothing() -> None:
 
 
 class Pinning:
-    """Pins up to `most` bytes and then fails, as a host does. `sizes` are those that it was asked for."""
+    """A host that pins up to `most` bytes and then fails. `sizes` are the requests."""
 
     def __init__(self, most: int = 10**9) -> None:
         self.most = most

@@ -1,6 +1,6 @@
-"""Wrapped models under DistributedDataParallel and FSDP2, on real ranks: the cases of `ddp_script`, which run once.
+"""Wrapped models under DistributedDataParallel and FSDP2 on real ranks, with the cases of `ddp_script`.
 
-What released checkpointing does under DistributedDataParallel is in `tests/distributed/test_matrix`.
+`tests/distributed/test_matrix` has the checkpointing of released models under DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank found, by case."""
     return case_results("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
 
 

@@ -1,4 +1,4 @@
-"""Stacks that transformers 5 releases without checkpointing layers are found in the models themselves."""
+"""Stacks without checkpointing layers in released models of transformers 5 are found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 
 def blocks_of(name: str) -> Counter[tuple[str, str]]:
-    """Kinds and stacks of a released class with its own default configuration."""
+    """Return kinds and stacks of a released class with its own default configuration."""
     kind: Any = getattr(transformers, name)
     with torch.device("meta"):
         whole = kind(kind.config_class())

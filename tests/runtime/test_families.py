@@ -116,7 +116,7 @@ def test_a_part_that_fails_without_a_cache_keeps_it() -> None:
 
 
 def step(subject: Subject) -> tuple[Mapping[str, Tensor], Mapping[str, Entries]]:
-    """The gradients of a plain step, and the entries into blocks; the model's own gradients are left empty."""
+    """Return a plain step's gradients and the entries into blocks, without leaving gradients on the model."""
     model = subject.model
     torch.manual_seed(SEED)
     with model_state_kept(model), EntryCounter(model, subject.blocks) as counter:

@@ -1,6 +1,6 @@
-"""What hard blocks make, keep, cache, draw and write from step to step: nothing is lost, doubled or held too long.
+"""What hard blocks keep, cache, draw and write over several steps is not lost, doubled or held too long.
 
-On toys, over several steps. What a block makes of its arguments in one step is in `test_recompute`.
+`test_recompute` has the arguments of blocks in one step.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_views_and_complex_results_keep_their_gradient(kind: Kind) -> None:
 
 
 def recorded_calls(model: Model) -> int:
-    """How many calls of a model's blocks are remembered somewhere."""
+    """Count the remembered calls of a model's blocks."""
     gc.collect()
     calls = [thing for thing in gc.get_objects() if type(thing) is RecordedCall]
     return sum(call._state._block in model.layers for call in calls)
@@ -87,7 +87,7 @@ def test_what_a_block_keeps_holds_no_step_before(kind: Kind) -> None:
 
 
 def check_model_inputs(module: nn.Module, recorded: list[Tensor]) -> Callable[..., Any]:
-    """A forward that records what the present one returns, called like the one of transformers 4."""
+    """Record what the present forward returns, as the decorator of transformers 4 does."""
     forward = module.forward
 
     def wrapped_forward(*args: Any, **kwargs: Any) -> Any:
@@ -161,7 +161,7 @@ def test_scores_that_are_left_later_keep_their_gradient() -> None:
 
 
 def holding(layer: Any) -> Callable[..., Tensor]:
-    """A faster forward that goes back to the one before it only if asked."""
+    """Make a faster forward that returns to the one before it only if asked."""
     original = layer.forward
 
     def forward(hidden_states: Tensor, slow: bool = False) -> Tensor:
@@ -171,7 +171,7 @@ def holding(layer: Any) -> Callable[..., Tensor]:
 
 
 def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
-    """One that could call a function that is gone."""
+    """Make one that could call a function that is gone."""
     gone: Any = None
 
     def forward(hidden_states: Tensor) -> Tensor:
@@ -187,9 +187,7 @@ def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("made", [holding, with_an_empty_cell])
-def test_a_forward_that_holds_another_is_checkpointed(
-    made: Callable[[Any], Callable[..., Tensor]],
-) -> None:
+def test_a_forward_that_holds_another_is_checkpointed(made: Callable[[Any], Callable[..., Tensor]]) -> None:
     model, plain = three(SureLayer), three(SureLayer)
     surgery = wrap_blocks(model)
     for layer in blocks_of(model).values():

@@ -1,4 +1,4 @@
-"""Offload beside what else training code does: modes, hooks, nested checkpoints, views, subclasses, adapters."""
+"""Offload beside other training code: modes, hooks, nested checkpoints, views, subclasses, adapters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ pytestmark = [
 
 @pytest.fixture(params=["late", "files"])
 def offloader(request: pytest.FixtureRequest, tmp_path: Path) -> Offloader:
-    """One that moves everything."""
     transport: Transport = Deferred(0) if request.param == "late" else DiskTransport(tmp_path)
     return Offloader(transport, minimum_bytes=0)
 
@@ -100,7 +99,7 @@ def test_dropout_drops_the_same_again(offloader: Offloader) -> None:
 
 
 def nested(outer: Offloader | None, inner: Offloader | None) -> list[Tensor]:
-    """Two stages of two blocks; both stages and blocks are checkpointed."""
+    """Build two stages of two blocks; stages and blocks are checkpointed."""
     stack, hidden = blocks(4), first()
 
     def stage(some: Sequence[nn.Module]) -> nn.Module:
@@ -154,7 +153,7 @@ def test_where_hooks_are_forbidden_that_is_said_and_the_next_step_works(offloade
 
 
 class Turned(torch.autograd.Function):
-    """Its gradient is a view of what it has saved."""
+    """A function whose gradient is a view of what it saved."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -169,8 +168,7 @@ class Turned(torch.autograd.Function):
 
 
 def test_a_gradient_may_be_a_view_of_what_came_back(offloader: Offloader) -> None:
-    """And is kept by a hook while later inputs come back."""
-
+    # A hook keeps it while later inputs come back.
     def run(given: Offloader | None) -> list[Tensor]:
         kept: list[Tensor] = []
         hidden = (values := square(1)) * 1
@@ -186,7 +184,7 @@ def test_a_gradient_may_be_a_view_of_what_came_back(offloader: Offloader) -> Non
 
 
 class Packed(Tensor):
-    """What a quantised tensor is like: a subclass. What becomes of its class is in `test_recorded_call`."""
+    """A tensor subclass, like quantised tensors. `test_recorded_call` tests what becomes of its class."""
 
 
 def test_a_subclass_stays_and_keeps_its_gradient(offloader: Offloader) -> None:
@@ -217,7 +215,7 @@ def test_of_a_branch_that_the_loss_leaves_out_nothing_stays(offloader: Offloader
 
 
 def threads_of(offloaders: Sequence[Offloader], steps: int) -> int:
-    """The most threads of ours that there were while each took so many steps."""
+    """Return the most threads of ours at any time while each took some steps."""
     before, most = set(threading.enumerate()), 0
     for _ in range(steps):
         for offloader in offloaders:
@@ -234,7 +232,7 @@ def test_each_offloader_has_one_thread_however_many_steps(count: int, steps: int
 
 
 def test_adapters_on_frozen_blocks_get_their_gradients() -> None:
-    """Under PEFT, with dropout in the adapters."""
+    # Under PEFT, with dropout in the adapters.
     peft = pytest.importorskip("peft")
     from ckpt_surgery import wrap_blocks
     from tests.zoo.tiny_models import llama, tokens

@@ -1,4 +1,4 @@
-"""Offload over many steps: what comes back ahead of its use, what the stats say of it, and that nothing is left."""
+"""Offload over many steps: what is prefetched, what the stats say, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IN_ORDER, REVERSED = (0, 1, 2), (2, 1, 0)
 
 
 def towers(offloader: Offloader | None, order: Sequence[int] = IN_ORDER) -> list[Tensor]:
-    """Three forwards of three blocks, and then the backward of each, in this order."""
+    """Run three forwards of three blocks, and then the backward of each, in this order."""
     given = [first(seed) for seed in order]
     losses = [forward(blocks(3), hidden, offloader) for hidden in given]
     for number in order:
@@ -49,7 +49,7 @@ def towers(offloader: Offloader | None, order: Sequence[int] = IN_ORDER) -> list
 
 
 def ahead(offloader: Offloader, order: Sequence[int] = IN_ORDER) -> tuple[int, int]:
-    """How many were fetched in a step, and how many of them ahead of their use."""
+    """Return how many were fetched in a step, and how many of them ahead of their use."""
     fetched, prefetched = offloader.stats.fetched, offloader.stats.prefetched
     assert same(towers(offloader, order), towers(None, order))
     return offloader.stats.fetched - fetched, offloader.stats.prefetched - prefetched
@@ -126,13 +126,13 @@ def test_a_copy_that_a_backward_asked_for_in_vain_gives_way() -> None:
 
 
 def waiting_tensors() -> list[Any]:
-    """All that wait for a backward."""
+    """Return all tensors that wait for a backward."""
     gc.collect()
     return [thing for thing in gc.get_objects() if type(thing) is OffloadedTensor]
 
 
 def some_step(number: int, offloader: Offloader) -> None:
-    """A whole step, or one that ends in some other way."""
+    """Take a whole step, or one that ends in some other way."""
     hidden = first(number)
     match number % 6:
         case 0:
@@ -190,7 +190,7 @@ def test_forwards_and_backwards_that_overlap_keep_no_record_of_all() -> None:
 
 
 def accumulated(offloader: Offloader | None, seed: int) -> list[Tensor]:
-    """Gradients that add up over three forwards on one stack, evaluations between them, backwards in any order."""
+    """Add up gradients over three forwards on one stack, evaluations between them, backwards in any order."""
     chance, stack, waiting = random.Random(seed), blocks(3), list[Tensor]()
     given = [first(number) for number in range(3)]
     for hidden in given:

@@ -1,4 +1,4 @@
-"""Everything else about a model stays as it was: names, classes, copies, files, hooks, generation, compilation."""
+"""Everything else about a model stays: names, classes, copies, files, hooks, generation, compilation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 MAKERS: list[Callable[[], Any]] = [llama, gpt_bigcode]
 either_model = pytest.mark.parametrize("make", MAKERS)
 once = pytest.mark.skipif(int(transformers.__version__.partition(".")[0]) < 5, reason="transformers 5 has it alike")
-"""For another way to compile what both releases compile: torch takes seconds for each."""
+"""A mark for a second way to compile the same, run under one release only: each takes seconds."""
 
 
 def trained(model: nn.Module, seed: int = 0) -> Step:
@@ -210,7 +210,7 @@ def test_hooks_see_a_cache_and_it_is_filled() -> None:
 
 
 def seen_by_hooks(model: Any, **more: Any) -> list[Any]:
-    """What hooks on all blocks of a model see in one step."""
+    """Return what hooks on all blocks of a model see in one step."""
     calls: list[Any] = []
     for block in layers_of(model).values():
         block.register_forward_pre_hook(
@@ -226,7 +226,7 @@ def seen_by_hooks(model: Any, **more: Any) -> list[Any]:
 
 
 def outline(value: Any) -> Any:
-    """A value with its tensors replaced by what they are like; caches by their class."""
+    """Replace a value's tensors by their descriptions, and caches by their class."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype, value.requires_grad
     if isinstance(value, (list, tuple)):
@@ -346,15 +346,10 @@ def compiled(model: nn.Module, *, fullgraph: bool, **more: Any) -> Compiled:
 
 @pytest.fixture(scope="module")
 def compiled_plain() -> Compiled:
-    """A model without surgery."""
     return compiled(llama(2), fullgraph=True, use_cache=False)  # torch 2.8 compiles no making of a cache
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, pytest.param({"every_n": 2}, marks=once)],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, pytest.param({"every_n": 2}, marks=once)], ids=str)
 def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any], compiled_plain: Compiled) -> None:
     model = llama(2)
     wrap_blocks(model, **options)
@@ -406,7 +401,6 @@ def test_a_model_that_breaks_into_graphs_anyway_breaks_into_no_more() -> None:
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank of `sharded_script` found, by case."""
     return case_results("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
 
 

@@ -1,4 +1,4 @@
-"""`wrap_blocks(save={...})`: single stacks and blocks keep results of their own, in one surgery with one undo."""
+"""`wrap_blocks(save={...})`: different results kept in single stacks and blocks, in one surgery with one undo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAYERS = "model.layers"
 
 
 def kept_by_block(model: Any, save: Any) -> dict[str, int]:
-    """What each block keeps because of `save`, as the policies count it, held against what the meter sees."""
+    """Return what `save` makes each block keep by the policies' count, which has to match the meter."""
     wrap_blocks(model)
     before = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
     surgery = wrap_blocks(model, save=save)
@@ -149,7 +149,7 @@ def test_a_pattern_for_blocks_that_are_not_checkpointed_is_refused(options: dict
     assert wrap_blocks(llama(4), save="attention", first=0).policies
 
 
-def test_a_name_that_matches_nothing_in_its_blocks_is_told_with_them() -> None:
+def test_a_name_that_matches_nothing_in_its_blocks_is_reported_with_them() -> None:
     model = llama(2)
     wrap_blocks(model, save={f"{LAYERS}.0": "conv", f"{LAYERS}.1": "attention"})
     loss = model(**tokens()).loss

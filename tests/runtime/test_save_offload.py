@@ -1,4 +1,4 @@
-"""`wrap_blocks(save=..., save_offload=True)`: what a policy keeps leaves the device with the inputs of the blocks."""
+"""`wrap_blocks(save=..., save_offload=True)`: kept results leave the device with the inputs of the blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ INPUT_BYTES = ROWS * LENGTH * SIZE * ITEM
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Has surgeries move tensors of any size over a transport."""
+    """Make surgeries move tensors of any size over a transport."""
 
     def use(transport: Any) -> None:
         monkeypatch.setattr(checkpointing, "_offloader", lambda options: Offloader(transport, minimum_bytes=0))

@@ -1,6 +1,6 @@
-"""Other libraries replace a block's forward, before or after a surgery: the block goes on being checkpointed.
+"""Other libraries replace a block's forward before or after a surgery, and the block stays checkpointed.
 
-Each way stands next to what transformers' own checkpointing makes of it, where that stops without a word.
+Each way runs beside transformers' own checkpointing, which silently stops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RELEASE = int(transformers.__version__.partition(".")[0])
 
 
 class ReplacedLayer(SureLayer):
-    """Its class's forward is replaced in tests, which are to leave other classes alone."""
+    """A layer for tests that replace a class's forward, which leaves other classes alone."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return super().forward(hidden_states)
@@ -53,7 +53,7 @@ KINDS = [ReplacedLayer, ReplacedPlainLayer]
 
 
 def fused(self: Any, hidden_states: Tensor) -> Tensor:
-    """Another forward, so that it shows in values which one has run."""
+    """Compute other values, which show which forward has run."""
     return torch.sin(torch.exp(torch.tanh(self.linear(hidden_states)))) * 0.5
 
 
@@ -96,7 +96,7 @@ def by_a_hook_of_accelerate(model: Any) -> None:
 
 
 def by_a_wrapper_that_runs_nothing(model: Any) -> None:
-    """It says what it was made of, and does not call it."""
+    """Replace each forward by a wrapper that names the original and does not call it."""
     for block in model.layers:
         block.forward = functools.wraps(block.forward)(functools.partial(fused, block))
 
@@ -124,7 +124,7 @@ def made(kind: Callable[[], nn.Module]) -> toys.Model:
 
 
 def expected(kind: Callable[[], nn.Module]) -> Step:
-    """What a model with any of the replacements computes, without checkpointing."""
+    """Compute what a model with any of the replacements does, without checkpointing."""
     model = made(kind)
     on_the_instance(model)
     return step(model)
@@ -197,7 +197,7 @@ def test_after_undo_a_later_forward_is_left_too(
     assert set(record.entries.values()) == {KEPT}
 
 
-def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_does_already() -> None:
+def test_a_closure_left_after_undo_does_not_checkpoint_a_second_time() -> None:
     model = made(ReplacedLayer)
     switch_checkpointing(model, "non_reentrant")
     surgery = wrap_blocks(model)
@@ -209,7 +209,7 @@ def test_a_closure_that_stays_after_undo_does_not_checkpoint_what_transformers_d
     assert set(record.entries.values()) == {ONCE}
 
 
-def test_hooks_of_accelerate_stay_outside_and_can_be_taken_off_before_or_after_undo() -> None:
+def test_accelerates_hooks_stay_outside_and_come_off_in_any_order() -> None:
     class Counting(Halving):
         calls = 0
 

@@ -105,10 +105,7 @@ def by_the_trainer(model: Any, folder: Path) -> Surgery:
 @either_model
 @pytest.mark.parametrize("door", [by_argument, by_enable, by_the_older_name, by_the_trainer])
 def test_reentrant_is_accepted_and_runs_non_reentrant(
-    make: Callable[[], Any],
-    door: Callable[[Any, Path], Surgery],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], Any], door: Callable[[Any, Path], Surgery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, modes = make(), []
 
@@ -169,7 +166,7 @@ def test_what_was_given_to_wrap_blocks_outlives_a_time_switched_off(times: int) 
 
 
 @pytest.mark.parametrize("value", [False, "unsafe"])
-def test_leaving_randomness_alone_is_refused_while_something_drops_unless_forced(value: Any) -> None:
+def test_ignoring_randomness_is_refused_under_dropout_unless_forced(value: Any) -> None:
     model = model_of(Layer, Layer)
     wrap_blocks(model)
     if value == "unsafe":
@@ -370,7 +367,7 @@ def test_a_submodel_is_switched_by_itself() -> None:
 
 
 class Foreign:
-    """A checkpointing function in the manner of libraries for fine-tuning: it asks the block it is to run."""
+    """A checkpointing function as in fine-tuning libraries: it queries the block it will run."""
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self.asked: list[nn.Module] = []
@@ -414,7 +411,7 @@ def test_a_foreign_reentrant_function_is_refused() -> None:
 
 
 def test_a_foreign_function_is_called_through_every_enable() -> None:
-    """Libraries put their own in the place of transformers' by `partial`, with the options of the caller."""
+    # Libraries replace transformers' function by a `partial` with the caller's options.
     model, calls = small_llama(), []
 
     def own(function: Any, *args: Any, note: str = "", **kwargs: Any) -> Any:
@@ -492,7 +489,7 @@ def test_transformers_trainer_trains_with_every_block_recomputed(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_without_a_surgery_the_trainer_says_nothing_where_nothing_is_recomputed(
+def test_without_a_surgery_the_trainer_is_silent_if_nothing_is_recomputed(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
     model = make()

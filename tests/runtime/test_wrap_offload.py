@@ -1,4 +1,4 @@
-"""The options of `wrap_blocks` about offload, on models: where to, how much is pinned, and what undo gives back."""
+"""The offload options of `wrap_blocks` on models: where to, how much is pinned, and what undo gives back."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_nothing_is_pinned_with_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_of_a_model_have_files_of_their_own(copied: Any, tmp_path: Path) -> None:
+def test_copies_of_a_model_have_separate_files(copied: Any, tmp_path: Path) -> None:
     model = llama(SOME)
     surgery = wrap_blocks(model, offload=tmp_path)
     expected = trained(model)
@@ -180,7 +180,7 @@ def test_a_graph_that_outlives_the_surgery_gives_its_memory_back(monkeypatch: py
     assert pin.pinned == 0
 
 
-def test_threads_train_models_of_their_own(tmp_path: Path) -> None:
+def test_threads_train_their_own_models(tmp_path: Path) -> None:
     models = [llama(SOME) for _ in range(3)]
     for model in models:
         wrap_blocks(model, offload=tmp_path, self_check="never")
@@ -194,7 +194,7 @@ def test_threads_train_models_of_their_own(tmp_path: Path) -> None:
 
 
 class Latents(nn.Module):
-    """A learned input that its first block is given, as it is or as a view, as resamplers do."""
+    """A learned input, given to the first block as it is or as a view, as in resamplers."""
 
     def __init__(self, *, expanded: bool) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Latents(nn.Module):
 
 
 class NormedLatents(nn.Module):
-    """Saves its input for its backward."""
+    """A block that saves its input for its backward."""
 
     def __init__(self) -> None:
         super().__init__()

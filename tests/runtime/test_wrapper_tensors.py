@@ -1,4 +1,4 @@
-"""Tensors that hold others, such as nested ones: blocks are checkpointed, checked and measured as with plain ones."""
+"""Tensors around others, such as nested ones: blocks are checkpointed, checked and measured as with plain ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Makes the rows it is given into one tensor of the kind."""
+    """A stack that packs its input rows into one tensor of the kind."""
 
     def __init__(self, made: Callable[[Tensor], Tensor], drift: float = 0.0) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_gradients_are_those_without_checkpointing(made: Any, options: dict[str,
 
 
 @kinds
-def test_a_recompute_that_differs_is_told(made: Any) -> None:
+def test_a_recompute_that_differs_is_reported(made: Any) -> None:
     model = Stack(made, drift=0.1)
     wrap_blocks(model, self_check="always")
     with pytest.raises(SurgeryError, match="gave a different result"):

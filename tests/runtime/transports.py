@@ -1,7 +1,4 @@
-"""A store of an offloader that writes down its calls, on the CPU. One whose copies are late is in `late_copies`.
-
-It follows the protocol of `ckpt_surgery.runtime.offload.offloader`.
-"""
+"""A store of an offloader that logs its calls, on the CPU. `late_copies` has one whose copies are late."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from torch import Tensor
 
 
 class Recorded:
-    """Copies at once, out of torch's memory, and writes down every call with the number of the put."""
+    """A transport that copies at once, out of torch's memory, and logs every call with the number of the put."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Every test of the source engine has a cache of its own."""
+"""A separate cache for every test of the source engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`apply`: what it writes and what it leaves alone."""
+"""`apply`: the files it writes and those it leaves alone."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from tests.codemods.snippets import (
 from tests.codemods.tools import FOO, found, repair, texts, tree
 
 FIXED = LAYERED.replace(CALL, "layer(hidden_states, attention_mask=attention_mask)")
-"""What the repair makes of INLINE and of BY_KEYWORD."""
+"""INLINE and BY_KEYWORD after their repair."""
 
 
 def codes(result: ApplyResult) -> dict[str, tuple[str, ...]]:
     return {change.path: change.codes for change in result.changes}
 
 
-def test_a_repair_is_written_and_told(tmp_path: Path) -> None:
+def test_a_repair_is_written_and_reported(tmp_path: Path) -> None:
     root = tree(tmp_path, INLINE)
     result = repair(root)
     assert texts(root) == {FOO: FIXED}
@@ -270,7 +270,7 @@ def test_a_finding_whose_repair_could_not_be_written_is_left(tmp_path: Path, mon
     assert "  CKPT002 inline_checkpoint: 0 repaired, left: 1 not repaired (see the notes and problems)" in said
 
 
-def test_a_file_that_does_not_parse_stands_beside_good_ones(tmp_path: Path) -> None:
+def test_a_file_that_does_not_parse_does_not_hinder_others(tmp_path: Path) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def checkpointing(:\n"})
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: FIXED, "models/bad/modeling_bad.py": "def checkpointing(:\n"}

@@ -1,4 +1,4 @@
-"""The baseline: what it leaves out, how findings are known again, and what is said of those that are gone."""
+"""The baseline: what it leaves out, how findings are recognised, and what is said of those that are gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def finding(
 def left(
     file: Path, *findings: Finding, places: tuple[str, ...] = (), codes: tuple[str, ...] = CODES, **options: bool
 ) -> tuple[list[Finding], str]:
-    """Return the findings that are reported, and what is said of the baseline."""
+    """Return the reported findings and the message about the baseline."""
     result = without_known(CheckResult(findings, (), 1, 0, 0.5), file, places=places, codes=codes, **options)
     return [*result.findings], " ".join(note.text for note in result.notes)
 

@@ -13,7 +13,6 @@ from ckpt_surgery.static import cache
 
 
 def version() -> str:
-    """Return the version of the code as it is now."""
     cache.code_version.cache_clear()
     try:
         return cache.code_version()

@@ -1,4 +1,4 @@
-"""`check`: what it reads, what it reports, and that its cache never tells what is no longer so."""
+"""`check`: what it reads and reports, and that its cache is never out of date."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class GradientCheckpointingLayer:
 """
 
 
-def test_the_installed_layer_class_counts_where_the_tree_has_none_and_its_change_too(
+def test_an_installed_layer_class_and_its_changes_count_if_none_is_local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path / "remote", {"modeling_foo.py": REMOTE})
@@ -251,7 +251,7 @@ def test_the_same_text_in_two_places_is_told_apart(tmp_path: Path) -> None:
         }
 
 
-def test_a_family_with_facts_of_its_own_is_not_told_those_of_another(tmp_path: Path) -> None:
+def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> None:
     text = LAYERED.replace("attention_mask=None", "position_embeddings=None").replace(
         "layer(hidden_states, attention_mask)", "layer(hidden_states, position_embeddings=attention_mask)"
     )

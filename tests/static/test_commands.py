@@ -24,7 +24,7 @@ ROOT = Path(commands.__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def decided_anew() -> Iterator[None]:
-    """Have each test decide anew: a worker decides once for a folder."""
+    """Make each test decide anew: a worker decides once for a folder."""
     commands._decided.cache_clear()
     yield
     commands._decided.cache_clear()
@@ -53,7 +53,7 @@ def test_a_command_does_what_apply_does(tmp_path: Path, text: str) -> None:
         ("PositionalPastState", BY_POSITION),
     ],
 )
-def test_a_rule_has_a_command_of_its_own(tmp_path: Path, name: str, text: str) -> None:
+def test_a_rule_has_its_own_command(tmp_path: Path, name: str, text: str) -> None:
     root = tree(tmp_path, text)
     assert run(commands.COMMANDS[name], root / FOO) != text
     for other in commands.COMMANDS.keys() - {name, "KeywordGradient" if text == INLINE else name}:

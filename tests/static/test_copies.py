@@ -1,4 +1,4 @@
-"""`# Copied from` comments: they stay where copy and source stay equal, and go with a reason where they part."""
+"""`# Copied from` comments: they stay while copy and source are equal, and go with a reason if they diverge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ COMMENT = "# Copied from transformers.models.bar.modeling_bar.BarLayer with Bar-
 
 
 def copied(text: str, comment: str = COMMENT) -> str:
-    """Return the text of foo with the comment on its layer."""
     return text.replace("class FooLayer", comment + "class FooLayer")
 
 
@@ -28,7 +27,7 @@ def test_a_copy_and_its_source_that_change_alike_keep_the_comment(tmp_path: Path
     assert result.notes == ()
 
 
-def test_a_comment_goes_from_whichever_side_parts_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_a_comment_goes_from_the_side_that_diverges_with_a_reason(tmp_path: Path) -> None:
     plain_model = bar(PLAIN).replace("    supports_gradient_checkpointing = True\n\n", "")
     root = tree(tmp_path, {FOO: copied(PLAIN), BAR: plain_model})
     result = repair(root)
@@ -59,7 +58,7 @@ def test_a_comment_that_was_untrue_or_is_untouched_stays(tmp_path: Path) -> None
 METHOD = "    # Copied from transformers.models.bar.modeling_bar.BarModel.forward with Bar->Foo\n"
 
 
-def test_a_copy_in_all_casings_is_still_held_against_its_source(tmp_path: Path) -> None:
+def test_a_copy_in_all_casings_is_still_compared_with_its_source(tmp_path: Path) -> None:
     comment = COMMENT.replace("Bar->Foo", "Bar->Foo all-casing")
     named = PLAIN.replace("return self.self_attn(hidden_states)", "return self.self_attn(hidden_states)  # FOO of foo")
     assert named != PLAIN

@@ -1,4 +1,4 @@
-"""Which files are discovered, and the problems of those that cannot be read."""
+"""The discovered files, and the problems of unreadable ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_walk_gives_the_python_files_that_may_hold_models_in_order(tmp_path: P
 
 
 @pytest.mark.parametrize("prefix", SKIPPED_PREFIXES)
-def test_a_file_without_a_model_is_passed_over_in_a_folder_but_read_when_named(tmp_path: Path, prefix: str) -> None:
+def test_a_file_without_a_model_is_read_only_when_named(tmp_path: Path, prefix: str) -> None:
     make(tmp_path, f"{prefix}x.py", "__init__.py", "modeling_x.py")
     assert names(tmp_path) == ["modeling_x.py"]
     named = tmp_path / f"{prefix}x.py"
@@ -82,7 +82,7 @@ def test_each_file_comes_once_however_often_it_is_named(tmp_path: Path, monkeypa
     assert discover(["a.py", ".", tmp_path, tmp_path / "a.py"]) == ([Path("a.py")], [])
 
 
-def test_a_linked_file_is_reported_under_its_own_name_where_that_is_met_too(tmp_path: Path) -> None:
+def test_a_linked_file_is_reported_under_its_own_name_if_met_there_too(tmp_path: Path) -> None:
     make(tmp_path, "z/real.py")
     (tmp_path / "a.py").symlink_to("z/real.py")
     (tmp_path / "also").symlink_to("z")
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_rest_is_found(tmp_path: Path) 
     assert discover(["a\0.py"])[1][0].message == "is not a path: it contains a NUL character"
 
 
-def test_something_that_is_neither_file_nor_folder_is_a_problem_and_never_opened(tmp_path: Path) -> None:
+def test_what_is_neither_file_nor_folder_is_a_problem_and_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     for path in (tmp_path, tmp_path / "pipe.py"):
         files, problems = discover([path])
@@ -330,7 +330,7 @@ def followed(folder: Path, files: dict[str, str], exclude: tuple[str, ...] = ())
     return {path.relative_to(folder).as_posix() for path in imported_files([script], [script], exclude)}
 
 
-def test_a_finding_in_what_a_script_imports_is_told_and_of_a_folder_none(tmp_path: Path) -> None:
+def test_a_finding_in_a_scripts_import_is_reported_and_none_in_a_folders(tmp_path: Path) -> None:
     root = tree(tmp_path, {"train.py": "from tools.patches import patch\n", "tools/patches.py": PATCH})
     (finding,) = check(root / "train.py", cache=False).findings
     assert (finding.code, Path(finding.path).name, finding.line) == ("CKPT013", "patches.py", 6)

@@ -1,4 +1,4 @@
-"""Edits: repairs that touch the same text wait, and edits are made once each."""
+"""Edits: of repairs that touch the same text one waits, and each edit is made once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_edits_are_made_from_the_last_to_the_first() -> None:
         "two files",
     ],
 )
-def test_two_findings_are_repaired_together_where_their_repairs_do_not_meet(
+def test_two_findings_are_repaired_together_if_their_repairs_do_not_meet(
     first: SourceRepair, second: SourceRepair, together: bool
 ) -> None:
     assert len(choose_repairs([finding(first), finding(second)], False, ())) == 1 + together
@@ -77,10 +77,7 @@ def test_only_repairs_that_were_asked_for_are_chosen(
 
 
 def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> None:
-    findings = [
-        finding(repair(1, 0, 1, 1), repair(1, 0, 1, 1, path="b.py")),
-        finding(repair(5, 0, 5, 6)),
-    ]
+    findings = [finding(repair(1, 0, 1, 1), repair(1, 0, 1, 1, path="b.py")), finding(repair(5, 0, 5, 6))]
     assert choose_repairs(findings, False, {"b.py"}) == [findings[1]]
 
 

@@ -1,4 +1,4 @@
-"""Where this package itself fails at a file, everything else is still checked, and nothing is half repaired."""
+"""If this package fails at a file, everything else is still checked, and nothing is half repaired."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def odd_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, code: str, error: Exception, where: str = "") -> None:
-    """Have a rule fail at the file that ends so, or at once."""
+    """Make a rule fail at the file with this ending, or at once."""
 
     def rule(find: Callable[[RuleContext], Iterator[Finding]]) -> Callable[[RuleContext], Iterator[Finding]]:
         def failing(context: RuleContext) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Files in the syntax of a newer Python: read as far as they can be, else named in a note."""
+"""Files in a newer Python's syntax are read as far as possible, or named in a note."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ def test_what_is_no_python_at_all_is_a_problem(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "python"),
-    [('x = t"{y}"\n', (3, 14)), ("try:\n    pass\nexcept OSError, KeyError:\n    pass\n", (3, 14))],
+    ("text", "python"), [('x = t"{y}"\n', (3, 14)), ("try:\n    pass\nexcept OSError, KeyError:\n    pass\n", (3, 14))]
 )
 def test_what_cannot_be_made_blank_is_a_note(tmp_path: Path, text: str, python: tuple[int, int]) -> None:
     assert as_older(text) == text

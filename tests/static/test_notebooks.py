@@ -1,4 +1,4 @@
-"""Notebooks: what `check` finds in their cells, what it leaves blank, and where a finding is."""
+"""Notebooks: findings in their cells, what is left blank, and where a finding is."""
 
 from __future__ import annotations
 

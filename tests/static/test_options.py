@@ -1,4 +1,4 @@
-"""The values that the functions `check` and `apply` refuse, and that they do so before any work."""
+"""The values that `check` and `apply` refuse before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of files: from the cache or extracted, in the order of the files; what does not parse is a problem."""
+"""Facts of files, cached or extracted, in the order of the files; a file that does not parse is a problem."""
 
 from __future__ import annotations
 

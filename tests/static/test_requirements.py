@@ -1,4 +1,4 @@
-"""What a package asks of transformers: every place where it may say so."""
+"""The transformers releases that a package asks for, in every place that may say so."""
 
 from __future__ import annotations
 

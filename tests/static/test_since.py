@@ -1,4 +1,4 @@
-"""Which lines git says were changed, and what is said where it cannot be asked."""
+"""The lines that git reports as changed, and the errors if git cannot be asked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(folder: Path, name: str, *lines: str) -> None:
 
 
 def covered(folder: Path, name: str, revision: str = "HEAD", before: int = 0) -> list[int]:
-    """Return the lines on which a finding is reported; its statement begins so many lines before."""
+    """Return the lines on which a finding is reported whose statement begins that many lines earlier."""
     changed = changed_lines([folder], revision)
     found = {
         line: Finding("CKPT001", str(folder / name), line, 1, "", "", Applicability.SAFE, first_line=line - before)

@@ -1,4 +1,4 @@
-"""What a `# ckpt: ignore` comment and per-file ignores take, and what they leave."""
+"""Findings that a `# ckpt: ignore` comment and per-file ignores suppress, and those that stay."""
 
 from __future__ import annotations
 

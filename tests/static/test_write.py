@@ -1,4 +1,4 @@
-"""A file is replaced as a whole or stays as it was, and never leaves a temporary file behind."""
+"""A file is replaced as a whole or not at all, and no temporary file is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Toy model folders as they come from the Hub: a `config.json` with `auto_map`, and the code that it names."""
+"""Toy model folders as on the Hub: a `config.json` with `auto_map`, and the code that it names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What stands in for an examination where only the processes around it are tested: it needs no torch.
+"""A fake examination without torch, for tests of the processes around it.
 
 A model is a dictionary: for `reference`, each mode, `wrap_blocks` and each `after` mode, a function that is called
-when its turn comes. What is `lost` is found again by the surgery, unless it `stays_lost`.
+in its turn. What is `lost` is found again by the surgery, unless it `stays_lost`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code that comes with a configuration: it is what runs, and why it cannot be used is said in one sentence."""
+"""Code that comes with a configuration is what runs, and one sentence says why it cannot be used."""
 
 from __future__ import annotations
 

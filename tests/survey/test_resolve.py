@@ -1,4 +1,4 @@
-"""The targets of MODEL arguments, and the refusals of arguments that name nothing."""
+"""The targets of MODEL arguments, and refusals of arguments that name nothing."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class TestNames:
         assert classes("gpt-bigcode") == classes("gpt_bigcode")
         assert classes("xlm_roberta") == classes("xlm-roberta") == ["XLMRobertaModel"]
 
-    def test_a_model_type_whose_classes_stand_under_another_is_those(self) -> None:
+    def test_a_model_type_whose_classes_are_listed_under_another_is_found(self) -> None:
         assert classes("twin_of_bert") == classes("bert") == ["BertModel"]
         assert "did you mean twin-of_bert" in refusal("twin_of_brt")
 
-    def test_a_class_of_several_types_stands_under_the_one_that_was_asked_for(self) -> None:
+    def test_a_class_of_several_types_is_listed_under_the_requested_one(self) -> None:
         assert [target.model_type for target in resolve(["twin_of_bert"], variants=False)] == ["twin-of_bert"]
         assert [target.model_type for target in resolve(["BertModel"], variants=False)] == ["bert"]
         everything = resolve(["twin_of_bert"], everything=True, variants=False)
@@ -102,7 +102,7 @@ class TestNames:
             ("BarkModel", "BarkModel cannot be verified: it is a model without a forward"),
         ],
     )
-    def test_a_name_that_means_nothing_is_said_to(self, name: str, said: str) -> None:
+    def test_a_name_that_means_nothing_is_reported(self, name: str, said: str) -> None:
         assert said in refusal("bert", name)
 
     def test_a_file_that_is_no_configuration_is_said_to_be_one(self, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ class TestConfigurations:
             ({"architectures": ["Gone"]}, "no class Gone, which `architectures` names: correct the name, or install"),
         ],
     )
-    def test_one_that_is_of_no_use_is_said_to_be(
+    def test_one_that_is_of_no_use_is_refused(
         self, tmp_path: Path, config: Mapping[str, Any] | str, said: str
     ) -> None:
         assert said in refusal(folder(tmp_path, config))
@@ -179,7 +179,7 @@ class TestConfigurations:
         for module in ("configuration_toy", "modeling_toy"):
             (place / f"{module}.py").touch()
 
-    def test_the_code_of_a_class_that_transformers_has_too_goes_first_if_it_is_trusted(self, tmp_path: Path) -> None:
+    def test_trusted_code_of_a_class_goes_before_that_of_transformers(self, tmp_path: Path) -> None:
         self.code(tmp_path)
         own = {**AUTO_MAP, "AutoModelForCausalLM": "modeling_toy.GPTBigCodeForCausalLM"}
         name = folder(tmp_path, {**CONFIG, "auto_map": own})
@@ -201,7 +201,7 @@ class TestConfigurations:
 
 @pytest.mark.both
 class TestTheInstalledTransformers:
-    def test_a_mixture_of_experts_is_also_looked_at_with_the_loss_of_its_router(self) -> None:
+    def test_a_mixture_of_experts_is_also_run_with_its_router_loss(self) -> None:
         targets = resolve(["mixtral"])
         assert [target.label for target in targets if target.options] == ["MixtralForCausalLM (router loss)"]
         assert [target.options for target in targets if target.variant] == [(("output_router_logits", True),)]

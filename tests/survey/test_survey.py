@@ -1,6 +1,6 @@
-"""A survey goes on whatever a model does to its process, says what it did, and is the same however it is run.
+"""A survey goes on whatever a model does to its process, reports it, and is the same however it is run.
 
-Real processes, with a stand-in for the examination: none of these needs torch.
+Real processes with a fake examination, without torch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.survey.stand_in import EXAMINATION
 pytestmark = pytest.mark.slow
 
 TIMEOUT = 60.0
-"""For what ends at once, on whatever machine."""
+"""The limit for jobs that end at once, on any machine."""
 SOON = 2.0
-"""For what never ends: the step of a job that is in `HANGING`, and no other."""
+"""The limit for jobs that never end: those in `HANGING` alone."""
 HANGING = {
     "hangs_in_c": "non_reentrant",
     "hangs_in_backward": "reentrant",
@@ -214,7 +214,7 @@ def log(folder: Path) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever never ends is stopped soon; whoever ends has all the time, however busy the machine is."""
+    """Stop soon whatever never ends, and give whatever ends all the time, however busy the machine is."""
     begin = Scheduler._begin_phase
 
     def begin_soon(scheduler: Scheduler, slot: Any, job: SurveyJob) -> None:
@@ -252,7 +252,7 @@ def faults_after(report: Report) -> dict[str, str]:
 
 
 LOST = "set: a gradient / none or only zeros (1 of 1 gradients)"
-"""The fault of the stand-in's model that loses its gradient."""
+"""The fault of the fake model that loses its gradient."""
 
 
 class TestAModelThatIsWell:
@@ -460,7 +460,7 @@ class TestTheProcesses:
             os.kill(busy.pid, 0)
         assert wait_for_none(lambda: running(first)) == []
 
-    def test_what_cannot_be_imported_is_said_in_a_sentence(self, look: Look) -> None:
+    def test_what_cannot_be_imported_is_reported_in_a_sentence(self, look: Look) -> None:
         with (
             WorkerPool(preload=["no_such_package"]) as home,
             pytest.raises(
@@ -649,10 +649,7 @@ class TestResuming:
         ("change", "reason"),
         [
             ({"modes": ["reentrant"]}, "was made with modes non_reentrant, reentrant, and this is reentrant: name"),
-            (
-                {"levels": ["set"]},
-                "was made with levels run, recompute, set, values, state, cost, and this is set",
-            ),
+            ({"levels": ["set"]}, "was made with levels run, recompute, set, values, state, cost, and this is set"),
             ({"fix": True}, "was made with fix no, and this is yes"),
         ],
     )
@@ -689,7 +686,7 @@ class TestResuming:
             look("good", resume=file)
         assert file.read_text(encoding="latin-1") == text
 
-    def test_a_place_that_cannot_be_written_to_is_said(self, look: Look, tmp_path: Path) -> None:
+    def test_a_place_that_cannot_be_written_to_is_reported(self, look: Look, tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match="cannot be opened: No such file or directory"):
             look("good", resume=tmp_path / "no" / "kept.jsonl")
         with pytest.raises(ResumeError, match="cannot be opened: Is a directory"):
@@ -707,7 +704,7 @@ class TestResuming:
 
 
 def wait_for_none(look: Callable[[], list[str]]) -> list[str]:
-    """Return what is still there when nothing should be, after at most ten seconds."""
+    """Wait up to ten seconds for nothing to be left; return what is."""
     limit = time.monotonic() + 10
     while (left := look()) and time.monotonic() < limit:
         time.sleep(0.02)
@@ -719,7 +716,7 @@ def workers_of(pool: WorkerPool) -> list[str]:
 
 
 def running(group: int) -> list[str]:
-    """List the processes of a group, without those that are dead and only not collected."""
+    """List the processes of a group, without zombies."""
     processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

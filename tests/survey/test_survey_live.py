@@ -156,14 +156,8 @@ def test_a_factory_in_a_file_of_any_name_may_return_its_switch(look: Look, tmp_p
             "models_of_mine:many",
             "it returns a tuple of 4: it must return a model, a model and its inputs, or those and a switch",
         ),
-        (
-            "models_of_mine:VALUE",
-            "it is an object of type int: name a function without arguments",
-        ),
-        (
-            "models_of_mine:words",
-            "it returns an object of type str: it must return a model, a model and",
-        ),
+        ("models_of_mine:VALUE", "it is an object of type int: name a function without arguments"),
+        ("models_of_mine:words", "it returns an object of type str: it must return a model, a model and"),
         (
             "models_of_mine:without_configuration",
             "it returns a Linear without a `config` to make inputs from: return (mo",

@@ -46,7 +46,7 @@ class TestShards:
         assert parse_shard(" 1/1 ") == (1, 1)
 
     @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "a/b", "-1/4", "1/0", "1/2/3", "1.5/2", "²/3"])
-    def test_that_make_no_sense_are_said_to(self, text: str) -> None:
+    def test_that_make_no_sense_are_refused(self, text: str) -> None:
         with pytest.raises(TargetError, match="is not a shard: write i/n with i from 1 to n, such as 2/4"):
             parse_shard(text)
 
@@ -57,13 +57,13 @@ class TestTimeLimits:
         assert checked_timeout(seconds) == seconds
 
     @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e300"])
-    def test_that_no_clock_can_wait_for_are_said_to_be_none(self, text: str) -> None:
+    def test_that_no_clock_can_wait_for_are_refused(self, text: str) -> None:
         with pytest.raises(TargetError, match="is not a time limit: give seconds"):
             checked_timeout(float(text))
 
 
 @pytest.mark.torch
-def test_a_device_on_which_no_model_can_run_is_told_in_one_sentence() -> None:
+def test_a_device_on_which_no_model_can_run_is_reported_in_one_sentence() -> None:
     pytest.importorskip("torch")
     assert device_problem("cpu") == ""
     for name in ("meta", "nowhere", "cuda:99"):

@@ -1,4 +1,4 @@
-"""How the end of a worker process is read from its exit code and from what it wrote."""
+"""The end of a worker process, read from its exit code and output."""
 
 from __future__ import annotations
 

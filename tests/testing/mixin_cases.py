@@ -1,7 +1,7 @@
-"""Test classes of the shape that transformers' own suites have, with our mixin in front: healthy and broken models.
+"""Test classes shaped like transformers' suites, with our mixin in front: healthy and broken models.
 
-`test_testing` runs them, under pytest and under unittest. Transformers ships its mixin with no release, so that
-`ModelTesterMixin` here stands in for it: what it has of the same name must never run.
+`test_tester_mixin` runs them, under pytest and under unittest. Transformers ships its mixin with no release, so
+`ModelTesterMixin` here is a fake, whose tests of the same names must never run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.measure import toys
 
 
 class ModelTesterMixin:
-    """What ours relies on in the one of transformers, and the three tests that it replaces."""
+    """The parts of transformers' mixin that ours relies on, and the three tests that ours replaces."""
 
     all_model_classes: Any = ()
 
@@ -70,7 +70,7 @@ class NeverCheckpointed(toys.Model):
 
 
 class ByKeyword(toys.ResidualByKeyword):
-    """Crashes in reentrant mode."""
+    """A model that crashes in reentrant mode."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(toys.TwoStreamLayer(), toys.TwoStreamLayer())

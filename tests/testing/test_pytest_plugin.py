@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest in processes of their own."""
+"""The pytest plugin, in separate runs of pytest."""
 
 from __future__ import annotations
 

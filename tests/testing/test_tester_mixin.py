@@ -25,7 +25,6 @@ REENTRANT, NON_REENTRANT = f"{DEFAULT}_use_reentrant_true", f"{DEFAULT}_use_reen
 
 
 def outcome(case: type[unittest.TestCase], test: str) -> unittest.TestResult:
-    """Return what unittest makes of one test."""
     result = unittest.TestResult()
     case(test).run(result)
     return result
@@ -47,7 +46,7 @@ def test_the_mixin_passes_healthy_models_under_unittest(case: type[unittest.Test
 
 @pytest.mark.both
 @pytest.mark.parametrize("test", [DEFAULT, REENTRANT, NON_REENTRANT])
-def test_every_broken_class_is_a_failure_of_its_own(test: str) -> None:
+def test_every_broken_class_is_a_separate_failure(test: str) -> None:
     first, second = failures(outcome(mixin_cases.NeverCheckpointedTest, test))
     assert "expected one recompute in the backward" in " ".join(first.split())
     assert "[CKPT001]" in first
@@ -57,7 +56,7 @@ def test_every_broken_class_is_a_failure_of_its_own(test: str) -> None:
 
 
 @pytest.mark.both
-def test_a_class_that_breaks_in_one_mode_fails_in_the_tests_of_that_mode_alone() -> None:
+def test_a_class_that_breaks_in_one_mode_fails_only_that_modes_tests() -> None:
     broken = {test: bool(failures(outcome(mixin_cases.ByKeywordTest, test))) for test in (REENTRANT, NON_REENTRANT)}
     assert broken == {REENTRANT: True, NON_REENTRANT: False}
     assert bool(failures(outcome(mixin_cases.ByKeywordTest, DEFAULT))) == (default_mode() == "reentrant")

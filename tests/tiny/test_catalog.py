@@ -1,4 +1,4 @@
-"""What `model_classes` lists, and that it imports nothing for it."""
+"""The classes that `model_classes` lists without importing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ckpt_surgery.tiny import CannotBuild, ModelEntry, model_classes
 pytestmark = pytest.mark.both
 
 
-def test_a_class_stands_once_with_all_its_heads() -> None:
+def test_a_class_is_listed_once_with_all_its_heads() -> None:
     entry = model_classes()["BertForMaskedLM"]
     assert (entry.name, entry.model_type) == ("BertForMaskedLM", "bert")
     assert "MASKED_LM" in entry.heads
@@ -37,7 +37,7 @@ def test_a_class_of_several_types_knows_them_all() -> None:
     assert all(entry.model_type in entry.types for entry in model_classes().values())
 
 
-def test_another_type_has_its_own_configuration_where_it_has_the_same_parts() -> None:
+def test_another_type_has_its_own_configuration_if_its_parts_are_the_same() -> None:
     entry = model_classes()["Llama4ForCausalLM"]
     assert entry.config_class("llama4") is entry.config_class() is transformers.Llama4TextConfig
     several = [(entry, kind) for entry in model_classes().values() for kind in entry.types if kind != entry.model_type]
@@ -52,7 +52,7 @@ def test_parts_that_no_mapping_lists_are_there(part: str) -> None:
     assert issubclass(entry.config_class(), transformers.PretrainedConfig)
 
 
-def test_every_model_that_transformers_exports_is_listed_or_left_out_for_a_reason() -> None:
+def test_every_exported_model_is_listed_or_left_out_for_a_reason() -> None:
     listed = model_classes()
     missing = []
     for name, module in transformers._class_to_module.items():

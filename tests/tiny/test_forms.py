@@ -1,4 +1,4 @@
-"""Inputs as the files of families write them down: which tensor each text makes."""
+"""Inputs as families' files write them: the tensor that each text makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a tiny model hard on checkpointing: a padded row in masks, dropout; and inputs of many forms."""
+"""Tiny models that are hard on checkpointing: padded rows in masks, dropout, and inputs of many forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tiny_inputs` gives: arguments that fit, the same for the same seed, and nothing disturbed."""
+"""`tiny_inputs`: arguments that fit, the same for the same seed, and nothing disturbed."""
 
 from __future__ import annotations
 
@@ -74,8 +74,7 @@ def test_labels_fit_the_head(name: str, label: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["BertForQuestionAnswering", "CLIPModel", "DetrForObjectDetection", "WhisperForConditionalGeneration"],
+    "name", ["BertForQuestionAnswering", "CLIPModel", "DetrForObjectDetection", "WhisperForConditionalGeneration"]
 )
 def test_a_loss_comes_out_where_the_class_computes_one(name: str) -> None:
     model = built(name).train()

@@ -1,4 +1,4 @@
-"""What `tiny_model` gives: a model that trains, for many kinds of models, or one clear sentence."""
+"""`tiny_model`: a model that trains, for many kinds of models, or one clear sentence."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_routers_get_a_gradient() -> None:
 
 
 class RefusesSmall(BertModel):  # type: ignore[misc]
-    """A model that wants the widths that it was configured for."""
+    """A model that insists on the widths it was configured for."""
 
     def __init__(self, config: BertConfig) -> None:
         if config.hidden_size < 768:
@@ -151,7 +151,7 @@ def test_the_error_survives_a_process() -> None:
 
 
 class Refuses(BertModel):  # type: ignore[misc]
-    """A model whose forward refuses with other words at each attempt, and at one place or at several."""
+    """A model whose forward refuses with other words at each attempt, at one place or several."""
 
     tries = 0
     words = ("too small", "much too small", "still too small", "hopeless")

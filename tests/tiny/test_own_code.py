@@ -1,4 +1,4 @@
-"""Tiny models of code outside transformers: an `__init__` of its own, and parameters left to a checkpoint."""
+"""Tiny models of code outside transformers: a custom `__init__`, and parameters left to a checkpoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ToyConfig(PretrainedConfig):  # type: ignore[misc]
 
 
 class TellingConfig(PretrainedConfig):  # type: ignore[misc]
-    """Gives its base a token that is no argument of its own, and so refuses it as one."""
+    """A configuration that passes its base a token and refuses it as an argument."""
 
     model_type = "telling_toy"
 
@@ -52,7 +52,7 @@ class TellingConfig(PretrainedConfig):  # type: ignore[misc]
 
 
 class OuterConfig(PretrainedConfig):  # type: ignore[misc]
-    """Chooses its part by the architectures that the part names."""
+    """A configuration that chooses its part by the architectures that the part names."""
 
     model_type = "outer_toy"
 

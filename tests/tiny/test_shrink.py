@@ -1,4 +1,4 @@
-"""What `tiny_config` promises, on configuration classes of the installed transformers."""
+"""The promises of `tiny_config` on configuration classes of the installed transformers."""
 
 from __future__ import annotations
 

@@ -7,12 +7,7 @@ import subprocess
 from pathlib import Path
 
 from ckpt_surgery.upstream.run.checkout import check_checkout
-from ckpt_surgery.upstream.run.git import (
-    BaseCommit,
-    Git,
-    bring,
-    commit,
-)
+from ckpt_surgery.upstream.run.git import BaseCommit, Git, bring, commit
 from ckpt_surgery.upstream.run.series import TRAILER
 from ckpt_surgery.upstream.run.worktrees import worktrees
 
@@ -30,7 +25,7 @@ def sh(folder: Path, *arguments: str, **env: str) -> str:
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    """Every byte of a checkout but git's objects and what Python compiled: what must stay as it is."""
+    """Read every byte of a checkout that must stay: all but git's objects and compiled Python."""
     files = (path for path in folder.rglob("*") if path.is_file())
     kept = [path for path in files if ".git/objects" not in path.as_posix() and path.suffix != ".pyc"]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}

@@ -1,7 +1,7 @@
-"""Two trees that stand in for a transformers checkout before and after a repair, small enough for real pytest runs.
+"""Two small trees like a transformers checkout before and after a repair, for real pytest runs.
 
 The package in `src/transformers` has what upstream's tests import and nothing more; the models need torch. For the
-flow of `regression`, `Scripted` stands in for the interpreter and gives each run of pytest a scripted answer.
+flow of `regression`, `Scripted` replaces the interpreter and gives each run of pytest a scripted answer.
 """
 
 from __future__ import annotations
@@ -145,11 +145,11 @@ Damage = Sequence[tuple[str, str]]
 PLAIN: Damage = [("class ElmLayer(GradientCheckpointingLayer):", "class ElmLayer(nn.Module):")]
 """No block at all."""
 KEYWORD: Damage = [("layer(states, bias)", "layer(states, bias=bias)")]
-"""With `use_reentrant=True`, the backward breaks off."""
+"""With `use_reentrant=True`, the backward raises."""
 NESTED: Damage = [(", self.side(states)", ", [self.side(states)]"), ("total + side", "total + side[0]")]
 """With `use_reentrant=True`, gradients are lost."""
 FORGETFUL: Damage = [("(states) + bias)", "(states) + bias) * (1 if torch.is_grad_enabled() else 2)")]
-"""With `use_reentrant=True`, the recompute is another than the forward: gradients are wrong."""
+"""With `use_reentrant=True`, the recompute differs from the forward: gradients are wrong."""
 BATCH_NORM: Damage = [
     ("self.side = nn.Linear(8, 8)", "self.side = nn.Linear(8, 8)\n        self.norm = nn.BatchNorm1d(3)"),
     ("self.linear(states)", "self.linear(self.norm(states))"),
@@ -207,24 +207,23 @@ class PreTrainedModel(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The base with what is to be repaired, and the series with it repaired; the tests are the same."""
+    """The base with what is to be repaired, and the series with it repaired; both have the same tests."""
 
     base: Path
     series: Path
 
     def write(self, path: str, text: str) -> None:
-        """The same file in both."""
         for tree in (self.base, self.series):
             (tree / path).write_text(text)
 
     def tests(self, tree: Path) -> dict[str, bytes]:
-        """All that lies under `tests`, compiled files left out."""
+        """Read everything under `tests` but compiled files."""
         paths = sorted((tree / "tests").rglob("*.py"))
         return {path.relative_to(tree).as_posix(): path.read_bytes() for path in paths}
 
 
 def damaged(damage: Damage) -> str:
-    """The text of the model before its repair."""
+    """Return the model's text before its repair."""
     model = MODELING_TEXT
     for after, before in damage:
         assert after in model
@@ -233,7 +232,7 @@ def damaged(damage: Damage) -> str:
 
 
 def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None = None) -> Trees:
-    """Both trees under `folder`: the base with the damaged model, the series with the repaired one."""
+    """Write both trees under `folder`: the base with the damaged model, the series with the repaired one."""
     for name, text in (("base", damaged(damage)), ("series", MODELING_TEXT)):
         for path, content in {**FILES, MODEL: text, **(files or {})}.items():
             place = folder / name / path
@@ -243,12 +242,12 @@ def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None =
 
 
 Answers = Mapping[str, str]
-"""What becomes of which test (`ElmModelTest::test_forward`) of ELM."""
+"""The outcome of each test of ELM, as `ElmModelTest::test_forward`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scripted(PythonInterpreter):
-    """Says for each run of pytest what `answer` says for the tree: nothing is executed. `shown` keeps the commands.
+    """An interpreter that answers each run of pytest with `answer` for the tree. `shown` keeps the commands.
 
     An answer that is a number is an exit code without a report.
     """
@@ -288,7 +287,7 @@ class Scripted(PythonInterpreter):
 
 
 def _selects(arguments: Sequence[str], name: str) -> bool:
-    """As pytest's ids and `-k` do, for the little that is used of them."""
+    """Select tests as pytest's ids and `-k` do, for the few forms used here."""
     ids = [word.partition("::")[2] for word in arguments if "::" in word]
     if "-k" in arguments:
         expected = re.split(r" or ", arguments[arguments.index("-k") + 1])

@@ -1,7 +1,4 @@
-"""A small checkout that stands in for transformers: three families with findings, and checkers of our own.
-
-`make` builds it. Everything in it is ours, nothing in it needs torch or the network; `toy_tools` has its checkers.
-"""
+"""A small checkout like transformers: three families with findings, and our own checkers from `toy_tools`."""
 
 from __future__ import annotations
 
@@ -235,13 +232,13 @@ def make(
     python: bool = True,
     site: bool = True,
 ) -> Path:
-    """A git checkout in `folder`, committed on its branch main; returns the folder. It is built once and copied.
+    """Commit a toy checkout in `folder` on branch main; it is built once and copied. Return the folder.
 
     `failing` names checkers (copies, modular_conversion, docstrings, repo, inits) that fail once a model uses
     GradientCheckpointingLayer, `failing_before` those that always do. setup.py pins ruff RUFF; `ruff` is the version
     of the one in `.venv/bin`, None leaves it out. With `cache`, the runner writes a cache unless given `--no-cache`.
-    `torch` puts a stand-in of torch beside the interpreter; without `python` there is no `.venv` at all. Without
-    `site` the interpreter has none of the packages that are installed in ours, and starts faster.
+    `torch` adds a minimal torch beside the interpreter; without `python` there is no `.venv`. Without `site` the
+    interpreter has none of our installed packages, and starts faster.
     """
     settings = f"FAILING = {tuple(failing)}\nFAILING_BEFORE = {tuple(failing_before)}"
     built = _built(generation, settings, cache=cache)
@@ -253,7 +250,7 @@ def make(
 
 @functools.cache
 def _built(generation: str, settings: str, *, cache: bool) -> Path:
-    """The committed checkout without an interpreter, in a folder of its own that goes with this process."""
+    """Commit the checkout without an interpreter, in a folder removed with this process."""
     scratch = tempfile.mkdtemp(prefix="ckpt_surgery-toy-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     folder = Path(scratch) / "transformers"
@@ -269,7 +266,7 @@ def _built(generation: str, settings: str, *, cache: bool) -> Path:
 
 
 def make_interpreter(folder: Path, *, ruff: str | None = RUFF, torch: bool = True, site: bool = True) -> Path:
-    """`bin/python` in a folder like a virtual environment's: this Python, with stand-ins of ruff and torch."""
+    """Make `bin/python` as in a virtual environment: this Python, with minimal ruff and torch."""
     library = folder / "lib"
     if torch:
         write(library / "torch/__init__.py", _TORCH)
@@ -285,21 +282,19 @@ def make_interpreter(folder: Path, *, ruff: str | None = RUFF, torch: bool = Tru
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What a git command prints, without the settings of whoever runs the tests."""
+    """Run a git command without the user's settings; return its output."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     return subprocess.run(["git", *arguments], cwd=folder, env=own, check=True, capture_output=True, text=True).stdout
 
 
 def commit(folder: Path, subject: str) -> str:
-    """Commit all that has changed; the commit's name."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", subject)
     return git(folder, "rev-parse", "HEAD").strip()
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

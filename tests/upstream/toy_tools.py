@@ -1,6 +1,6 @@
-"""The scripts of a toy checkout's `utils/`: small rules of our own behind the command lines that upstream's have.
+"""The scripts of a toy checkout's `utils/`: our own small rules behind upstream's command lines.
 
-`toy_checkout` copies this file there. Nothing here is upstream's; it needs the standard library only.
+`toy_checkout` copies this file there; it needs the standard library only.
 """
 
 from __future__ import annotations
@@ -26,26 +26,24 @@ FIXABLE = ("copies", "modular_conversion", "docstrings")
 
 
 def classes(path: Path) -> dict[str, str]:
-    """The text of each class at the top of a file."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     return {node.name: segment(source, node) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def segment(source: str, node: ast.stmt) -> str:
-    """The source of one statement."""
     return ast.get_source_segment(source, node) or ""
 
 
 def imports(source: str) -> Iterator[str]:
-    """The imports at the top of a file, without those of another model."""
+    """Return the imports at the top of a file, without those of another model."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level != 2):
             yield segment(source, node)
 
 
 def generate(modular: Path) -> str:
-    """The modeling file of a modular file: an empty subclass becomes its parent, under its own name."""
+    """Generate the modeling file of a modular file: an empty subclass becomes its parent, under its own name."""
     family = modular.parent.name
     source = modular.read_text(encoding="utf-8")
     parents: dict[str, str] = {}
@@ -75,14 +73,14 @@ def generate(modular: Path) -> str:
 
 
 def changed_models() -> set[str]:
-    """The models that differ from the place where this branch left main; fails where there is no main."""
+    """List the models that differ from this branch's start on main; fail if there is no main."""
     fork = subprocess.check_output(["git", "merge-base", "main", "HEAD"], text=True).strip()
     names = subprocess.check_output(["git", "diff", "--name-only", fork], text=True).splitlines()
     return {name.split("/")[-2] for name in names if "/models/" in name}
 
 
 def overwrite(path: Path, text: str, fix: bool) -> bool:
-    """Whether the file is not what it should be; with `fix` it is afterwards."""
+    """Tell whether the file is out of date; with `fix`, rewrite it."""
     if path.read_text(encoding="utf-8") == text:
         return False
     print(f"{'Rewrote' if fix else 'Differs:'} {path}")
@@ -103,7 +101,7 @@ def modular_conversion(fix: bool, check_all: bool, files: list[str]) -> bool:
 
 
 def copies(fix: bool) -> bool:
-    """Hold copied classes against what they are copied from."""
+    """Compare copied classes with their originals."""
     changes = False
     for path in sorted(MODELS.glob("*/modeling_*.py")):
         text = source = path.read_text(encoding="utf-8")
@@ -123,7 +121,7 @@ def copies(fix: bool) -> bool:
 
 
 def complains(name: str) -> bool:
-    """Whether the checker is configured to fail: always, or once a model is repaired."""
+    """Tell whether the checker is configured to fail: always, or once a model is repaired."""
     import toy_settings  # type: ignore[import-not-found]  # stands beside this file where it runs
 
     if name in toy_settings.FAILING_BEFORE:
@@ -143,7 +141,7 @@ def ruff(name: str, fix: bool) -> bool:
 
 
 def run(name: str, fix: bool, check_all: bool = False, files: list[str] | None = None) -> bool:
-    """Run one checker; whether something is wrong. With `fix` that is repaired where the checker can."""
+    """Run one checker; return whether something is wrong. With `fix`, repair it where the checker can."""
     if name == "modular_conversion":
         wrong = modular_conversion(fix, check_all, files or []) and not fix
     elif name == "copies":
@@ -156,7 +154,7 @@ def run(name: str, fix: bool, check_all: bool = False, files: list[str] | None =
 
 
 def script(name: str) -> None:
-    """The command line of one check script."""
+    """Run the command line of one check script."""
     words = sys.argv[1:]
     files = [word for word in words if not word.startswith("--")]
     if run(name, "--fix_and_overwrite" in words, "--check_all" in words, files):
@@ -164,7 +162,7 @@ def script(name: str) -> None:
 
 
 def checkers(cache_option: str = "") -> None:
-    """The command line of the runner of all checkers. With a cache, it leaves a file unless `--no-cache` is given."""
+    """Run the command line of the runner of all checkers. A cache spares files unless `--no-cache` is given."""
     known_options = {"--fix", "--keep-going", "--list", cache_option}
     options = {word for word in sys.argv[1:] if word.startswith("-")}
     words = [word for word in sys.argv[1:] if word not in options]

@@ -1,4 +1,4 @@
-"""A stand-in for kernels that add up in another order each time, as a GPU's do with atomics and split products."""
+"""A stand-in for kernels that add in another order each time, like a GPU's atomics and split products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEFT = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1}
 
 
 class AnyOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, products, sums, `index_add` and gradients of embeddings take their terms in an order of their own."""
+    """A mode in which products, sums, `index_add` and embedding gradients add their terms in another order."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

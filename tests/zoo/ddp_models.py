@@ -1,7 +1,4 @@
-"""Tiny models with other batches on each rank, trained in a DistributedDataParallel and without one.
-
-What the rank scripts share; which cases there are stands in them. Needs torch and transformers.
-"""
+"""Tiny models with different batches on each rank, trained with and without DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -30,25 +27,25 @@ Gradients = dict[str, Tensor | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A model and what it is trained on: for each step the batches of the ranks."""
+    """A model and its training data: for each step the batches of the ranks."""
 
     model: nn.Module
     steps: Sequence[Sequence[Batch]]
 
 
 def released(name: str) -> Run:
-    """A tiny model of transformers, and another batch for each rank."""
+    """Build a tiny model of transformers, and another batch for each rank."""
     tiny = tiny_model(model_classes()[name].load())
     return Run(tiny.model.train(), [rolled(tiny.inputs)] * STEPS)
 
 
 def rolled(inputs: Mapping[str, Any]) -> list[Batch]:
-    """The same words in another order on each rank."""
+    """Shift the same words differently on each rank."""
     return [{**inputs, "input_ids": inputs["input_ids"].roll(rank, dims=1)} for rank in range(SIZE)]
 
 
 def train(run: Run, prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Train for the steps of `run`; the error, or how far the gradients are from the mean over the ranks' batches.
+    """Train for the steps of `run`; return the error, or the gradients' distance from the mean over the batches.
 
     `difference` is the largest of all steps; `wrong` are the numbers of wrong gradients, by step. `recomputed` are the
     numbers of blocks that the steps entered in the backward.
@@ -79,7 +76,7 @@ def train(run: Run, prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]
 
 
 def mean_gradients(model: nn.Module, batches: Sequence[Batch]) -> Gradients:
-    """Without checkpointing and without wrapper, one batch after the other; each draws the same random numbers."""
+    """Train without checkpointing and wrapper, batch after batch; each draws the same random numbers."""
     total: Gradients = {}
     for batch in batches:
         model.zero_grad()
@@ -94,12 +91,12 @@ def mean_gradients(model: nn.Module, batches: Sequence[Batch]) -> Gradients:
 
 
 def gradients(model: nn.Module) -> Gradients:
-    """By name; whole ones also where the model is sharded."""
+    """Return gradients by name, gathered if the model is sharded."""
     return {name: whole(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def apart(ours: Tensor | None, theirs: Tensor | None) -> float:
-    """The largest absolute difference; infinite where one has a gradient other than zero that the other lacks."""
+    """Return the largest absolute difference; infinite where only one has a gradient other than zero."""
     if ours is None or theirs is None:
         return 0.0 if _zero(ours) and _zero(theirs) else float("inf")
     return float((ours - theirs).abs().max())

@@ -1,7 +1,4 @@
-"""Tiny models of families that checkpointing goes wrong in, and of some that it does not, each with what is wrong.
-
-What is known stands here by release; what a repaired model has to do stands in the tests.
-"""
+"""Tiny models of families that checkpointing breaks, and of some that it does not, with their known faults."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ BATCH, LENGTH, WIDTH, VOCABULARY = 2, 16, 32, 64
 
 Made = tuple[nn.Module, dict[str, Any]]
 Known = Mapping[Mode, Level]
-"""What is wrong without a repair: a level of faults by mode of checkpointing; sound modes are missing."""
+"""Faults without a repair: a level by mode of checkpointing, without the sound modes."""
 
 _EVERY_LAYER_RUNS = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 
@@ -43,9 +40,9 @@ def reentrant(level: Level) -> Known:
 
 @dataclass(frozen=True)
 class Family:
-    """A class of transformers, with what is wrong in `in_4` (4.57.6) and `in_5` (5.23.0); None where it is not there.
+    """A class of transformers and its faults `in_4` (4.57.6) and `in_5` (5.23.0), None where it does not exist.
 
-    `options` are set on the tiny configuration; `make` takes the place of the tiny machinery; `more` makes inputs
+    `options` are set on the tiny configuration; `make` replaces the tiny machinery; `more` makes inputs
     on top. `drops` tells whether anything in its blocks can drop at random.
     """
 
@@ -63,11 +60,10 @@ class Family:
 
     @property
     def known(self) -> Known | None:
-        """What is wrong in the installed release."""
         return self.in_4 if RELEASE == 4 else self.in_5
 
     def built(self) -> Made:
-        """A model in training mode, and its inputs."""
+        """Build a model in training mode, and its inputs."""
         model, inputs = self._tiny() if self.make is None else self.make()
         return model.train(), {**inputs, **(self.more(model) if self.more else {})}
 
@@ -79,7 +75,7 @@ class Family:
 
 
 class Subject:
-    """One family's model, and runs of it next to one without checkpointing and without a repair."""
+    """A family's model, and its runs beside one without checkpointing and without a repair."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -91,7 +87,7 @@ class Subject:
         self._floors: dict[float, Mapping[str, Floor]] = {}
 
     def drop(self, rate: float) -> None:
-        """Let everything in the model that can drop at random do so at this rate; whole layers are not dropped."""
+        """Set the dropout rate of everything in the model that draws; whole layers are not dropped."""
         for module in self.model.modules():
             if isinstance(module, _DropoutNd):
                 module.p = rate
@@ -102,11 +98,11 @@ class Subject:
 
     @property
     def reference(self) -> RunRecord:
-        """The run to compare with at the rate of now."""
+        """The run to compare with at the present rate."""
         return self._references[self._rate]
 
     def run(self, mode: Mode | None, *, rounding_seed: int = 0) -> RunRecord:
-        """A step with checkpointing switched on in this mode by transformers' own method."""
+        """Take a step with checkpointing switched on in this mode by transformers' own method."""
         return run_step(
             self.model,
             self.inputs,
@@ -118,7 +114,7 @@ class Subject:
         )
 
     def run_as_released(self, mode: Mode) -> RunRecord:
-        """A step without a repair, also of a model that says it supports no checkpointing."""
+        """Take a step without a repair, even of a model that claims no support."""
         before = dict(vars(self.model))
         vars(self.model)["supports_gradient_checkpointing"] = True
         try:
@@ -128,7 +124,7 @@ class Subject:
             vars(self.model).update(before)
 
     def judged(self, run: RunRecord) -> Verdict:
-        """A run next to the reference; what looks wrong is held against what another order of sums changes."""
+        """Compare a run with the reference; hold suspects against what another order of sums changes."""
         strict = compare(self.reference, run, floors={})
         if not (strict.lost or strict.gained or strict.wrong):
             return strict

@@ -1,7 +1,4 @@
-"""Blocks that return views, keep tensors, draw, count, and make tables, and models that use what they return.
-
-For tests over several steps. Needs torch and transformers.
-"""
+"""Blocks that return views, keep tensors, draw, count and make tables, and models that use their results."""
 
 from __future__ import annotations
 
@@ -18,28 +15,28 @@ from tests.measure.toys import WIDTH, Model, SureLayer
 
 
 class RowsLayer(SureLayer):
-    """Returns part of its input beside what it made."""
+    """A layer that also returns part of its input."""
 
     def forward(self, hidden_states: Tensor) -> Any:
         return super().forward(hidden_states), hidden_states[:, 1:]
 
 
 class FlatLayer(SureLayer):
-    """Returns its input in another shape."""
+    """A layer that also returns its input in another shape."""
 
     def forward(self, hidden_states: Tensor) -> Any:
         return super().forward(hidden_states), hidden_states.view(-1)
 
 
 class WeightLayer(SureLayer):
-    """Returns part of its weight."""
+    """A layer that also returns part of its weight."""
 
     def forward(self, hidden_states: Tensor) -> Any:
         return super().forward(hidden_states), self.linear.weight[1:]
 
 
 class ComplexLayer(SureLayer):
-    """Returns complex numbers."""
+    """A layer that also returns complex numbers."""
 
     def forward(self, hidden_states: Tensor) -> Any:
         hidden = super().forward(hidden_states)
@@ -47,7 +44,7 @@ class ComplexLayer(SureLayer):
 
 
 class SecondsInTurn(Model):
-    """Uses both results of its blocks, of whatever shape the second is."""
+    """A model that uses both results of its blocks, whatever the second one's shape."""
 
     cut = False
 
@@ -59,13 +56,13 @@ class SecondsInTurn(Model):
 
 
 class WithoutSeconds(SecondsInTurn):
-    """Loses the gradient of the second results."""
+    """A model that loses the gradient of the second results."""
 
     cut = True
 
 
 class KeepingLayer(SureLayer):
-    """Keeps a tensor with gradient that nobody uses."""
+    """A layer that keeps a tensor with gradient that nobody uses."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden = super().forward(hidden_states)
@@ -74,7 +71,7 @@ class KeepingLayer(SureLayer):
 
 
 class UsingLayer(SureLayer):
-    """Goes on with a tensor that it keeps."""
+    """A layer that goes on with a tensor that it keeps."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         self.last = super().forward(hidden_states)
@@ -82,7 +79,7 @@ class UsingLayer(SureLayer):
 
 
 class WindowLayer(SureLayer):
-    """Keeps a part of what it made, cut off from its gradient: a view that says that it has one."""
+    """A layer that keeps a detached part of its result: a view that claims a gradient."""
 
     window: Tensor
 
@@ -94,7 +91,7 @@ class WindowLayer(SureLayer):
 
 
 class WeightNormLayer(SureLayer):
-    """Sets its weight anew in every forward, as an attribute with gradient."""
+    """A layer that sets its weight anew in every forward, as an attribute with gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +99,7 @@ class WeightNormLayer(SureLayer):
 
 
 class SpectralNormLayer(SureLayer):
-    """Does that too, and iterates on a buffer."""
+    """A layer that does that too, and iterates on a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +107,7 @@ class SpectralNormLayer(SureLayer):
 
 
 class LiteralLayer(SureLayer):
-    """Drops at a rate that stands in its forward only."""
+    """A layer whose dropout rate is a literal in its forward."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return functional.dropout(super().forward(hidden_states), 0.3, self.training)
@@ -122,7 +119,7 @@ class NoisyLayer(SureLayer):
 
 
 class RaisedLayer(toys.Layer):
-    """Drops nothing until somebody raises its rate."""
+    """A layer that drops nothing until its rate is raised."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +127,7 @@ class RaisedLayer(toys.Layer):
 
 
 class AverageLayer(SureLayer):
-    """Updates a buffer in every second step only."""
+    """A layer that updates a buffer in every second step only."""
 
     average: Tensor
     number: Tensor
@@ -148,7 +145,7 @@ class AverageLayer(SureLayer):
 
 
 class TallyLayer(SureLayer):
-    """Counts its calls in containers, in place."""
+    """A layer that counts its calls in containers, in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +161,7 @@ class TallyLayer(SureLayer):
 
 
 class TableLayer(SureLayer):
-    """Makes a table at its first call, as rotary embeddings do."""
+    """A layer that makes a table at its first call, as rotary embeddings do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,14 +177,14 @@ class TableLayer(SureLayer):
 
 
 class LearnedTableLayer(TableLayer):
-    """Makes its table of its weight."""
+    """A layer that makes its table from its weight."""
 
     def made(self, hidden_states: Tensor) -> Tensor:
         return self.linear.weight.cos().mean(0)
 
 
 class TupleLayer(SureLayer):
-    """Takes both of its tensors in one container."""
+    """A layer that takes both tensors in one container."""
 
     def forward(self, states: Any) -> Any:
         hidden_states, other = states
@@ -195,7 +192,7 @@ class TupleLayer(SureLayer):
 
 
 class Containers(Model):
-    """Hands its blocks two new tensors in a container each time; `others` refers to the memory of the second ones."""
+    """A model that passes its blocks two new tensors in a container; `others` shares the second ones' memory."""
 
     kind: type[Any] = tuple
 
@@ -217,7 +214,7 @@ class InLists(Containers):
 
 
 class RecallingLayer(SureLayer):
-    """Goes on with what it kept of the call before."""
+    """A layer that goes on with what it kept of the call before."""
 
     last: Tensor | None = None
 
@@ -230,7 +227,7 @@ class RecallingLayer(SureLayer):
 
 
 class LateScoresLayer(SureLayer):
-    """Leaves scores for a loss; in its first call there is nothing in them yet."""
+    """A layer that leaves scores for a loss; in its first call they are still empty."""
 
     def __init__(self, nothing: Tensor | None = None) -> None:
         super().__init__()
@@ -250,7 +247,7 @@ class ZeroScoresLayer(LateScoresLayer):
 
 
 class LateScores(Model):
-    """Adds a loss of the scores that there are."""
+    """A model that adds a loss of the existing scores."""
 
     def forward(self, values: Tensor) -> Any:
         loss = super().forward(values).sum()

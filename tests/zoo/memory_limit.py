@@ -1,12 +1,12 @@
 """An allocator limit for tests without a GPU: more live bytes on the CPU end with torch's own OutOfMemoryError.
 
-A script switches it on for all that follows with two lines, before it makes its model:
+A script switches it on with two lines, before it makes its model:
 
     from tests.zoo.memory_limit import limit_memory
     limit_memory(20 * 2**20)
 
-What counts are storages that operators make, in a forward, by autograd in a backward, by an optimizer, until their
-last reference is gone. Room that a kernel takes for itself alone is not seen, nor is what another thread makes.
+It counts the storages that operators make, in a forward, a backward or an optimizer, until their last reference is
+gone. A kernel's own workspace is not seen, nor is what another thread makes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ckpt_surgery.measure.meter import LiveBytes
 
 
 class MemoryLimit(LiveBytes):  # type: ignore[no-untyped-call]
-    """While active, operators whose results would be too much raise torch.OutOfMemoryError. It can be used again.
+    """A reusable mode in which operators whose results exceed a limit raise torch.OutOfMemoryError.
 
     `live_bytes` is what is held now, `peak_bytes` the most that was: set it to 0 to measure from here. Fake tensors
     and those on "meta" are free.
@@ -65,7 +65,7 @@ class MemoryLimit(LiveBytes):  # type: ignore[no-untyped-call]
 
 
 def limit_memory(limit: int | None) -> MemoryLimit:
-    """Limit what the rest of this process holds, in this thread; with None it is measured alone."""
+    """Limit the memory of the rest of this process, in this thread; with None, only measure it."""
     memory = MemoryLimit(limit)
     opened = ExitStack()
     opened.enter_context(memory)
@@ -74,7 +74,7 @@ def limit_memory(limit: int | None) -> MemoryLimit:
 
 
 def _size(count: int) -> str:
-    """As CUDACachingAllocator writes it."""
+    """Format a size as CUDACachingAllocator does."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:.2f} {name}"

@@ -1,4 +1,4 @@
-"""A stack of MLPs for tests of memory, of plain torch, so that scripts import nothing else."""
+"""A stack of MLPs for tests of memory, in plain torch, so that scripts import nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMETERS = 4 * (BLOCKS * (2 * WIDTH * 4 * WIDTH + 5 * WIDTH) + WIDTH * WIDTH +
 
 
 class Block(nn.Module):
-    """Adds an MLP to what it is given."""
+    """A block that adds an MLP to its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Mlps(nn.Module):
 
 
 def peaks_of(model: nn.Module, rows: Tensor, memory: MemoryLimit) -> tuple[int, int]:
-    """The most bytes that a forward holds, and a step; the model is left without gradients."""
+    """Return the peak bytes of a forward and of a step; the model is left without gradients."""
     memory.peak_bytes = 0
     loss = model(rows).sum()
     forward = memory.peak_bytes

@@ -1,7 +1,4 @@
-"""Stacks of small blocks, each call checkpointed with torch's own function inside an offloader's `saving`.
-
-Needs torch only.
-"""
+"""Stacks of small blocks, each call checkpointed with torch's own function inside an offloader's `saving`."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ INPUT_BYTES = ROWS * WIDTH * 4
 
 
 class Block(nn.Module):
-    """Takes what it is given by position: hidden states, and others that it multiplies them by."""
+    """A block with positional arguments: hidden states, and tensors that it multiplies them by."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +64,7 @@ def forward(
     others: Sequence[Tensor] = (),
     after: Callable[[int, Tensor], object] = lambda number, given: None,
 ) -> Tensor:
-    """Run the blocks; `after` sees each one's number and what it was given."""
+    """Run the blocks; `after` gets each one's number and its input."""
     hidden = hidden * 1
     for number, block in enumerate(stack):
         given, hidden = hidden, call(block, offloader, hidden, *others)
@@ -78,19 +75,18 @@ def forward(
 
 
 def backward(loss: Tensor, *, again: bool = False) -> None:
-    """The backward; `again` where another one will follow."""
+    """Run the backward; `again` if another one will follow."""
     torch.autograd.backward(loss, retain_graph=again)
 
 
 def gradients(offloader: Offloader | None = None) -> list[Tensor]:
-    """Those of the first hidden states and of all parameters, after a step on a new stack."""
+    """Take a step on a new stack; return the gradients of the first hidden states and of all parameters."""
     stack, hidden = blocks(), first()
     backward(forward(stack, hidden, offloader))
     return grads(hidden, *(parameter for block in stack for parameter in block.parameters()))
 
 
 def trained(offloader: Offloader, steps: int) -> list[list[Tensor]]:
-    """The gradients of each of so many steps, each on a new stack."""
     return [gradients(offloader) for _ in range(steps)]
 
 

@@ -1,6 +1,6 @@
-"""Folders with code of their own, in the shapes that such code has on the Hub; written for these tests.
+"""Model folders with remote code, in the shapes that it has on the Hub; written for these tests.
 
-Each is small as it stands, and has the attention by which the rules know a block.
+Each is small, with the attention by which the rules recognise a block.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ SHAPES = (
 
 
 def modeling(shape: str) -> str:
-    """The code of the model class of one shape."""
+    """Return the code of the model class of one shape."""
     head, name = _HEAD, class_name(shape)
     match shape:
         case "old switch":  # its branch leaves out the position bias, and its method switches no layer on
@@ -173,11 +173,10 @@ def modeling(shape: str) -> str:
 
 
 def class_name(shape: str) -> str:
-    """The name of the model class of one shape."""
     return "GPT2Model" if shape == "name of transformers" else "ToyModel"
 
 
 def write_shape(folder: Path, shape: str) -> Path:
-    """A folder of that shape, with its configuration."""
+    """Write a folder of that shape, with its configuration."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "vocab_size": 64}
     return write_folder(folder, {"modeling_toy": modeling(shape)}, name=class_name(shape), **sizes)

@@ -1,6 +1,6 @@
 """Faults planted into the checkpointing of a transformers 5 model, each wrong in one way and silent otherwise.
 
-`switch_with` makes of a fault what `verify` takes to switch checkpointing on and off.
+`switch_with` turns a fault into a switch for `verify`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 
 
 class Fault:
-    """Nothing is wrong with this one. It stands in for the checkpointing function of one block."""
+    """A checkpointing function of one block, here without a fault."""
 
     def __init__(self, block: nn.Module, checkpoint: Function) -> None:
         self.block = block
@@ -54,7 +54,7 @@ class Fault:
 
 
 def switch_with(kind: Callable[[nn.Module, Function], Fault]) -> Callable[[nn.Module, Mode | None], None]:
-    """A switch that plants the fault wherever a block checkpoints, while checkpointing is on."""
+    """Make a switch that plants the fault wherever a block checkpoints, while checkpointing is on."""
     planted: list[Fault] = []
 
     def switch(model: nn.Module, mode: Mode | None) -> None:
@@ -72,7 +72,7 @@ def switch_with(kind: Callable[[nn.Module, Function], Fault]) -> Callable[[nn.Mo
 
 
 class MaskDropped(Fault):
-    """The recompute attends to padding."""
+    """A recompute that attends to padding."""
 
     MASKS: ClassVar = ("attention_mask", "encoder_attention_mask")
 
@@ -86,7 +86,7 @@ class MaskDropped(Fault):
 
 
 class _OtherMask(Fault):
-    """The recompute uses the mask of another forward."""
+    """A recompute that uses another forward's mask."""
 
     mask: Tensor | None = None
 
@@ -107,25 +107,25 @@ class _OtherMask(Fault):
 
 
 class FirstMask(_OtherMask):
-    """The recompute uses the mask of the first forward."""
+    """A recompute that uses the first forward's mask."""
 
     def chosen(self, mask: Tensor | None) -> Tensor | None:
         return mask if self.mask is None else self.mask
 
 
 class LatestMask(_OtherMask):
-    """The recompute uses the mask of the latest forward."""
+    """A recompute that uses the latest forward's mask."""
 
 
 class OtherDropout(Fault):
-    """The recompute draws other dropout masks."""
+    """A recompute that draws other dropout masks."""
 
     def __init__(self, block: nn.Module, checkpoint: Any) -> None:
         super().__init__(block, partial(checkpoint, preserve_rng_state=False))
 
 
 class _OnGradient(Fault):
-    """Changes the gradient of one weight of the block."""
+    """A change of the gradient of one weight of the block."""
 
     def __init__(self, block: nn.Module, checkpoint: Any) -> None:
         super().__init__(block, checkpoint)
@@ -138,7 +138,7 @@ class _OnGradient(Fault):
 
 
 class Scaled(_OnGradient):
-    """The gradient of one weight is a little too large."""
+    """A gradient of one weight that is a little too large."""
 
     FACTORS: ClassVar = {torch.float32: 1.0003, torch.bfloat16: 1.10, torch.float16: 1.03}
 
@@ -147,14 +147,14 @@ class Scaled(_OnGradient):
 
 
 class SmallSignsFlipped(_OnGradient):
-    """The gradient of one weight has the wrong sign where it is small."""
+    """A gradient of one weight with the wrong sign where it is small."""
 
     def changed(self, gradient: Tensor) -> Tensor:
         return torch.where(gradient.abs() < gradient.abs().max() / 8000, -gradient, gradient)
 
 
 class StaleWeights(Fault):
-    """The recompute uses the weights of the first step. The room for them is taken before the step, as no leak is."""
+    """A recompute with the weights of the first step. Their copies are allocated before it, so they are no leak."""
 
     def __init__(self, block: nn.Module, checkpoint: Any) -> None:
         super().__init__(block, checkpoint)
@@ -183,7 +183,7 @@ class StaleWeights(Fault):
 
 
 class GradientOverwritten(Fault):
-    """The recompute forgets the gradients of earlier backwards."""
+    """A recompute that forgets the gradients of earlier backwards."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         for parameter in self.block.parameters():
@@ -192,7 +192,7 @@ class GradientOverwritten(Fault):
 
 
 class LatestArguments(Fault):
-    """The recompute uses the hidden states of the latest forward, which are let go with the last recompute."""
+    """A recompute that uses the latest forward's hidden states, released with the last recompute."""
 
     latest: Tensor | None = None
     waiting = 0
@@ -210,7 +210,7 @@ class LatestArguments(Fault):
 
 
 class OffAfterEvaluation(Fault):
-    """The recompute is off once the block has run in evaluation mode."""
+    """A recompute that is off once the block has run in evaluation mode."""
 
     evaluated = False
 
@@ -226,7 +226,7 @@ class OffAfterEvaluation(Fault):
 
 
 class CheckpointLost(Fault):
-    """Only the first forward is checkpointed."""
+    """A checkpoint of the first forward only."""
 
     forwards = 0
 
@@ -236,14 +236,14 @@ class CheckpointLost(Fault):
 
 
 class SecondBackward(Fault):
-    """A second backward through the same graph recomputes something else."""
+    """A second backward through the same graph that recomputes something else."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         return function(args[0] * 1.01 if runs > 2 else args[0], *args[1:])
 
 
 class FrozenBase(Fault):
-    """The recompute of a block with frozen parameters is off."""
+    """A recompute that is off in a block with frozen parameters."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         frozen = any(not parameter.requires_grad for parameter in self.block.parameters())
@@ -251,7 +251,7 @@ class FrozenBase(Fault):
 
 
 class AutocastDropped(Fault):
-    """The recompute does without autocast."""
+    """A recompute without autocast."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         with torch.autocast("cpu", enabled=False):
@@ -259,7 +259,7 @@ class AutocastDropped(Fault):
 
 
 class _InDtype(Fault):
-    """The recompute is off in one dtype, and not under autocast."""
+    """A recompute that is off in one dtype, and not under autocast."""
 
     DTYPE: ClassVar[torch.dtype]
 
@@ -269,19 +269,19 @@ class _InDtype(Fault):
 
 
 class InBfloat16(_InDtype):
-    """The recompute is off in bfloat16 only."""
+    """A recompute that is off in bfloat16 only."""
 
     DTYPE = torch.bfloat16
 
 
 class InFloat16(_InDtype):
-    """The recompute is off in float16 only."""
+    """A recompute that is off in float16 only."""
 
     DTYPE = torch.float16
 
 
 class _Holding(Fault):
-    """Holds what the parts of the block return."""
+    """A fault that holds what the parts of the block return."""
 
     def __init__(self, block: nn.Module, checkpoint: Any) -> None:
         super().__init__(block, checkpoint)
@@ -301,7 +301,7 @@ class _Holding(Fault):
 
 
 class ActivationsHeld(_Holding):
-    """The forward holds activations until the recompute."""
+    """A forward that holds activations until the recompute."""
 
     def first(self, function: Any, *args: Any) -> Any:
         return self.holding(function, *args)
@@ -312,14 +312,14 @@ class ActivationsHeld(_Holding):
 
 
 class RecomputedHeld(_Holding):
-    """What is recomputed stays alive after the backward."""
+    """A recompute whose results outlive the backward."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         return self.holding(function, *args)
 
 
 class RecomputedHeldToTheEnd(_Holding):
-    """What operators recompute stays alive until the backward ends."""
+    """A recompute whose operators' results live until the backward ends."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         engine: Any = torch.autograd.Variable._execution_engine
@@ -329,7 +329,7 @@ class RecomputedHeldToTheEnd(_Holding):
 
 
 class _Collecting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Holds what operators return."""
+    """A mode that holds what operators return."""
 
     def __init__(self, held: list[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -341,14 +341,14 @@ class _Collecting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Growing(_Holding):
-    """From the second step on, every step leaves something behind."""
+    """A leak in every step from the second on."""
 
     def again(self, function: Any, runs: int, *args: Any) -> Any:
         return self.holding(function, *args) if self.recomputes > 1 else function(*args)
 
 
 class CacheWrittenAgain(Fault):
-    """The block keeps its cache under checkpointing, and writes it twice."""
+    """A block that keeps its cache under checkpointing, and writes it twice."""
 
     def __init__(self, block: Any, checkpoint: Any) -> None:
         super().__init__(block, checkpoint)
@@ -356,7 +356,7 @@ class CacheWrittenAgain(Fault):
 
 
 class CacheWrittenInBackward(Fault):
-    """The recompute writes into the cache that the block was given, and nothing raises."""
+    """A recompute that writes into the block's cache without raising."""
 
     cache: Any = None
 

@@ -1,4 +1,4 @@
-"""Small modules that `test_ready` looks at: what they share, how their backward runs, what they keep elsewhere."""
+"""Small modules for `test_ready`: what they share, how their backward runs, what they keep elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class SharedToy(nn.Module):
-    """Two blocks, a head, and a projection that some of them have in common."""
+    """Two blocks, a head, and a projection that some of them share."""
 
     def __init__(self, *, in_blocks: int, in_head: bool) -> None:
         super().__init__()
@@ -27,8 +27,6 @@ class SharedToy(nn.Module):
 
 
 class AttentionLike(nn.Module):
-    """A block."""
-
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.linear = linear
@@ -39,7 +37,7 @@ class AttentionLike(nn.Module):
 
 
 class WithBackwardInside(torch.autograd.Function):
-    """Runs a module without a graph, and again in its backward, as reversible blocks do."""
+    """A function that runs a module without a graph, and again in its backward, as reversible blocks do."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, module: nn.Module) -> Any:
@@ -58,7 +56,7 @@ class WithBackwardInside(torch.autograd.Function):
 
 
 class BackwardInside(nn.Module):
-    """Of its two layers and a spare one, the first is run by a function that has a backward of its own inside."""
+    """Two layers and a spare one; a function with an inner backward runs the first."""
 
     def __init__(self, way: Literal["reversible", "reentrant"]) -> None:
         super().__init__()
@@ -76,7 +74,7 @@ class BackwardInside(nn.Module):
 
 
 class KeepsItsWeight(nn.Module):
-    """Keeps its weight in a list too, and uses it from there."""
+    """A layer that keeps its weight in a list too, and uses it from there."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""Models of other libraries' shapes: stages of blocks, a dictionary around a stack, blocks kept as attributes.
-
-Needs torch alone.
-"""
+"""Models shaped like other libraries': stages of blocks, a dictionary around a stack, blocks as attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ WIDTH = 4
 
 
 class FeedBlock(nn.Module):
-    """A block that nothing in its name tells."""
+    """A block whose name does not tell that it is one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +28,7 @@ class FeedBlock(nn.Module):
 
 
 class Attention(FeedBlock):
-    """One of two kinds of layers that follow each other in a list."""
+    """One of two kinds of layers that alternate in a list."""
 
 
 class OtherBlock(FeedBlock):
@@ -39,7 +36,7 @@ class OtherBlock(FeedBlock):
 
 
 class Reduction(FeedBlock):
-    """What stands between stages."""
+    """A layer between stages."""
 
 
 class Stage(nn.Module):
@@ -56,7 +53,7 @@ class Stage(nn.Module):
 
 
 def around_single_layers() -> nn.Module:
-    """A block as ConvMixer has it: a module, and beside it, in a `Sequential`, single layers."""
+    """Build a block as ConvMixer does: a module and, in a `Sequential` beside it, single layers."""
     return nn.Sequential(FeedBlock(), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
 
@@ -92,7 +89,7 @@ class Cells(nn.Module):
 
 
 class Branches(nn.Module):
-    """A block as GoogLeNet has it: branches that are added up, of which some are sequences of modules."""
+    """A block as in GoogLeNet: the sum of branches, some of them sequences of modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +103,7 @@ class Branches(nn.Module):
 
 
 class FlaggedStage(Stage):
-    """A stage that checkpoints its blocks where its flag says so, by a method of its own."""
+    """A stage with a method that checkpoints its blocks if its flag says so."""
 
     def __init__(self, blocks: int = 6) -> None:
         super().__init__(blocks)
@@ -125,7 +122,7 @@ class FlaggedStage(Stage):
 
 
 class Chain(nn.Module):
-    """Runs what it holds one after the other, in the order in which it was given."""
+    """A model that runs its parts one after the other, in the given order."""
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
@@ -140,7 +137,7 @@ class Chain(nn.Module):
 
 
 class SwitchableChain(Chain):
-    """Has the switch that models of timm have."""
+    """A model with timm's switch."""
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         for part in self.modules():
@@ -149,7 +146,7 @@ class SwitchableChain(Chain):
 
 
 class Namespace(nn.Module):
-    """Keeps its stack in a dictionary, beside other things."""
+    """A model that keeps its stack in a dictionary, beside other things."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +162,7 @@ class Namespace(nn.Module):
 
 
 class Library(Chain):
-    """Has a stack, and a part in no list that it checkpoints with the function and the flag of diffusers."""
+    """A model with a stack and, in no list, a part checkpointed with diffusers' function and flag."""
 
     _supports_gradient_checkpointing = True
 
@@ -188,7 +185,7 @@ class Library(Chain):
 
 
 class SelfCheckpointing(nn.Module):
-    """Checkpoints its one part by itself."""
+    """A model that checkpoints its only part itself."""
 
     _gradient_checkpointing_func: Any
 
@@ -206,10 +203,9 @@ class SelfCheckpointing(nn.Module):
 
 
 def blocks(count: int = 3, kind: Callable[[], nn.Module] = FeedBlock) -> nn.ModuleList:
-    """A list of new blocks."""
     return nn.ModuleList(kind() for _ in range(count))
 
 
 def values() -> Tensor:
-    """An input for all of these, shape (batch, width)."""
+    """Make an input for all of these, shape (batch, width)."""
     return torch.linspace(-1, 1, 3 * WIDTH).reshape(3, WIDTH)

@@ -1,7 +1,7 @@
 """Blocks that read and write what checkpointing does not see: generators, objects, holders, parameters, and drift.
 
 Each block scales its hidden states by what it reads, so that a recompute which reads something else has wrong
-gradients. Needs torch and numpy.
+gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ScalingBlock(nn.Module):
         self.down = nn.Linear(WIDTH, WIDTH)
 
     def scale(self) -> Any:
-        """What the block reads in this call."""
+        """Return the factor that the block reads in this call."""
         return 1.0
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class NumpyBlock(ScalingBlock):
 
 
 class OwnGeneratorsBlock(ScalingBlock):
-    """Draws from generators of its own, one of each kind."""
+    """A block with private generators, one of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class OwnGeneratorsBlock(ScalingBlock):
 
 
 class NestedStateBlock(ScalingBlock):
-    """Counts in an object in a list in a dictionary, in a tuple of tensors, and in a numpy array."""
+    """A block that counts in a nested object, in a tuple of tensors, and in a numpy array."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class IteratorBlock(ScalingBlock):
 
 
 class LoggingBlock(ScalingBlock):
-    """Writes into a list of its Python module, and reads how long that is."""
+    """A block that writes into a list of its Python module, and reads its length."""
 
     def scale(self) -> Any:
         LOG.append(1.0)
@@ -98,7 +98,7 @@ class LoggingBlock(ScalingBlock):
 
 
 class OnParameterBlock(ScalingBlock):
-    """Counts on one of its parameters."""
+    """A block that counts on one of its parameters."""
 
     def scale(self) -> Any:
         weight: Any = self.up.weight
@@ -107,7 +107,7 @@ class OnParameterBlock(ScalingBlock):
 
 
 class CodebookBlock(ScalingBlock):
-    """Moves a frozen parameter of its own, as a codebook or a momentum encoder does."""
+    """A block that moves a frozen parameter, as a codebook or a momentum encoder does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class CodebookBlock(ScalingBlock):
 
 
 class EnergyBlock(ScalingBlock):
-    """Takes a gradient of its own, through a batch norm that counts."""
+    """A block that takes a gradient through a batch norm that counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class EnergyBlock(ScalingBlock):
 
 
 class InnerGradientBlock(ScalingBlock):
-    """Takes the gradient of an energy by its input, and uses it."""
+    """A block that uses the gradient of an energy by its input."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         energy = torch.tanh(self.up(hidden)).square().sum()
@@ -143,7 +143,7 @@ class InnerGradientBlock(ScalingBlock):
 
 
 class LazyBlock(ScalingBlock):
-    """Makes one of its layers in its first forward."""
+    """A block that makes one of its layers in its first forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class LazyBlock(ScalingBlock):
 
 
 class AverageBlock(ScalingBlock):
-    """Keeps an average of `size` elements in a buffer, which `update` writes or replaces."""
+    """A block with an average of `size` elements in a buffer, which `update` writes or replaces."""
 
     average: Tensor
 
@@ -172,7 +172,7 @@ class AverageBlock(ScalingBlock):
 
 
 class CountingBlock(ScalingBlock):
-    """Counts in an attribute of its own and in one of a submodule, and puts a tensor on itself."""
+    """A block that counts in its own and a submodule's attribute, and puts a tensor on itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class CountingBlock(ScalingBlock):
 
 
 class FollowingBlock(ScalingBlock):
-    """Has a frozen weight that follows a trained one, as a momentum encoder does."""
+    """A block whose frozen weight follows a trained one, as in a momentum encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class FollowingBlock(ScalingBlock):
 
 
 class ScriptedBlock(ScalingBlock):
-    """Has a scripted part."""
+    """A block with a scripted part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ CALLS = 0
 
 
 class GlobalCountBlock(ScalingBlock):
-    """Counts its calls in a number of the Python module."""
+    """A block that counts its calls in a number of the Python module."""
 
     def scale(self) -> Any:
         global CALLS
@@ -224,7 +224,7 @@ class GlobalCountBlock(ScalingBlock):
 
 
 class CompiledPartBlock(ScalingBlock):
-    """Has a part that is compiled."""
+    """A block with a compiled part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class CompiledPartBlock(ScalingBlock):
 
 
 class LazySizeBlock(ScalingBlock):
-    """Has a layer whose size the first forward decides."""
+    """A block with a layer whose size the first forward decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,12 +253,11 @@ class KeyCache:
         self.layers: dict[int, Tensor] = {}
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """How many keys a layer has."""
         return len(self.layers[layer]) if layer in self.layers else 0
 
 
 class CachingBlock(ScalingBlock):
-    """Writes its keys into a cache, from which it reads those of the block before."""
+    """A block that writes its keys into a cache, and reads those of the block before."""
 
     def __init__(self, layer_idx: int) -> None:
         super().__init__()
@@ -273,7 +272,7 @@ class CachingBlock(ScalingBlock):
 
 
 class SharingBlock(ScalingBlock):
-    """Reads from a holder what the block before left there, and leaves its own."""
+    """A block that reads the previous block's entry in a holder, and leaves its own."""
 
     def __init__(self, holder: dict[str, Tensor]) -> None:
         super().__init__()
@@ -286,19 +285,18 @@ class SharingBlock(ScalingBlock):
 
 
 class Clock:
-    """Counts in memory that nobody looks into."""
+    """A count in memory that nobody looks into."""
 
     def __init__(self) -> None:
         self._count = memoryview(bytearray(8)).cast("q")
 
     def tick(self) -> int:
-        """The number of calls so far."""
         self._count[0] += 1
         return self._count[0]
 
 
 class DriftingBlock(ScalingBlock):
-    """Reads a clock that cannot be put back."""
+    """A block that reads a clock which cannot be put back."""
 
     def __init__(self, size: float = 0.1) -> None:
         super().__init__()
@@ -310,7 +308,7 @@ class DriftingBlock(ScalingBlock):
 
 
 class RoundedDriftBlock(ScalingBlock):
-    """Drifts a little before it rounds, with the gradient of the identity: its results stay the same."""
+    """A block that drifts a little before rounding, with the identity's gradient: its results stay the same."""
 
     def __init__(self, size: float = 1e-3) -> None:
         super().__init__()
@@ -323,7 +321,7 @@ class RoundedDriftBlock(ScalingBlock):
 
 
 class NoisyBlock(ScalingBlock):
-    """Is off by noise of the size of rounding, or more, in each call, as kernels are that add up in any order."""
+    """A block that is off by about a rounding error, or more, in each call, like kernels without a fixed order."""
 
     def __init__(self, size: float) -> None:
         super().__init__()
@@ -354,14 +352,14 @@ class RoutingBlock(nn.Module):
 
 
 class TurnedBlock(ScalingBlock):
-    """Returns a view of what it made."""
+    """A block that returns a view of its result."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return super().forward(hidden).t().t()
 
 
 class _Twice(torch.autograd.Function):
-    """Squares, and reads what it saved twice in its backward."""
+    """A square whose backward reads the saved tensor twice."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -374,7 +372,7 @@ class _Twice(torch.autograd.Function):
 
 
 class ReadingTwiceBlock(ScalingBlock):
-    """Has a function that reads its saved tensors twice."""
+    """A block with a function that reads its saved tensors twice."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         result: Tensor = _Twice.apply(super().forward(hidden))  # type: ignore[no-untyped-call]
@@ -382,7 +380,7 @@ class ReadingTwiceBlock(ScalingBlock):
 
 
 class Stack(nn.Module):
-    """A stack of blocks between two layers; it gives a loss."""
+    """A stack of blocks between two layers; it returns a loss."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
         super().__init__()
@@ -398,13 +396,12 @@ class Stack(nn.Module):
         return loss
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        """What the model makes of one block."""
         result: Tensor = layer(hidden)
         return result
 
 
 class CachingStack(Stack):
-    """Gives its blocks a cache."""
+    """A stack that gives its blocks a cache."""
 
     def forward(self, values: Tensor) -> Tensor:
         self.cache = KeyCache()
@@ -416,7 +413,7 @@ class CachingStack(Stack):
 
 
 class QueriedStack(Stack):
-    """Begins with rows of a parameter in the place of its input."""
+    """A stack that replaces its input by rows of a parameter."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
         super().__init__(blocks)
@@ -429,23 +426,23 @@ class QueriedStack(Stack):
 
 
 class WritingStack(Stack):
-    """Writes into what its blocks return."""
+    """A stack that writes into its blocks' results."""
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         return super().run(layer, hidden).mul_(1.5)
 
 
 Make = Callable[[], list[nn.Module]]
-"""Makes the blocks of a stack."""
+"""A function that makes the blocks of a stack."""
 
 
 def two(kind: Callable[[], nn.Module]) -> Make:
-    """Two blocks of a kind."""
+    """Build two blocks of a kind."""
     return lambda: [kind(), kind()]
 
 
 def stack(make: Make) -> Stack:
-    """A stack of blocks with the same weights each time, and nothing counted outside of it."""
+    """Build a stack with the same weights each time, and with nothing counted outside of it."""
     global CALLS
     torch.manual_seed(0)
     LOG.clear()
@@ -454,7 +451,7 @@ def stack(make: Make) -> Stack:
 
 
 def train(model: nn.Module, steps: int = 2) -> list[Any]:
-    """The losses and gradients of a few steps, and the state in the end: buffers, and the generators' next numbers."""
+    """Train a few steps; return losses, gradients and the final state: buffers, and the generators' next numbers."""
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(1)
     results: list[Any] = []
@@ -468,7 +465,7 @@ def train(model: nn.Module, steps: int = 2) -> list[Any]:
 
 
 def same(ours: list[Any], theirs: list[Any]) -> bool:
-    """Whether two trainings came to the same."""
+    """Tell whether two trainings gave the same."""
     return len(ours) == len(theirs) and all(
         torch.allclose(a.double(), b.double(), rtol=0, atol=1e-6) for a, b in zip(ours, theirs, strict=True)
     )

@@ -1,7 +1,4 @@
-"""Training steps on small models, and blocks of all the kinds that checkpointing finds hard.
-
-What is common to other tests of checkpointing is in `tests.measure.toys`. Needs torch and transformers.
-"""
+"""Training steps on small models, and all kinds of blocks that are hard to checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ KEPT = (1, 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A forward and a backward: what came out, and how often each block was entered in the one and the other."""
+    """A forward and a backward: the results, and the entries into each block in both."""
 
     loss: float
     gradients: Mapping[str, Tensor | None]
@@ -46,9 +43,9 @@ def step(
     loss: Callable[[Any], Tensor] = loss_of,
     blocks: Mapping[str, nn.Module] | None = None,
 ) -> Step:
-    """One step of training without an optimizer, from no gradients and a seed, on `values()` if nothing is given.
+    """Take a training step without optimizer, from no gradients and a seed, on `values()` by default.
 
-    `blocks` are those of `model.layers` if they are not given.
+    `blocks` are those of `model.layers` by default.
     """
     blocks = blocks_of(model) if blocks is None else blocks
     model.zero_grad()
@@ -73,7 +70,7 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def counted(blocks: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
-    """Count the entries of blocks by those of the first module inside each that holds no other."""
+    """Count a block's entries by those of its first module without children."""
     entered: Counter[str] = Counter()
     handles = [
         _first_leaf(block).register_forward_pre_hook(lambda *_, name=name: entered.update([name]))
@@ -91,7 +88,7 @@ def _first_leaf(block: nn.Module) -> nn.Module:
 
 
 def differences(some: Step, others: Step, *, relative: float = 1e-9) -> list[str]:
-    """The names of gradients and buffers that differ by more than rounding, and "loss"."""
+    """Return "loss" and the names of gradients and buffers that differ by more than rounding."""
     differing = [] if _close(torch.tensor(some.loss), torch.tensor(others.loss), relative) else ["loss"]
     for ours, theirs in ((some.gradients, others.gradients), (some.buffers, others.buffers)):
         assert ours.keys() == theirs.keys()
@@ -107,7 +104,7 @@ def _close(ours: Tensor | None, theirs: Tensor | None, relative: float) -> bool:
 
 
 class ReturningLayer(SureLayer):
-    """Returns a tensor that it was given beside what it made, as WavLM's layers return their position bias."""
+    """A layer that also returns a tensor it was given, as WavLM's layers do with their position bias."""
 
     def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Any:
         assert bias is not None
@@ -123,7 +120,7 @@ class Returned(TwoStreams):
 
 
 class DictLayer(SureLayer):
-    """Takes everything in a dictionary, a dataclass, or whatever else gives its parts by name."""
+    """A layer that takes everything in a dictionary, a dataclass, or anything else with named parts."""
 
     def forward(self, states: Any) -> Any:
         first, (second, scale) = (
@@ -141,14 +138,14 @@ class States:
 
 
 class Handle:
-    """No container that anyone knows."""
+    """A container of an unknown class."""
 
     def __init__(self, **contents: Any) -> None:
         vars(self).update(contents)
 
 
 class OneArgument(TwoStreams):
-    """Hands its blocks one object that holds all tensors."""
+    """A model that passes its blocks one object with all tensors."""
 
     make: Callable[..., Any]
 
@@ -176,11 +173,11 @@ class InAnObject(OneArgument):
 
 
 class Router(nn.Linear):
-    """Its outputs are what a hook collects."""
+    """A router whose outputs a hook collects."""
 
 
 class HookedLayer(SureLayer):
-    """Its router's outputs are used by nobody but hooks."""
+    """A layer whose router's outputs only hooks use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +189,7 @@ class HookedLayer(SureLayer):
 
 
 class Collecting(Model):
-    """Adds a loss of what hooks found on routers: their outputs, or with `inputs` their arguments."""
+    """A model that adds a loss of what hooks collect on routers: outputs or, with `inputs`, arguments."""
 
     inputs = False
     early = False
@@ -231,7 +228,7 @@ class NormedLayer(SureLayer):
 
 
 class SpectralLayer(SureLayer):
-    """Its weight's norm is iterated in every forward, on buffers."""
+    """A layer whose weight's norm is iterated in every forward, on buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +236,7 @@ class SpectralLayer(SureLayer):
 
 
 class ListLayer(SureLayer):
-    """Reads the whole list of earlier results, and appends its own."""
+    """A layer that reads the whole list of earlier results, and appends its own."""
 
     def forward(self, hidden_states: Tensor, earlier: list[Tensor] | None = None) -> Tensor:
         assert earlier is not None
@@ -257,7 +254,7 @@ class SharedList(Model):
 
 
 class ObjectLayer(SureLayer):
-    """Reads what the block before it left on a shared object, and leaves its own."""
+    """A layer that reads the previous block's entry on a shared object, and leaves its own."""
 
     def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
         hidden = torch.tanh(self.linear(hidden_states) + shared.last)
@@ -274,7 +271,7 @@ class SharedObject(Model):
 
 
 class WritingOverLayer(SureLayer):
-    """Writes over the hidden states that it was given."""
+    """A layer that overwrites its hidden states."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states += torch.sin(self.linear(hidden_states))
@@ -282,7 +279,7 @@ class WritingOverLayer(SureLayer):
 
 
 class MaskLayer(SureLayer):
-    """Writes over a mask that needs no gradient."""
+    """A layer that overwrites a mask, which needs no gradient."""
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         assert mask is not None

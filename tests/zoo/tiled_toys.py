@@ -1,4 +1,4 @@
-"""Small models with MLPs to tile, for `test_tiled` and its ranks. In float64, so that rounding is no excuse."""
+"""Small models with MLPs to tile, in float64, so that rounding is no excuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIDDLE = 24
 
 
 class Gated(nn.Module):
-    """An MLP as most language models have it."""
+    """An MLP as in most language models."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Layer(nn.Module):
 
 
 class Towers(nn.Module):
-    """Two layers, with an MLP of its own each or one `shared`, and a parameter that is used only if not `unused`."""
+    """Two layers with an MLP each or one `shared`, and a parameter that is used unless `unused`."""
 
     def __init__(self, *, shared: bool = False, unused: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -69,13 +69,13 @@ def in_bfloat16(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def towers(**options: Any) -> Towers:
-    """Always the same, in training."""
+    """Build them the same each time, in training."""
     torch.manual_seed(0)
     return Towers(**options).double()
 
 
 def adapted() -> nn.Module:
-    """Two layers under LoRA: the base is frozen, and both matrices of each adapter are other than zero."""
+    """Build two layers under LoRA: the base is frozen, and both matrices of each adapter are other than zero."""
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(towers(), LoraConfig(target_modules=["gate", "up", "down"], r=2, lora_alpha=4))
@@ -116,7 +116,7 @@ GPT2 = {
 
 
 def released(name: str) -> Any:
-    """A tiny model of transformers without dropout, with random weights, in float64 and in training."""
+    """Build a tiny random model of transformers without dropout, in float64 and in training."""
     import transformers
 
     torch.manual_seed(0)
@@ -126,18 +126,18 @@ def released(name: str) -> Any:
 
 
 def ids() -> Tensor:
-    """Two sequences of seven tokens for it."""
+    """Return two sequences of seven tokens for it."""
     return torch.randint(2, 32, (2, 7), generator=torch.Generator().manual_seed(1))
 
 
 def gated(**options: Any) -> Gated:
-    """Always the same, in training."""
+    """Build it the same each time, in training."""
     torch.manual_seed(0)
     return Gated(**options).double()
 
 
 def given(*shape: int) -> Tensor:
-    """An input that requires gradient: two sequences of seven tokens by default."""
+    """Return an input that requires gradient: two sequences of seven tokens by default."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(shape or (2, 7, WIDTH), generator=generator, dtype=torch.float64).requires_grad_()
 
@@ -145,7 +145,7 @@ def given(*shape: int) -> Tensor:
 def gradients_of(
     module: nn.Module, values: Tensor, run: Callable[[Tensor], Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """What one step leaves: the result, the gradient of the input, and those of parameters by their names."""
+    """Take a step; return the result and the gradients of the input and, by name, of parameters."""
     values.grad = None
     module.zero_grad()
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ def gradients_of(
 
 
 def farthest(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
-    """The largest absolute difference; infinite where one has a gradient that the other lacks."""
+    """Return the largest absolute difference; infinite where one has a gradient that the other lacks."""
     if ours.keys() != theirs.keys():
         return float("inf")
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours if ours[name].numel())

@@ -1,7 +1,4 @@
-"""Tiny models of transformers for tests of runtime surgery, and inputs for them.
-
-Needs torch and transformers.
-"""
+"""Tiny models of transformers for tests of runtime surgery, and inputs for them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ WORDS = 32
 
 
 def llama(layers: int = 4, **options: Any) -> Any:
-    """A Llama in training mode and float64; its weights are the same each time."""
+    """Build a Llama in training mode and float64; its weights are the same each time."""
     return _made(transformers.LlamaForCausalLM, llama_config(layers, **options))
 
 
@@ -34,7 +31,7 @@ def llama_config(layers: int = 4, **options: Any) -> Any:
 
 
 def gpt_bigcode(layers: int = 3, **options: Any) -> Any:
-    """A GPTBigCode, whose blocks transformers 4.57.6 never checkpoints."""
+    """Build a GPTBigCode, whose blocks transformers 4.57.6 never checkpoints."""
     config = transformers.GPTBigCodeConfig(
         vocab_size=WORDS, n_positions=16, n_embd=16, n_layer=layers, n_head=2, pad_token_id=0, **options
     )
@@ -47,12 +44,12 @@ def _made(kind: Any, config: Any) -> Any:
 
 
 def tokens(rows: int = 2) -> dict[str, Tensor]:
-    """Token ids and labels, both of shape (rows, LENGTH)."""
+    """Draw token ids and labels, both of shape (rows, LENGTH)."""
     ids = torch.randint(1, WORDS, (rows, LENGTH), generator=torch.Generator().manual_seed(1))
     return {"input_ids": ids, "labels": ids}
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The decoder's blocks by name, also inside wrappers."""
+    """Return the decoder's blocks by name, also inside wrappers."""
     stack = next(module for path, module in model.named_modules() if path.rpartition(".")[2] in ("layers", "h"))
     return dict(stack.named_children())

@@ -47,7 +47,7 @@ class CallOptions:
 
 
 class BlockForward:
-    """The checkpointed `forward` of one block, as an attribute of the block itself.
+    """The checkpointed `forward` of one block, set on the block itself.
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance

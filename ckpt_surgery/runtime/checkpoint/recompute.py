@@ -35,7 +35,7 @@ _PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, StopRecompu
 
 
 class Computation:
-    """A call of `block` with `arguments`: called with the tensors of its record for its results, and later once more.
+    """A call of `block` with `arguments`, run with its record's tensors for the results, and once more later.
 
     `check` holds the second run against the first; `recomputed` is called before it. What is not as it should be is
     raised, or told, as `refusals` say.

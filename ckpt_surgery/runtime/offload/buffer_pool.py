@@ -46,7 +46,7 @@ Shortage = Literal["pinned memory", "host memory", "folder", "disk"]
 
 
 class Buffer:
-    """So many bytes, in the process that made them.
+    """A buffer of `bytes`, in the process that made it.
 
     `memory` is a tensor of dtype uint8 and one dimension. `events` are the ends of the copies into it and out of it
     that may still be under way. `release` is called, if given, before the memory goes.
@@ -76,7 +76,7 @@ class Buffer:
 
 
 class BufferPool:
-    """Buffers that are lent and come back; each of its `shortages` was said once, as a SurgeryWarning.
+    """A pool of lent buffers; each of its `shortages` is warned of once, as a SurgeryWarning.
 
     A step is the time between two moments at which nothing is lent. Only `give_back` may be called from several
     threads at once, or while the pool is at work: a finalizer does so.

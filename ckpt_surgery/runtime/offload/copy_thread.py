@@ -42,7 +42,7 @@ class CopyJob:
 class CopyThread:
     """Starts its thread with the first copy, and ends it when it is stopped or no longer referenced.
 
-    A forked process gets a thread of its own. The interpreter's exit waits for the copies that there are. Of so many
+    A forked process gets its own thread. The interpreter's exit waits for pending copies. Of all
     `copies` since it was made, `waited` were not done when a step needed them; at most `peak` waited or ran at once.
     """
 

@@ -30,7 +30,7 @@ _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
 class DiskTransport(HostTransport):
-    """Copies to memory-mapped files in `folder`, by default the system's folder for large temporary files.
+    """A transport to memory-mapped files in `folder`, by default the system's folder for large temporary files.
 
     The kernel writes them to the disk, and reads them again, as memory gets short. A thread copies, in the order in
     which it is asked, both ways: memory that is used again is written only behind the copies that read it. `finish`

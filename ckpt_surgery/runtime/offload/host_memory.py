@@ -14,7 +14,7 @@ _V1_UNLIMITED = 2**60
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of host memory that are `free`, caches that can be dropped among them, of `total`."""
+    """Bytes of host memory: those `free`, droppable caches included, and the `total`."""
 
     free: int
     total: int

@@ -15,9 +15,9 @@ from ckpt_surgery.torch_names import FakeTensor
 
 
 class HostTransport:
-    """Copies to host memory. Where the device has streams, copies overlap with compute, in buffers of a pool.
+    """A transport to host memory. On devices with streams, copies overlap with compute, in buffers of a pool.
 
-    Two streams of its own for each device: one for the way out, one for the way back. Memory is never marked with
+    Each device has two separate streams, one for the way out and one for the way back. Memory is never marked with
     `record_stream`: the allocator would then reuse it only once the device, which lags far behind the host, has
     reached that point, and the peak could be as high as without offload. Instead, everything on the device belongs to
     the compute stream, which waits for a copy before the memory is freed. A buffer that comes back to the pool is
@@ -115,7 +115,7 @@ def _side_streams(device: torch.device) -> SideStreams | None:
 
 @dataclass(slots=True, eq=False)
 class HostCopy:
-    """A copy on the host, in a buffer of a pool or in memory of its own.
+    """A copy on the host, in a pool's buffer or in separate memory.
 
     With streams, `compute` is the one that its source belongs to, and `done` the event of its end.
     """

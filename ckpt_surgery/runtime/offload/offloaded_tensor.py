@@ -45,7 +45,7 @@ class OffloadedTensor:
 
 
 class StayingTensor:
-    """Stands for a tensor that stays. Under hooks, torch leaves it to them to check its version."""
+    """A stand-in for a tensor that stays. Under hooks, torch leaves the check of its version to them."""
 
     __slots__ = ("_alias", "_version")
 

@@ -65,7 +65,7 @@ class Transport(Protocol):
 
 @dataclass(slots=True)
 class OffloadStats:
-    """Counts of what an offloader has done so far.
+    """Counts of an offloader's work so far.
 
     Of the block inputs that were saved, and of the results that were kept with them, `tensors` left the device,
     `bytes` in total; `deduplicated` were already saved for another block; and `kept` stayed: those of the last call in

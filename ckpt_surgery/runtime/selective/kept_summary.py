@@ -11,7 +11,7 @@ from ckpt_surgery.text import flops, plural, size, some
 class KeptSummary:
     """The results that one name of `save` kept in the last step: how many, and of which operators.
 
-    They add so many `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
+    They add `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
     recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
     anything of that name, and `has_run` whether one of them has run at all. `blocks` are those that keep it, as a
     pattern of their names.

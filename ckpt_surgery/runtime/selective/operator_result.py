@@ -21,7 +21,7 @@ class OperatorResult:
 
     `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
     it; `restore` puts generators where it left them. With `copied` the value is a copy; with `in_place` that of the
-    argument that the operator wrote. `aliases` are tensors of the same memory with counts of writes of their own.
+    argument that the operator wrote. `aliases` are tensors of the same memory with their own counts of writes.
     """
 
     operator: Any

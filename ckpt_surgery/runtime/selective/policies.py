@@ -79,8 +79,7 @@ _EVERY = re.compile(r"(?P<name>.*[^:]):(?P<every>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One text of `save`: the operators that its `name` stands for, and that every n-th of them is kept, from the
-    first in each call of a block."""
+    """One text of `save`: the operators of its `name`, of which every n-th is kept, from the first in each call."""
 
     text: str
     name: str

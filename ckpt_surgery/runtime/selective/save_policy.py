@@ -52,7 +52,7 @@ class CountedResult:
 
 @dataclass(slots=True, eq=False)
 class KeptOfCall:
-    """What one call of a block keeps. Memory that two results share counts once."""
+    """The results kept by one call of a block. Memory that two results share counts once."""
 
     block: str
     results: list[CountedResult] = field(default_factory=list)

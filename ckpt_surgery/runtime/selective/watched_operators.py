@@ -49,7 +49,7 @@ class Watcher(Protocol):
 
 
 class Watching:
-    """Passes calls of watched operators on this thread to `watcher` inside the `with`.
+    """A context in which calls of watched operators on this thread go to `watcher`.
 
     `shortcuts` are forwards of modules that ask it by themselves, with where they go: the dispatcher takes longer.
     """

@@ -71,14 +71,14 @@ class _Trace:
 
 @dataclass(slots=True)
 class CloseTrace(_Trace):
-    """A trace that also has the magnitude of each tensor, and where it was saved; for errors, for it is slow."""
+    """A trace that also has the magnitude of each tensor, and where it was saved; slow, for errors only."""
 
     magnitudes: list[float] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
 
 class SelfCheck:
-    """Holds what one call of `block` made until its recompute. `place` names the block in messages.
+    """Compares one call of `block` with its recompute. `place` names the block in messages.
 
     Where the two differ, that is raised, or told, as `refusals` say, and what is learned of the block is noted on its
     `schedule`.

@@ -68,7 +68,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DigestPlan:
-    """Which of the tensors that a run saves count: decided once, and checked again in each run.
+    """The saved tensors that count: chosen once, and checked again in each run.
 
     The form of a parameter is its id, with the strides of a view that lies otherwise; that of another tensor its
     shape, strides and dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of.

@@ -38,7 +38,7 @@ _waiting: deque[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = deque()
 
 
 class QuickCheck(SelfCheck):
-    """Holds what one call of a block saves until its recompute, by exact sums."""
+    """Compares what one call of a block saves with its recompute, by exact sums."""
 
     __slots__ = ("_made",)
 

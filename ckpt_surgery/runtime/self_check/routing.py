@@ -26,7 +26,7 @@ def has_experts(block: nn.Module) -> bool:
 
 
 class RoutingRecord(TorchFunctionMode):
-    """Adds the indices that functions choose inside its `with` to `choices`; only their own memory is held."""
+    """A context that adds the indices which functions choose to `choices`; only their own memory is held."""
 
     def __init__(self, choices: list[Tensor]) -> None:
         super().__init__()

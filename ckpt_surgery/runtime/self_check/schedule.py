@@ -29,7 +29,7 @@ class CheckSchedule:
     """The schedule of one block. A step begins with the first forward that follows a recompute.
 
     `checked` counts the calls that were to be checked, and `compared` the recomputes that were. The first steps are
-    looked at closely, and so is the next call of a block that is `suspected` of having made something else; from then
+    looked at closely, and so is the next call of a block that is `suspected` of having differed; from then
     on each of one that is `noisy`, whose kernels add up in another order each time. `plan` says which of the tensors
     that the block saves count.
     """

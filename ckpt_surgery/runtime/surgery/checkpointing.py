@@ -26,10 +26,10 @@ from ckpt_surgery.torch_names import TorchDispatchMode
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Called like `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it as they are.
+    """A stand-in for `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it unchanged.
 
-    It lies on the blocks themselves, so that it is copied, pickled and taken away with them. `save` names the
-    operators whose results those blocks keep on which this one lies. `refusals` are those of the surgery.
+    It is set on the blocks, so that it is copied, pickled and removed with them. `save` names the
+    operators whose results these blocks keep. `refusals` are those of the surgery.
     """
 
     options: SurgeryOptions

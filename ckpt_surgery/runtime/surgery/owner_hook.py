@@ -18,7 +18,7 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, none_is_pas
 
 
 class OwnerHook:
-    """Runs before the forward of a module that owns stacks of blocks.
+    """A forward pre-hook of a module that owns stacks of blocks.
 
     It adopts what another library has put in place of a block's forward since. With `stops_cache` it switches off the
     cache that a model of transformers makes for itself, which would hold activations; a cache that the caller of the

@@ -382,7 +382,7 @@ def _is_repeated(block: Block, modules: Mapping[str, nn.Module]) -> bool:
 
 
 class CheckpointingSwitch:
-    """Replaces the method by which transformers, timm or open_clip switches checkpointing on and off."""
+    """A replacement of the method by which transformers, timm or open_clip switches checkpointing."""
 
     def __init__(self, surgery: Surgery, model: nn.Module) -> None:
         self._surgery = surgery

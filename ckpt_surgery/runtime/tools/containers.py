@@ -24,7 +24,7 @@ Keys = tuple[Any, ...]
 
 
 class Absent:
-    """Stands for the value of an attribute or a key that is not there."""
+    """The value of a missing attribute or key."""
 
 
 def put(home: dict[str, Any], name: str, value: Any) -> None:
@@ -115,7 +115,7 @@ class Flattener:
     """Splits values into the tensors that require gradient, each once, and specs from which `unflatten` rebuilds them.
 
     A spec copies containers that can be written into, and so keeps them as they were. Other tensors stay in the specs,
-    and are listed in `constants`. Containers of classes of their own stay as they are: their copies may share what
+    and are listed in `constants`. Containers of custom classes stay unchanged: their copies may share what
     they hold.
     """
 

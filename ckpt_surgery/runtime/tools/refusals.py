@@ -8,9 +8,9 @@ from typing import Any
 
 
 class Refusals:
-    """A context that handles what is refused or fails inside it: by raising it, as usual, or by telling it.
+    """A context that raises what is refused or fails inside it, as usual, or reports it.
 
-    Once somebody has set `tell`, the first such error is told instead, and every call of a block goes on as under
+    Once `tell` is set, the first such error is reported instead, and every call of a block goes on as under
     torch's own checkpointing. Copies and pickles raise.
     """
 

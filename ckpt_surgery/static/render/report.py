@@ -22,7 +22,7 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """A `CheckResult` as it is shown: `hidden` counts the findings that are left out."""
+    """A `CheckResult` for display: `hidden` counts the findings that are left out."""
 
     result: CheckResult
     shown: tuple[Finding, ...]

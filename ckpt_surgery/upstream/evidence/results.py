@@ -22,7 +22,7 @@ _GRADIENT_LEVELS = frozenset[str]({"run", "recompute", "set", "values", "ranks"}
 
 
 class CheckStatus(StrEnum):
-    """How one of upstream's checkers ended on the finished series, the worst first."""
+    """The outcome of one of upstream's checkers on the finished series, the worst first."""
 
     FAILED = "failed"
     FAILED_DIFFERENTLY = "failed otherwise before"
@@ -34,7 +34,7 @@ class CheckStatus(StrEnum):
 
 
 class RowVerdict(StrEnum):
-    """What the series changed for one model class in one mode."""
+    """The effect of the series on one model class in one mode."""
 
     REPAIRED = "repaired"
     PARTLY_REPAIRED = "partly repaired"
@@ -45,7 +45,7 @@ class RowVerdict(StrEnum):
 
 
 class RegressionKind(StrEnum):
-    """Where a regression test comes from."""
+    """The origin of a regression test."""
 
     COVERED = "covered"
     """Upstream's own test, as it stands."""
@@ -221,7 +221,7 @@ class Commit:
 
 
 class ReasonCode(StrEnum):
-    """What a reason is about. The values in `evidence.json` stay when sentences are reworded."""
+    """The subject of a reason. The values in `evidence.json` stay when sentences are reworded."""
 
     PATCHES_DIFFER = "patches differ"
     REPAIR_LOST = "repair lost"
@@ -245,7 +245,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a series is not ready, what was not checked, or a known limit: a stable code and a sentence."""
+    """A reason why a series is not ready, something unchecked, or a known limit: a stable code and a sentence."""
 
     code: ReasonCode
     text: str

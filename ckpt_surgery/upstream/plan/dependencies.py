@@ -15,7 +15,7 @@ from ckpt_surgery.static.results import ApplyResult, FileChange
 
 
 class Dependency(NamedTuple):
-    """A family, and one that has a class from it: as a `# Copied from` copy, or through its modular file."""
+    """A family, and another with a class from it: by a `# Copied from` comment, or through its modular file."""
 
     source: str
     dependent: str

@@ -59,7 +59,7 @@ _MISSING = re.compile(r"(?:No such file or directory: |No module named )'([\w-]+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTools:
-    """What a checkout has.
+    """The tools of a checkout.
 
     Attributes:
         runner: whether there is `utils/checkers.py`; if not, each checker is a script.

@@ -51,7 +51,7 @@ _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+
 
 
 class GitError(UpstreamError):
-    """A git command that should have worked did not. The message is one sentence that ends with git's own reason."""
+    """A git command failed. The message is one sentence that ends with git's own reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Git:
 
 @dataclass(frozen=True, slots=True)
 class BaseCommit:
-    """The commit that a series stands on: its name as given, its hash, and its committer date (ISO 8601)."""
+    """The base of a series: its name as given, its hash, and its committer date (ISO 8601)."""
 
     name: str
     sha: str

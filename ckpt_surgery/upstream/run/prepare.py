@@ -46,7 +46,7 @@ class FinishedSeries:
 
 @dataclass(frozen=True, slots=True)
 class PrepareResult:
-    """`left_out` are families with a repair that is in no series, `idle` those without one, both with the reason."""
+    """The result of a run; `left_out` families have a repair in no series, `idle` ones none, each with the reason."""
 
     series: tuple[FinishedSeries, ...]
     left_out: Mapping[str, str]

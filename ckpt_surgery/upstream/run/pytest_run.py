@@ -18,7 +18,7 @@ from ckpt_surgery.upstream.run.interpreter import EXIT_TIMED_OUT, TIMEOUT, Pytho
 
 
 class PytestOutcome(StrEnum):
-    """How one test ended, from harmless to severe."""
+    """The outcome of one test, from harmless to severe."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -44,7 +44,7 @@ _FAMILY_TIMEOUT = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class PytestResult:
-    """How one test ended; `reason` is the first line of why it failed or was skipped."""
+    """The outcome of one test; `reason` is the first line of why it failed or was skipped."""
 
     outcome: PytestOutcome
     reason: str = ""

@@ -24,7 +24,7 @@ _MOST_PAIRS = 4
 
 @dataclass(slots=True)
 class Workspace:
-    """What every series of a run is made with."""
+    """The resources that every series of a run is made with."""
 
     base: BaseCommit
     base_tree: Git

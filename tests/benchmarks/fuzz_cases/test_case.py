@@ -1,4 +1,4 @@
-"""Cases are the same for the same seed, can be written down, and get simpler one thing at a time."""
+"""Cases are the same for the same seed, can be written down, and are simplified one step at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_cases_have_every_feature_loop_and_option() -> None:
     assert {case.late for case in many} == {0, *range(FIRST_STEPS, 9)}
 
 
-def test_caches_meet_steps_of_two_forwards_and_models_of_which_half_is_checkpointed() -> None:
+def test_caches_meet_steps_of_two_forwards_and_half_checkpointed_models() -> None:
     many = [case for case in map(Case.drawn, range(4000)) if "caches" in case.kinds]
     met = {(case.scenario, case.every_n, case.first) for case in many}
     assert met >= {(loop, *partly) for loop in ("SummedLosses", "DroppedForward") for partly in ((2, 0), (1, 1))}

@@ -1,4 +1,4 @@
-"""The judge tells every outcome: each is made by a treatment that is wrong in one way."""
+"""The judge recognises every outcome: each treatment is wrong in one way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.runtime.late_copies import Deferred
 pytestmark = pytest.mark.torch
 
 LATE = 4
-"""The step in which late cases begin."""
+"""The first step of late cases."""
 
 
 def case_of(*features: str, scenario: str = "OneStep", seed: int = 0, **options: Any) -> Case:
@@ -41,7 +41,7 @@ def outcome(treatment: Treatment, *features: str, **options: Any) -> Outcome:
 
 
 def case_with(name: str, scenario: str = "OneStep", **variant: Any) -> Case:
-    """The first case of a feature whose variant has these attributes."""
+    """Return the first case of a feature whose variant has these attributes."""
     cases = (case_of(name, scenario=scenario, seed=seed) for seed in range(99))
     return next(case for case in cases if variant.items() <= vars(case.make_features()[0]).items())
 
@@ -71,7 +71,7 @@ def test_numbers_drawn_again_are_silent() -> None:
 
 
 @pytest.mark.parametrize("name", ["BatchNorm", "SpectralNorm", "CountBuffer", "CountAttribute", "MovingAverage"])
-def test_state_of_the_block_that_is_written_twice_is_told(name: str) -> None:
+def test_state_of_the_block_that_is_written_twice_is_reported(name: str) -> None:
     assert outcome(replacing(running_twice), name) in (Outcome.STATE, Outcome.SILENT)
 
 
@@ -124,7 +124,7 @@ def test_a_refusal_where_torch_is_right_is_a_false_alarm() -> None:
     assert outcome(replacing(treatments.refusing), "CountingExperts") is Outcome.FALSE_ALARM
 
 
-def test_a_refusal_that_names_no_block_is_told() -> None:
+def test_a_refusal_that_names_no_block_is_reported() -> None:
     assert not judge(case_of(), replacing(treatments.refusing_without_a_name)).names_block
 
 
@@ -139,7 +139,7 @@ def test_a_refusal_that_names_no_block_is_told() -> None:
         (4, 99, Outcome.SILENT, 1),
     ],
 )
-def test_what_begins_late_may_be_told_until_each_block_was_looked_at(
+def test_what_begins_late_may_be_reported_until_each_block_was_checked(
     wrong: int, refusing: int, expected: Outcome, told_after: int
 ) -> None:
     case = case_of("PythonDraw", scenario="LateSteps", late=LATE)
@@ -183,7 +183,7 @@ def test_a_dropped_cache_is_silent(name: str, options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["FilledCache", "CacheOfModel", "CacheOfCaller"])
-def test_a_cache_that_is_filled_twice_is_told(name: str) -> None:
+def test_a_cache_that_is_filled_twice_is_reported(name: str) -> None:
     result = judge(case_with(name, "SummedLosses", _kind="KeyCache"), replacing(running_twice))
     assert result.outcome in (Outcome.SILENT, Outcome.CRASHED)
 
@@ -204,7 +204,7 @@ def test_zeros_are_another_gradient_than_none() -> None:
 
 
 class Undetermined(Feature):
-    """Gives something else in each run of the process."""
+    """A feature whose result differs in each run of the process."""
 
     runs = 0
 
@@ -214,14 +214,14 @@ class Undetermined(Feature):
 
 
 class Failing(Feature):
-    """Cannot run."""
+    """A feature that cannot run."""
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         raise KeyError("nothing")
 
 
 class Infinite(Feature):
-    """Divides by zero."""
+    """A feature that divides by zero."""
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         return hidden / 0
@@ -277,13 +277,13 @@ def test_another_failure_is_not_taken_for_it() -> None:
 
 
 def lose(target: torch.Tensor, source: torch.Tensor) -> None:
-    """A copy that doesn't copy."""
+    """Fail to copy."""
     target.zero_()
 
 
 @pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself")
 @pytest.mark.parametrize("store", STORES)
-def test_a_store_that_loses_values_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_loses_values_is_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(2, "ThreeSteps", ("Dropout",), blocks=3, offload=store, save=("matmul",))
     assert judge(case).outcome is Outcome.EQUAL
     monkeypatch.setattr(disk_transport, "_copy", lose)

@@ -1,6 +1,6 @@
 """The promise of `wrap_blocks` on 600 random cases: gradients, weights and state of a run without it, or a refusal.
 
-What a case is made of stands in `benchmarks/fuzz_cases`; `python -m benchmarks.fuzz` runs other cases, and more.
+`benchmarks/fuzz_cases` makes the cases; `python -m benchmarks.fuzz` runs others, and more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a snapshot sees, and which differences it forgives."""
+"""The differences that a snapshot sees, and those that it forgives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Treatments of a model that are wrong in one way each, for the judge to tell."""
+"""Treatments of a model, each wrong in one way, for the judge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Forward = Callable[..., Any]
 
 
 def replacing(change: Callable[[Forward], Forward]) -> Callable[[nn.Module, Case], Callable[[], None]]:
-    """The treatment that gives each block that a case checkpoints another forward."""
+    """Return the treatment that replaces the forward of every block a case checkpoints."""
 
     def treat(model: nn.Module, case: Case) -> Callable[[], None]:
         layers: Any = model.layers
@@ -30,17 +30,17 @@ def replacing(change: Callable[[Forward], Forward]) -> Callable[[nn.Module, Case
 
 
 def without_gradient(forward: Forward) -> Forward:
-    """Loses the gradient of what the block makes."""
+    """Lose the gradient of the block's result."""
     return lambda hidden, *args, **kwargs: forward(hidden, *args, **kwargs).detach() + hidden - hidden.detach()
 
 
 def drawing_again(forward: Forward) -> Forward:
-    """Draws other numbers in the recompute."""
+    """Draw other numbers in the recompute."""
     return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def running_twice(forward: Forward) -> Forward:
-    """Leaves in the recompute, which runs to its end, what the block writes, and looks at nothing."""
+    """Recompute to the end without restoring what the block writes or comparing anything."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with set_checkpoint_early_stop(False):
@@ -50,7 +50,7 @@ def running_twice(forward: Forward) -> Forward:
 
 
 def without(name: str) -> Callable[[Forward], Forward]:
-    """Leaves out the arguments of a name."""
+    """Drop the arguments of a name."""
 
     def change(forward: Forward) -> Forward:
         names = list(getattr(forward, "__signature__", None).parameters)[1:]  # type: ignore[union-attr]
@@ -65,7 +65,7 @@ def without(name: str) -> Callable[[Forward], Forward]:
 
 
 def forgetting_on_error(forward: Forward) -> Forward:
-    """Leaves the generator elsewhere where a forward or a recompute raises."""
+    """Leave the generator elsewhere where a forward or a recompute raises."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -78,7 +78,7 @@ def forgetting_on_error(forward: Forward) -> Forward:
 
 
 def swallowing(forward: Forward) -> Forward:
-    """Goes on after any error."""
+    """Go on after any error."""
 
     def run(hidden: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -90,7 +90,7 @@ def swallowing(forward: Forward) -> Forward:
 
 
 def drawing_more(forward: Forward) -> Forward:
-    """Draws a number that nobody needs."""
+    """Draw a number that nobody needs."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         result = forward(*args, **kwargs)
@@ -101,8 +101,6 @@ def drawing_more(forward: Forward) -> Forward:
 
 
 def failing(forward: Forward) -> Forward:
-    """Raises."""
-
     def run(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("layer 3 of 4 is missing")
 
@@ -110,7 +108,7 @@ def failing(forward: Forward) -> Forward:
 
 
 def refusing(forward: Forward) -> Forward:
-    """Refuses each call."""
+    """Refuse each call."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         raise SurgeryError("FuzzBlock layers.1 cannot be checkpointed: 3 reasons")
@@ -119,7 +117,7 @@ def refusing(forward: Forward) -> Forward:
 
 
 def refusing_without_a_name(forward: Forward) -> Forward:
-    """Refuses each call, and does not say where."""
+    """Refuse each call without naming the place."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         raise SurgeryError("no")
@@ -128,7 +126,7 @@ def refusing_without_a_name(forward: Forward) -> Forward:
 
 
 def wrong_and_refusing(model: nn.Module, case: Case, *, wrong: int, refusing: int) -> Callable[[], None]:
-    """Is wrong from a step on, and refuses in another."""
+    """Give wrong results from a step on, and refuse in another."""
     layers: Any = model.layers
     calls: list[int] = []
     forward = layers[0].forward
@@ -144,7 +142,7 @@ def wrong_and_refusing(model: nn.Module, case: Case, *, wrong: int, refusing: in
 
 
 def endless(forward: Forward) -> Forward:
-    """Runs the block again and again."""
+    """Run the block again and again."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         while True:
@@ -154,14 +152,14 @@ def endless(forward: Forward) -> Forward:
 
 
 def scaling(model: nn.Module, case: Case, *, by: float) -> Callable[[], None]:
-    """Scales the gradients of one parameter."""
+    """Scale the gradients of one parameter."""
     layers: Any = model.layers
     layers[0].up.weight.register_hook(lambda gradient: gradient * by)
     return lambda: None
 
 
 def zero_gradients(model: nn.Module, case: Case) -> Callable[[], None]:
-    """Gives zeros to all parameters that would have no gradient."""
+    """Give zeros to all parameters that would have no gradient."""
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return lambda: None

@@ -1,4 +1,4 @@
-"""What `make gpu` says of a Python that lacks what it needs: which wheels to bring, in lines to paste."""
+"""`make gpu` lists the wheels that a Python lacks, in lines to paste."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_needs_nothing_but_python() -> None:
         ("transformers", "5.17.0", ""),
     ],
 )
-def test_what_is_missing_or_too_old_is_told(name: str, version: str, problem: str) -> None:
+def test_what_is_missing_or_too_old_is_reported(name: str, version: str, problem: str) -> None:
     assert problem_of(name, version) == problem
 
 
@@ -60,7 +60,7 @@ def test_an_interpreter_that_has_everything_is_taken_as_it_is(
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_to_paste_names_what_is_missing_for_this_machine_and_nothing_else(
+def test_a_line_to_paste_names_only_what_this_machine_lacks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(environment, "installed", lambda name: "4.0" if name == "transformers" else "99")

@@ -1,6 +1,6 @@
-"""`make gpu`: what was measured is kept, a run goes on where it was ended, and the page says what is missing, and why.
+"""`make gpu` keeps measurements, resumes after an interruption, and its page lists what is missing and why.
 
-The parts are scripts of the tests' own here, in processes as ever; the code of the real ones is run in `test_parts`.
+The parts are small scripts in processes; `test_parts` runs the code of the real ones.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script(tmp_path: Path, text: str, name: str = "own", **options: Any) -> Part:
-    """A part that runs a script of the test's own, which is expected to take 20 seconds."""
+    """Make a part of a script, expected to take 20 seconds."""
     file = tmp_path / f"{name}.py"
     file.write_text(f"import json, os, pathlib, sys, time\nout = pathlib.Path(sys.argv[-1])\n{text}\n")
     return replace(Part(name, "What?", "it is so", (str(file),), 20, toy=()), **options)
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, more: tuple[str, ...] = ()) -> tuple[int, str]:
-    """The exit code and the page of a dry run of these parts."""
+    """Run these parts as a dry run; return the exit code and the page."""
     monkeypatch.setattr(gpu, "PARTS", parts)
     code = gpu.main(["--dry", "--out", str(tmp_path / "out"), *more])
     return code, (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
 
 
 def counting(tmp_path: Path) -> tuple[Part, Path]:
-    """A part that counts its runs in a file."""
+    """Make a part that counts its runs in a file."""
     count = tmp_path / "count"
     count.write_text("")
     return script(tmp_path, f"p = pathlib.Path({str(count)!r}); p.write_text(p.read_text() + 'x'); {WRITE}"), count
 
 
-def test_a_finished_part_is_kept_until_it_is_asked_for_again_or_something_has_changed(
+def test_a_finished_part_is_kept_until_asked_for_again_or_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part, count = counting(tmp_path)
@@ -92,7 +92,7 @@ def test_a_finished_part_is_kept_until_it_is_asked_for_again_or_something_has_ch
         assert f"measured anew, because this is another {changed} than" in capsys.readouterr().err
 
 
-def test_a_part_that_fails_is_killed_or_never_ends_is_named_and_the_others_go_on(
+def test_a_part_that_fails_dies_or_hangs_is_named_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partial = WRITE.replace("}))", ", 'finished': False}))")
@@ -132,7 +132,7 @@ def test_without_room_and_with_errors_inside_a_part_the_page_says_so(
     assert "1 of 1 target missed and 1 measurement failed" in text
 
 
-def test_parts_that_would_not_fit_in_the_time_are_skipped_and_told(
+def test_parts_that_would_not_fit_in_the_time_are_skipped_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short, long = script(tmp_path, WRITE, "short", seconds=20), script(tmp_path, WRITE, "long", seconds=90)
@@ -145,7 +145,7 @@ def test_parts_that_would_not_fit_in_the_time_are_skipped_and_told(
     assert "Skipped" not in text
 
 
-def test_a_part_whose_package_is_not_installed_is_skipped_and_told(
+def test_a_part_whose_package_is_not_installed_is_skipped_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = script(tmp_path, WRITE, "poor", needs=("json", "no_such_package")), script(tmp_path, WRITE, "fine")
@@ -177,7 +177,7 @@ def test_all_parts_together_fit_in_the_time() -> None:
 
 
 def test_a_run_that_is_killed_takes_its_part_along_and_the_next_goes_on(tmp_path: Path) -> None:
-    """The part keeps one measurement, and waits; the run is killed; the next run makes the second one alone."""
+    # The part keeps one measurement, and waits; the run is killed; the next run makes the second one alone.
     text = """
 import time
 from benchmarks.device import PROCESSOR
@@ -234,12 +234,12 @@ def _runs(process: int) -> bool:
 
 
 def test_a_part_finds_its_imports_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a new process it would have to import them again, which takes longer than many a measurement."""
+    # In a new process it would have to import them again, which takes longer than many a measurement.
     part = script(tmp_path, f"assert {{'torch', 'transformers'}} <= set(sys.modules); {WRITE}")
     assert run(tmp_path, monkeypatch, part)[0] == 0
 
 
-def test_a_dry_run_sees_no_gpu_and_a_real_one_writes_the_page_of_the_documentation(
+def test_a_dry_run_sees_no_gpu_and_a_real_run_writes_the_docs_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = f"pathlib.Path({str(tmp_path)!r}, 'seen').write_text(repr(os.environ.get('CUDA_VISIBLE_DEVICES')))"
@@ -275,7 +275,7 @@ def test_the_page_shows_medians_and_a_plot_for_each_unit(tmp_path: Path) -> None
 
 
 def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
-    """As the tests of the pages ask it of every page: the first run on a GPU must not break them."""
+    # The tests of the pages ask the same of every page: the first run on a GPU must not break them.
     results = [
         Result(
             part, State.ENDED, "", FIGURES, 3.0, failed=["tests/gpu/test_offload.py::test_it[a-b]"], no_room=["32K"]
@@ -288,7 +288,7 @@ def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
     assert prose_faults(f"{text} [it](#nowhere)", str(tmp_path / "gpu.md")) == ["no target #nowhere"]
 
 
-def test_without_a_gpu_nothing_is_measured_and_the_reason_is_told(
+def test_without_a_gpu_nothing_is_measured_and_the_reason_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu, "this_machine", lambda *, dry: Machine("", problem="torch is built without CUDA"))

@@ -1,4 +1,4 @@
-"""The parts of `make gpu` run on the processor with toy sizes, by their own code; their commands are understood."""
+"""The code of the parts of `make gpu`, run on the processor with toy sizes; their commands parse."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.benchmarks.test_gpu_steps import kept
 pytestmark = pytest.mark.torch
 
 STEPS = ("offload", "policies", "check_cost", "ways")
-"""The parts whose toy runs are made here."""
+"""The parts that run here with toy sizes."""
 
 
 class Parsed(Exception):
-    """The options of a command, in place of its run."""
+    """The parsed options of a command, raised instead of running it."""
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part.name != "tests"], ids=lambda part: part.name)
@@ -78,7 +78,7 @@ def test_the_tests_marked_gpu_pass_on_the_processor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["offload", "policies", "check_cost", "ways", "offload_128k", "policies_128k"])
 def test_the_bars_of_a_real_run_are_those_of_its_figures(name: str) -> None:
-    """What a page draws is named by the starts of names: each stands for a figure that the benchmark makes."""
+    # The bars are given by the starts of names: each start must match a figure that the benchmark makes.
     part = next(part for part in PARTS if part.name == name)
     topic, *_ = part.real
     lengths = [int(word) for word in part.real[2:]] or TOPICS[topic].tokens
@@ -88,7 +88,7 @@ def test_the_bars_of_a_real_run_are_those_of_its_figures(name: str) -> None:
     assert len(drawn["s"]) == len(drawn["GB"]) == len(lengths) * len(TOPICS[topic].ways)
 
 
-def test_a_way_without_room_is_told_on_the_page() -> None:
+def test_a_way_without_room_is_reported_on_the_page() -> None:
     part = next(part for part in PARTS if part.name == "policies")
     content = {"state": State.ENDED, "figures": {}, "no_room": ["8192 tokens, no checkpointing"]}
     result = Result.of(part, content)

@@ -1,8 +1,8 @@
-"""Every transformer on the standard library and the installed packages: what is named is changed, and nothing else.
+"""Every transformer on the standard library and the installed packages changes what is named, and nothing else.
 
-The change is made a second time on the syntax tree, by position; both trees have to be equal, and no comment may go
-but those that speak of a branch. A sample of the files is tried for each kind of change. `CKPT_CORPUS=all`, or
-a share as in `CKPT_CORPUS=3/8`, tries every file once besides, with a kind that its name draws.
+The syntax tree gets the same change by position; both trees have to be equal, and no comment may go but those about
+a branch. Each kind of change is tried on a sample of the files. `CKPT_CORPUS=all`, or a share as in
+`CKPT_CORPUS=3/8`, also tries every file once, with a kind that its name selects.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tests.test_property import SHARE, corpus
 SAMPLE = 25
 """Files that have room for a kind of change."""
 LONGEST = 40_000
-"""Characters: libcst takes its time, and long files are of no other kind."""
+"""The most characters of a file: libcst is slow, and long files are not of other kinds."""
 MARK = "marked"
 GOES = re.compile(r"checkpoint|use_reentrant|# None for|# ?(?:type:|noqa|fmt:|pylint:|pyright:|mypy:|pragma:)")
 """The comments that go with a branch."""
 
 
 class Substitution(ast.NodeTransformer):
-    """Another node, or several, in the place of one."""
+    """A replacement of a node by another or several."""
 
     def __init__(self, old: ast.AST, new: ast.AST | list[ast.stmt] | None) -> None:
         self.old, self.new = old, new
@@ -60,7 +60,7 @@ def comments(text: str) -> set[str]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those in f-strings, whose places Python 3.11 gets wrong, and those in patterns."""
+    """Yield every node but patterns and those in f-strings, whose places Python 3.11 gets wrong."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.JoinedStr | ast.pattern):
             yield node
@@ -105,7 +105,7 @@ def without_method(node: ast.FunctionDef, places: Places) -> tuple[ModuleTransfo
 
 
 def in_a_statement_list(tree: ast.AST, branch: ast.If) -> bool:
-    """Whether a branch is no `elif`."""
+    """Tell whether a branch is not an `elif`."""
     return not any(isinstance(node, ast.If) and node.orelse[:1] == [branch] for node in ast.walk(tree))
 
 
@@ -146,7 +146,7 @@ CHANGES = {
 
 
 def same(left: object, right: object) -> bool:
-    """Whether two syntax trees are equal but for the places of their nodes."""
+    """Compare two syntax trees without the places of their nodes."""
     if isinstance(left, ast.AST):
         return type(left) is type(right) and all(
             same(getattr(left, name, []), getattr(right, name, [])) for name in left._fields
@@ -157,7 +157,7 @@ def same(left: object, right: object) -> bool:
 
 
 def hashes(text: str) -> set[str]:
-    """Everything that may be a comment."""
+    """Return each line's text from its first `#`: everything that may be a comment."""
     return {line[line.index("#") :] for line in text.splitlines() if "#" in line}
 
 

@@ -1,4 +1,4 @@
-"""Imports: a name goes where isort puts it; those that a repair leaves unused go, every other one stays as it is."""
+"""Imports: added where isort puts them, and removed only if a repair left them unused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 
 
 def tidied(before: str, after: str) -> str:
-    """`after` without the imports that only `before` used."""
+    """Remove from `after` the imports that only `before` used."""
     unused = unused_imports("models/foo/modeling_foo.py", extract(after), before, after, 119)
     text = transformed(cst.parse_module(after), [unused]).code if unused else after
     ast.parse(text)
@@ -23,7 +23,6 @@ def tidied(before: str, after: str) -> str:
 
 
 def imported(text: str, module: str = "...layers", name: str = "Layer", guard: str = "") -> str:
-    """A text that imports a name."""
     after = AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(text)).code
     ast.parse(after)
     assert AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(after)).code == after

@@ -1,4 +1,4 @@
-"""A call laid out anew: the shortest form that fits, comments with their arguments, values to the letter."""
+"""A call laid out anew: the shortest form that fits, with comments at their arguments and values unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARGUMENTS = (NewArgument(0, None), NewArgument(1, None))
 def rendered(
     text: str, arguments: tuple[NewArgument, ...] = ARGUMENTS, *, before: str = "    ", after: str = ""
 ) -> str:
-    """The call `f(...)` of a method with its arguments anew, as it stands after `before`."""
+    """Render the call `f(...)` of a method anew, as it appears after `before`."""
     body = f"def g():\n{before}{text}{after}\n"
     call = Occurrence(Definition("g"), text.partition("(")[0])
     made = transform(RearrangeArguments(call, arguments, width=WIDTH), body)
@@ -88,7 +88,7 @@ def test_new_arguments_choose_order_keywords_and_defaults() -> None:
     )
 
 
-def test_a_call_under_a_condition_or_in_a_loop_is_measured_without_what_follows() -> None:
+def test_a_call_under_a_condition_or_loop_is_measured_without_the_rest() -> None:
     for head in ("if", "while"):
         body = f"def g():\n    {head} f(a=a, b=b):\n        pass\n    else:\n        pass\n"
         made = transform(RearrangeArguments(Occurrence(Definition("g"), "f"), ARGUMENTS, width=WIDTH), body)

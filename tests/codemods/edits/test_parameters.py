@@ -1,4 +1,4 @@
-"""Parameters in another order: annotations and defaults go with them, what separates them stays."""
+"""Parameters in another order: annotations and defaults move along, separators stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.codemods.edits.transforming import transform
 
 
 def ordered(signature: str) -> str:
-    """The signature with its second parameter in front of its first one."""
+    """Move the second parameter of a signature in front of the first."""
     made = transform(ReorderParameters(Definition("F.g"), ["b", "a"]), f"class F:\n    def g{signature}: pass\n")
     return made.removeprefix("class F:\n    def g").removesuffix(": pass\n")
 

@@ -1,4 +1,4 @@
-"""Transformers reach what they are told to change, and say what they miss."""
+"""Transformers reach what they are told to change, and report what they miss."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_is_missing_is_named(transformer: ModuleTransformer, said: str) -> 
         transform(transformer, TEXT)
 
 
-def test_a_branch_without_an_else_of_its_own_is_refused() -> None:
+def test_a_branch_without_its_own_else_is_refused() -> None:
     text = "def f():\n    if a:\n        pass\n    elif b:\n        pass\n"
     with pytest.raises(PlaceError, match="no else branch of its own"):
         transform(RemoveInlineBranch(Occurrence(Definition("f")), width=80), text)

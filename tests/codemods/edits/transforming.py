@@ -1,4 +1,4 @@
-"""How a test runs one transformer on a text."""
+"""One transformer, run on a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpt_surgery.codemods.edits.paths import ModuleTransformer
 
 
 def transform(transformer: ModuleTransformer, text: str) -> str:
-    """The text after the transformer, which parses."""
+    """Apply the transformer; the result has to parse."""
     after = transformer.transform_module(cst.parse_module(text)).code
     ast.parse(after)
     return after

@@ -1,4 +1,4 @@
-"""What the names and annotations of parameters say."""
+"""Facts from the names and annotations of parameters."""
 
 from __future__ import annotations
 

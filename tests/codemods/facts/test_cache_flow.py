@@ -1,4 +1,4 @@
-"""What a method does about caches: what it reads under `use_cache`, and which caches it makes in training."""
+"""A method's caches: what it reads under `use_cache`, and which caches it makes in training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAKE = "if use_cache and cache is None:\n    cache = Cache()\n"
 
 
 def call(body: str, decorator: str = "") -> ModuleCall:
-    """The block's call in a forward with this body."""
+    """Find the block's call in a forward with this body."""
     head = f"class FooModel:\n    {decorator}\n    def forward(self, hidden_states, cache=None, use_cache=None):\n"
     (cls,) = extract(head + textwrap.indent(body, " " * 8)).classes
     (found,) = cls.calls
@@ -33,7 +33,7 @@ def call(body: str, decorator: str = "") -> ModuleCall:
         "    if use_cache and output_attentions:\n        cache = outputs[1]",
     ],
 )
-def test_a_later_output_is_read_under_use_cache_unless_that_is_off_in_training(read: str) -> None:
+def test_a_later_output_is_read_under_use_cache_unless_training_unsets_it(read: str) -> None:
     assert "use_cache" in call(LOOP + read).reads_more_under
     assert "use_cache" not in call(GUARD + LOOP + read).reads_more_under
     assert "use_cache" not in call(LOOP + read, "@check_model_inputs").reads_more_under

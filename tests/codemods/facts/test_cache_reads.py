@@ -1,4 +1,4 @@
-"""Past state that a forward reads although it may be None, or that another block wrote."""
+"""Reads of past state that may be None, or that another block wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions, methods and attributes of a file checkpoint what they are given."""
+"""The functions, methods and attributes of a file that checkpoint their arguments."""
 
 from __future__ import annotations
 

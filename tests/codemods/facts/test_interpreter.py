@@ -1,4 +1,4 @@
-"""The one reader of statements: what names hold where branches, loops and exceptions meet."""
+"""The interpreter of statements: the values of names where branches, loops and exceptions meet."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from ckpt_surgery.codemods.facts.interpreter import Interpreter
 
 
 class Texts(Interpreter[frozenset[str]]):
-    """Follows texts: a name holds those that it may be bound to."""
+    """An interpreter of texts: a name holds those it may be bound to."""
 
     nothing = frozenset()
     passes = 2
 
     def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Any of the texts."""
+        """Unite the texts."""
         return frozenset().union(*values)
 
     def value(self, node: ast.expr) -> frozenset[str]:
-        """A constant holds its text."""
         return frozenset({str(node.value)}) if isinstance(node, ast.Constant) else super().value(node)
 
 
@@ -60,7 +59,7 @@ def test_a_name_holds_what_it_may_be_bound_to(source: str, expected: str) -> Non
     assert (reader.conditions, reader.loops, reader.tries) == ((), (), 0)
 
 
-def test_what_follows_a_branch_that_leaves_has_the_other_outcome_of_its_test() -> None:
+def test_code_after_a_branch_that_leaves_sees_the_other_outcome() -> None:
     met: dict[str, list[tuple[str, bool]]] = {}
 
     class Conditions(Texts):

@@ -1,4 +1,4 @@
-"""What a forward keeps beside its result: with its gradient, as state, or not at all."""
+"""Values that a forward keeps beside its result: with their gradient, as state, or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FUNCTIONS = "def collect(value):\n    LOSSES.append(value)\n\n\ndef shown(value)
 
 
 def kept(body: str) -> list[tuple[str, str]]:
-    """What is kept, as `gradient`, `state` or both."""
+    """Tell what is kept: `gradient`, `state` or both."""
     cls = ast.parse(CLASS.replace("BODY", body.replace("\n", "\n        "))).body[0]
     assert isinstance(cls, ast.ClassDef)
     methods = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}

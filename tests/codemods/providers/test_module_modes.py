@@ -1,4 +1,4 @@
-"""Modules that a class takes out of training mode, and lists of modules that nothing registers."""
+"""Modules that a class takes out of training mode, and lists of unregistered modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a class a layer, where the fixtures' options are not enough."""
+"""Conversions of a class to a layer beyond the fixtures' options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIVEN = "past_key_values=None, encoder_hidden_states=None"
 
 
 def unflagged(text: str, given: str, call: str) -> str:
-    """The snippet without its flag, with other parameters and another call of its block."""
+    """Return the snippet without its flag, with other parameters and another call of its block."""
     return text.replace(FLAG, "").replace("attention_mask=None, past_key_values=None", given).replace(CALL, call)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a file that repairs are made in: as little as can be parsed alone, and no two of them overlap."""
+"""The parts of a file for repairs: the least that parses alone, without overlaps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ COMMENT = DropComment("a.py", None, Definition("FooModel.size"), "# Copied from 
 
 
 def parts_of(text: str, *repairs: SourceRepair) -> list[str]:
-    """The parts, each as it is parsed, and every repair can be made in its part."""
+    """Split a text into parts; each has to parse, and every repair to fit in its part."""
     grouped = by_part(text, extract(text), repairs)
     parts = list(grouped)
     assert all(left.end <= right.start for left, right in pairwise(parts))

@@ -1,4 +1,4 @@
-"""A repair is not safe where something would lead round the new layer, or stop it."""
+"""A repair is not safe if something bypasses the new layer, or stops it."""
 
 from __future__ import annotations
 

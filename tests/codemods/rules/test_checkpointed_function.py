@@ -1,4 +1,4 @@
-"""What CKPT012 says of a step, in a step: small functions trained with and without checkpointing."""
+"""The claims of CKPT012 in a real step: small functions trained with and without checkpointing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ ENDLESS = "NeverEnds"
 
 
 def trained(path: Path, reference: str = REFERENCE) -> dict[str, Any]:
-    """The file's names, with what a step of its forward comes to as `outcome`: how the gradients are, or an error."""
+    """Run the file; add `outcome`, a step's gradients or its error, to its names."""
     names: dict[str, Any] = {}
     exec(path.read_text(encoding="utf-8") + STEP.replace(REFERENCE, reference), names)
     with warnings.catch_warnings():
@@ -202,7 +202,7 @@ WRITTEN = HEAD.replace(
     "def run(layer, hidden_states, aux):\n    {line}\n    return run_layer(layer, hidden_states, aux)\n\n\n"
     "def run_both",
 )
-"""The head with a function that may write into what it is given."""
+"""The head with a function that may write into its argument."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Blocks that a model checkpoints in a form of its own: none of them is called never checkpointed."""
+"""Models that checkpoint their blocks in unusual forms: none is reported as never checkpointed."""
 
 from __future__ import annotations
 
@@ -59,19 +59,18 @@ FORWARD = "    def forward("
 
 
 def model(body: str = LOOP, *, layer: str = LAYER, methods: str = "", imports: str = IMPORTS) -> str:
-    """A model with this loop, this block and these methods."""
+    """Return a model with this loop, this block and these methods."""
     looped = MODEL.replace(LOOP, body).replace(FORWARD, methods + FORWARD, 1)
     attention = PLAIN[len(HEAD) : PLAIN.index("class FooLayer")]
     return imports + HEAD + HELPERS + attention + layer + looped
 
 
 def each(call: str) -> str:
-    """A loop that runs its blocks by this call."""
     return LOOP.replace(CALL, call)
 
 
 def branch(call: str) -> str:
-    """A loop that does so where the model checkpoints."""
+    """Return a loop that does so where the model checkpoints."""
     return f"""\
         for layer in self.layers:
             if self.gradient_checkpointing and self.training:
@@ -109,7 +108,7 @@ LAYERS = {
 
 
 def codes(root: Path, text: str) -> set[str]:
-    """The codes of what is found in a file, information included."""
+    """Return the codes of a file's findings, information included."""
     tree(root, {FILE: text})
     return {finding.code for finding in check([root], jobs=1).findings}
 
@@ -229,7 +228,7 @@ HELPER_FILES = {
 
 
 def of_helper(root: Path, imported: str, loop: str, files: dict[str, str]) -> list[tuple[str, str, str]]:
-    """The findings of a model that runs its blocks by an imported function: codes, applicability and messages."""
+    """Check a model that runs its blocks by an imported function; return codes, applicability and messages."""
     tree(root, {FILE: f"{imported}\n{model(loop, imports='')}", **files})
     return [(f.code, f.applicability.value, f.message) for f in check([root], jobs=1).findings]
 

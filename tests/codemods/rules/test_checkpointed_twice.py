@@ -1,4 +1,4 @@
-"""What the page of CKPT106 says is measured here: what FSDP's checkpointing around that of transformers costs."""
+"""The measurements on the page of CKPT106: the cost of FSDP's checkpointing around that of transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def llama() -> LlamaForCausalLM:
 
 
 def step(model: LlamaForCausalLM) -> tuple[int, int, list[Tensor]]:
-    """How often the first block runs in a step, the bytes that the forward keeps, and the gradients."""
+    """Count the first block's runs in a step and the bytes that the forward keeps; return both with the gradients."""
     runs = []
     block = model.model.layers[0]
     block.get_submodule("input_layernorm").register_forward_pre_hook(lambda *_: runs.append(1))

@@ -1,4 +1,4 @@
-"""A selective policy that counts is right where torch asks it in the forward alone (CKPT012)."""
+"""A counting selective policy is right if torch asks it in the forward alone (CKPT012)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def every_second(counted: Callable[[Any], object]) -> Callable[..., bool]:
 
 
 def gradients(counted: Callable[[Any], object] | None = None) -> list[Tensor]:
-    """The gradients of two blocks of three products each, where a policy counts them or without checkpointing."""
+    """Train two blocks of three products each, with a policy that counts them or without checkpointing."""
     torch.manual_seed(0)
     blocks = [nn.Sequential(*(part for _ in range(3) for part in (nn.Linear(4, 4), nn.Tanh()))) for _ in range(2)]
     states = torch.randn(3, 4)

@@ -1,4 +1,4 @@
-"""Every case of every rule, written as tests/codemods/tools.py describes. A new case is a new file."""
+"""Every case of every rule, in the format of tests/codemods/tools.py. A new case is a new file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sentence(case: Path) -> str:
 
 
 def read(case: Path) -> tuple[str, str]:
-    """The case before and after."""
+    """Split the fixture into the case before and after."""
     text = case.read_text(encoding="utf-8")
     return sides(text) if case in CHANGED else (text, text)
 

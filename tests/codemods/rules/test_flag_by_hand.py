@@ -1,4 +1,4 @@
-"""What CKPT014 says of a model's flag, in a step: which layers run again in the backward pass."""
+"""The claims of CKPT014 in a real step: which layers run again in the backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.both]
 
 
 def runs(*, by_hand: bool) -> int:
-    """How often the attention of a model with two layers runs in a training step."""
+    """Count how often the attention of a model with two layers runs in a training step."""
     import torch
     from transformers import SiglipVisionConfig, SiglipVisionModel
 

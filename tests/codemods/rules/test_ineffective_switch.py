@@ -1,4 +1,4 @@
-"""Models of transformers are checkpointed in training mode alone (CKPT107)."""
+"""Models of transformers are only checkpointed in training mode (CKPT107)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches that stay: nothing of transformers would switch a layer on there, or the layer class cannot be imported."""
+"""Branches that stay: transformers would not switch a layer on there, or the layer class cannot be imported."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ ENABLE = "\n    def gradient_checkpointing_enable(self):\n        {}\n\n    def 
 
 
 def encoder(head: str = "class FooModel(PreTrainedModel):\n" + CLAIM) -> str:
-    """The stack and its branch in a part of the model, which a model holds."""
+    """Move the stack and its branch into a part of the model."""
     part = DIRECT.replace(MODEL + CLAIM, "class FooEncoder(nn.Module):\n").replace("__init__(config)", "__init__()")
     return f"{part}\n\n{head}{HELD}"
 
 
 def inline(root: Path, files: dict[str, str]) -> Finding:
-    """The one finding of CKPT002. Where it is information, `apply --unsafe` leaves every file as it is."""
+    """Return the only finding of CKPT002. If it is information, `apply --unsafe` must leave every file as it is."""
     tree(root, files)
     (finding,) = check([root], select="CKPT002", jobs=1).findings
     if finding.applicability is Applicability.INFO:
@@ -65,10 +65,7 @@ def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: st
         (DIRECT.replace(CLAIM, ""), "FooModel does not say `supports_gradient_checkpointing"),
         (DIRECT.replace("checkpointing = True", "checkpointing = False"), "FooModel does not say `supp"),
         (encoder("class FooModel(PreTrainedModel):\n"), "FooModel does not say `supports_gradient_checkpointing"),
-        (
-            DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}"),
-            "by itself (`self.grad",
-        ),
+        (DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}"), "by itself (`self.grad"),
         (
             DIRECT.replace(CLAIM, f"{CLAIM}    gradient_checkpointing = True\n"),
             "itself (`gradient_checkpointing = True`)",
@@ -149,7 +146,7 @@ def test_branches_that_stay_and_disagree_are_a_fault(tmp_path: Path) -> None:
         "an inherited flag",
     ],
 )
-def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_what_is_not_its_own_switch_changes_nothing(tmp_path: Path, text: str) -> None:
     path = REMOTE if "from transformers" in text else "models/foo/modeling_foo.py"
     finding = inline(tmp_path, {path: text})
     assert finding.repairs
@@ -173,7 +170,7 @@ def test_a_branch_stays_where_its_model_is_not_at_hand(tmp_path: Path, text: str
     assert said in finding.message
 
 
-def test_nothing_is_wrong_with_arguments_of_blocks_under_a_branch_that_stays(tmp_path: Path) -> None:
+def test_arguments_of_blocks_under_a_branch_that_stays_are_fine(tmp_path: Path) -> None:
     own = DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}")
     tree(tmp_path, {"a.py": own, "b.py": DIRECT})
     assert [finding.code for finding in check([tmp_path / "a.py"]).findings] == ["CKPT002"]
@@ -250,7 +247,7 @@ SEVERAL = """\
 
 
 @pytest.mark.parametrize(("argument", "differ"), [("attention_mask", False), ("other", True)])
-def test_a_checkpoint_call_is_held_against_the_call_most_like_it(tmp_path: Path, argument: str, differ: bool) -> None:
+def test_a_checkpoint_call_is_compared_with_the_call_most_like_it(tmp_path: Path, argument: str, differ: bool) -> None:
     start, end = INLINE.index("            if self.grad"), INLINE.rindex("        return")
     text = INLINE[:start] + SEVERAL.format(argument) + INLINE[end:]
     assert ("disagree" in inline(tmp_path, {"models/foo/modeling_foo.py": text}).message) is differ
@@ -303,7 +300,7 @@ TORCHS = OWN.replace("self._gradient_checkpointing_func(layer.__call__,", "check
         (">=5.2", Applicability.INFO, "the direct call alone is right"),
     ],
 )
-def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
+def test_layers_of_transformers_are_nested_only_in_releases_with_them(
     tmp_path: Path, requirement: str, applicability: Applicability, said: str
 ) -> None:
     finding = inline(tmp_path, {REMOTE: OWN, "remote/requirements.txt": f"transformers{requirement}\n"})
@@ -320,7 +317,7 @@ def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
         (", use_reentrant=False", Applicability.INFO),
     ],
 )
-def test_a_branch_with_a_mode_of_its_own_is_idle_only_where_it_is_not_reentrant(
+def test_a_branch_with_its_own_mode_is_idle_only_if_not_reentrant(
     tmp_path: Path, mode: str, applicability: Applicability
 ) -> None:
     text = TORCHS.replace("(layer, hidden_states)", f"(layer, hidden_states{mode})")

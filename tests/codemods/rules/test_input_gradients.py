@@ -1,4 +1,4 @@
-"""What CKPT108 says of scripts and of embeddings, in a step: each script is checked, and run."""
+"""The claims of CKPT108 on scripts and embeddings in a real step: each script is checked and run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.codemods.tools import found, tree
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 HOOKS_ITSELF = int(transformers.__version__.split(".")[0]) >= 5
-"""Whether switching checkpointing on has the embeddings need gradient."""
+"""Whether switching checkpointing on makes the embeddings need gradient."""
 REENTRANT = 'net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})'
 NON_REENTRANT = REENTRANT.replace("True", "False")
 FROZEN = "net.get_input_embeddings().requires_grad_(False)"
@@ -61,7 +61,7 @@ SCRIPTS = {
 
 
 def trains(net: Any) -> bool:
-    """Whether every block gets a gradient in a step."""
+    """Tell whether every block gets a gradient in a step."""
     ids = torch.arange(4)[None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +73,7 @@ def trains(net: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_trains_its_blocks_unless_it_is_told(name: str, tmp_path: Path) -> None:
+def test_a_script_trains_its_blocks_unless_it_has_a_finding(name: str, tmp_path: Path) -> None:
     head, lines, faulty = SCRIPTS[name]
     if head is not HEAD:
         pytest.importorskip("peft")
@@ -107,7 +107,7 @@ def test_the_default_is_a_fault_where_only_old_releases_are_admitted(
     assert [finding.applicability for finding in found(tmp_path, "CKPT108")] == [worth]
 
 
-def test_nothing_is_told_where_only_releases_are_admitted_that_hook_the_embeddings(tmp_path: Path) -> None:
+def test_releases_that_all_hook_the_embeddings_bring_no_finding(tmp_path: Path) -> None:
     tree(tmp_path, {"train.py": "\n".join([HEAD, FROZEN, REENTRANT]), "requirements.txt": "transformers>=5.0\n"})
     assert not found(tmp_path, "CKPT108")
 

@@ -110,7 +110,7 @@ print(json.dumps([rule.name, rule.summary, rule.commit, RULES[-1].code, [*COMMAN
 
 
 def package_with(folder: Path, added: dict[str, str]) -> Path:
-    """A folder with a copy of the package to which these files of `codemods/` were added."""
+    """Copy the package with these files added to `codemods/`."""
     shutil.copytree(PACKAGE, folder / "ckpt_surgery", ignore=shutil.ignore_patterns("__pycache__"))
     tree(folder / "ckpt_surgery" / "codemods", added)
     return folder
@@ -118,12 +118,11 @@ def package_with(folder: Path, added: dict[str, str]) -> Path:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with the rule."""
     return package_with(tmp_path_factory.mktemp("checkout"), {"rules/unnamed_arguments.py": RULE})
 
 
 def run(copy: Path, *arguments: str, folder: Path, **environment: str) -> str:
-    """What Python prints with the copy in place of the package; it ends with 0 or, with findings, with 1."""
+    """Run Python on the copy of the package; it has to exit with 0 or, with findings, with 1."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,

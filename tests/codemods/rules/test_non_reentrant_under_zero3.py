@@ -1,4 +1,4 @@
-"""What CKPT105 says of torch, shown on a block that gathers and frees its weights as ZeRO-3 does."""
+"""The claims of CKPT105 about torch, on a block that gathers and frees its weights like ZeRO-3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scale(nn.Module):
 
 
 def gradients(*, frozen: bool, sharded: bool, reentrant: bool) -> list[Any]:
-    """The gradients of a checkpointed block: those of an adapter behind the weight, and of what flows through."""
+    """Return the gradients of a checkpointed block: of an adapter behind the weight, and of its input."""
     torch.manual_seed(0)
     block = nn.Sequential(Scale(frozen=frozen, sharded=sharded), nn.Linear(8, 8))
     hidden = torch.randn(4, 8, requires_grad=True)
@@ -47,7 +47,7 @@ def gradients(*, frozen: bool, sharded: bool, reentrant: bool) -> list[Any]:
     return [hidden.grad, block[1].weight.grad]
 
 
-def test_a_frozen_weight_that_is_freed_stops_the_mode_that_is_not_reentrant() -> None:
+def test_freeing_a_frozen_weight_stops_non_reentrant_checkpointing() -> None:
     with pytest.raises(CheckpointError, match=r"different metadata(.|\n)*torch\.Size\(\[0\]\)"):
         gradients(frozen=True, sharded=True, reentrant=False)
 

@@ -1,4 +1,4 @@
-"""Plain blocks of which no call is seen, and lists that grow."""
+"""Plain blocks without a visible call, and lists that grow."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ MAKER = """\
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["blocks += [FooLayer(config)]", "blocks.extend([FooLayer(config)])", "blocks += self.made(config)"],
+    "line", ["blocks += [FooLayer(config)]", "blocks.extend([FooLayer(config)])", "blocks += self.made(config)"]
 )
 def test_the_calls_of_a_list_that_grows_are_seen(tmp_path: Path, line: str) -> None:
     start = PLAIN.index("class FooModel")
@@ -63,7 +62,7 @@ def test_a_stack_that_calls_its_blocks_needs_no_call_of_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("guard", "repaired"), [(False, True), (True, False)])
-def test_a_file_of_torch_alone_imports_transformers_only_where_its_model_always_does(
+def test_a_file_of_torch_alone_imports_transformers_only_if_its_model_does(
     tmp_path: Path, guard: bool, repaired: bool
 ) -> None:
     start, end = PLAIN.index("class FooAttention"), PLAIN.index("class FooModel")

@@ -1,4 +1,4 @@
-"""What goes wrong with `use_reentrant=True` alone, by the releases that a package asks for and what its code says."""
+"""Faults of `use_reentrant=True` alone, by the releases that a package asks for and by its code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BRANCH = INLINE.replace("from ...", "from transformers.").replace(
 
 
 def findings(root: Path, text: str, requirement: str, script: str = "", path: str = REMOTE) -> list[Finding]:
-    """The findings in a file whose package asks for some releases, beside a script."""
+    """Check a file beside a script, in a package that requires some releases."""
     tree(root, {path: text, "train.py": script, "requirements.txt": f"{requirement}\n"})
     return list(check([root], jobs=1).findings)
 

@@ -1,4 +1,4 @@
-"""What CKPT009 sees of parts whose base classes are not at hand."""
+"""CKPT009 on parts whose base classes cannot be found."""
 
 from __future__ import annotations
 

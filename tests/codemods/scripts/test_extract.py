@@ -1,4 +1,4 @@
-"""Training scripts: which files are some, and how what is found in them reads."""
+"""Training scripts: which files are scripts, and how their findings read."""
 
 from __future__ import annotations
 
@@ -69,10 +69,7 @@ def test_a_rank_without_a_collective_makes_no_script(call: str) -> None:
     ("text", "passes"),
     [
         ("model = Net()\nmodel.half_of_it()\nddp = DDP(model)\nddp(x).sum().backward()\n", 1),
-        (
-            "class T:\n  def step(self):\n    self.net(x).backward()\n  def wrap(self):\n    self.net = DDP(net)\n",
-            2,
-        ),
+        ("class T:\n  def step(self):\n    self.net(x).backward()\n  def wrap(self):\n    self.net = DDP(net)\n", 2),
         ("for _ in data:\n    model(x).backward()\n    ddp = DDP(model)\n", 1),
         ("model = Net()\nfor _ in data:\n    model(x).backward()\n    ddp = DDP(model)\n", 2),
     ],

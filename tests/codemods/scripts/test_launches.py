@@ -1,4 +1,4 @@
-"""Commands in a script's header: which words are one, what it starts, and with which strategy."""
+"""Commands in a script's header: their words, what they start, and with which strategy."""
 
 from __future__ import annotations
 

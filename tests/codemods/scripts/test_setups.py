@@ -1,4 +1,4 @@
-"""What a configuration file says of the strategy."""
+"""The strategy that a configuration file sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are kept: each object asks once, and questions that lead back to themselves end."""
+"""Cached answers: each object asks once, and circular questions end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LEADS_TO = {"a": "bc", "b": "a", "c": "d", "d": ""}
 
 
 class Graph:
-    """Counts how often it is asked."""
+    """A graph that counts its queries."""
 
     def __init__(self) -> None:
         self.asked = 0

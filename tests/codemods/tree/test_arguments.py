@@ -1,4 +1,4 @@
-"""One call's arguments: what carries gradient, what is past state, and the list that is right."""
+"""One call's arguments: gradient arguments, past state, and the right list."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def planned(
 
 
 def written(signature: str, call: str, *, gradient: bool = True, past: bool = True) -> str:
-    """The argument list that the plan asks for, as text; empty where it asks for none."""
+    """Write the argument list that the plan asks for; empty if it asks for none."""
     args = arguments(call)
     new = planned(signature, call, gradient=gradient, past=past).arguments
     if new is None:
@@ -124,8 +124,7 @@ def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "reason"),
-    [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)],
+    ("call", "reason"), [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)]
 )
 def test_a_call_that_cannot_be_bound_has_a_reason(call: str, reason: UnknownReason) -> None:
     assert planned(SIGNATURE, call) == ArgumentPlan(unknown=Unknown(reason))
@@ -140,7 +139,7 @@ def test_an_unpacked_dict_may_hide_what_is_not_named() -> None:
     ("call", "expected"),
     [("f([a])", (0,)), ("f((a, b))", (0,)), ("f({'a': a})", (0,)), ("f(a, (m, n))", ()), (f"f(a, {E}=[e])", (1,))],
 )
-def test_containers_of_gradient_are_told(call: str, expected: tuple[int, ...]) -> None:
+def test_containers_of_gradient_are_reported(call: str, expected: tuple[int, ...]) -> None:
     assert planned(SIGNATURE, call).containers == expected
 
 

@@ -1,4 +1,4 @@
-"""Base chains, also into other files and where classes inherit from themselves."""
+"""Base chains, across files and in classes that inherit from themselves."""
 
 from __future__ import annotations
 

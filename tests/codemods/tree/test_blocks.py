@@ -68,7 +68,7 @@ def test_a_model_without_the_flag_has_no_plain_blocks() -> None:
     assert plain(tree_with(model=MODEL.replace("True", "False"))) == set()
 
 
-def test_what_an_inline_branch_checkpoints_is_a_plain_block_whatever_it_holds() -> None:
+def test_whatever_an_inline_branch_checkpoints_is_a_plain_block() -> None:
     forward = """
     def forward(self, hidden_states):
         for layer in self.layers:

@@ -61,7 +61,7 @@ def test_a_class_that_is_to_become_a_layer_counts_as_one() -> None:
     assert [[ref.name for ref, _ in site.blocks] for site in sites if site] == [["FooLayer"]]
 
 
-def test_a_gradient_keyword_is_planned_away_and_a_healthy_call_is_left_alone() -> None:
+def test_a_gradient_keyword_is_planned_away_and_a_healthy_call_stays() -> None:
     signature = f"hidden_states, {ENCODER}=None"
     tree = tree_of(layer(signature), f"x, {ENCODER}=e")
     plan = tree.calls.plan(site_of(tree))
@@ -93,7 +93,7 @@ def test_block_classes_that_need_different_arguments_have_no_plan() -> None:
     assert plan.repair is None
 
 
-def test_past_state_by_position_is_planned_unless_the_block_can_checkpoint_with_its_cache() -> None:
+def test_positional_past_state_is_planned_away_unless_the_block_keeps_it() -> None:
     signature = f"hidden_states, {PAST}=None"
     for body, harmful in (("", True), ("    _can_checkpoint_with_cache = True\n", False)):
         tree = tree_of(layer(signature, body=body), "x, p")

@@ -1,4 +1,4 @@
-"""What models are made of, also where code goes in circles."""
+"""The parts of models, even in circular code."""
 
 from __future__ import annotations
 

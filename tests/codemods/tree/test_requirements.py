@@ -122,7 +122,7 @@ def test_a_rule_is_silent_where_the_fault_is_ruled_out(
         (CACHED, "==4.52.4", "does not clear (it clears nothing)"),
     ],
 )
-def test_what_only_some_releases_clear_is_told_with_the_release(
+def test_what_only_some_releases_clear_is_reported_with_the_release(
     tmp_path: Path, text: str, requirement: str, said: str
 ) -> None:
     tree(tmp_path, {"modeling_foo.py": text, "requirements.txt": f"transformers{requirement}\n"})

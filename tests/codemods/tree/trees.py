@@ -12,12 +12,11 @@ FOO, BAR = "/t/models/foo/modeling_foo.py", "/t/models/bar/modeling_bar.py"
 
 
 def source_tree(files: Mapping[str, str], beside: Mapping[str, str] | None = None) -> SourceTree:
-    """The tree of some checked files and of others that imports may lead to."""
+    """Build the tree of some checked files and of others that imports may lead to."""
     facts = {path: extract(text) for path, text in files.items()}
     others = {path: extract(text) for path, text in (beside or {}).items()}
     return SourceTree(facts, others.get, {**files, **(beside or {})}.__getitem__)
 
 
 def class_named(tree: SourceTree, name: str, path: str = FOO) -> ClassRef:
-    """The first class of this name in a file."""
     return tree.names.defined(path, name)[0]

@@ -1,1 +1,1 @@
-"""Training scripts as people write them, under an allocator limit: what `test_fit` runs with `fit` and without."""
+"""Training scripts as people write them, under an allocator limit, which `test_fit` runs with and without `fit`."""

@@ -1,4 +1,4 @@
-"""What the scripts share: the limit, a small Llama, rows of tokens, and what is printed at the end."""
+"""Shared parts of the scripts: the limit, a small Llama, rows of tokens, and the output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VOCABULARY, LENGTH = 96, 64
 
 
 def limited() -> MemoryLimit:
-    """The limit of the environment, to be set before a model is made."""
+    """Apply the environment's limit; call it before a model is made."""
     return limit_memory(int(os.environ["LIMIT"]) if os.environ.get("LIMIT") else None)
 
 
 def llama() -> Any:
-    """A Llama of three layers; its weights are the same each time."""
+    """Build a Llama of three layers; its weights are the same each time."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
@@ -36,7 +36,7 @@ def llama() -> Any:
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Rows of tokens, which are their labels."""
+    """Return rows of tokens, which are their labels."""
     drawn = torch.Generator().manual_seed(1)
     return [
         {"input_ids": ids, "labels": ids}
@@ -45,6 +45,5 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def told(losses: list[float], memory: MemoryLimit) -> None:
-    """Print the losses, and the most bytes that were alive."""
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps({"losses": losses, "peak": memory.peak_bytes}))

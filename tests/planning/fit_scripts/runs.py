@@ -1,4 +1,4 @@
-"""Run a script with `fit` and without, under a limit, and say what came of it."""
+"""Run a script with and without `fit` under a limit, and compare."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ran:
 
 
 def python(folder: Path, *arguments: str, limit: int | None = None, ranks: bool = False) -> Ran:
-    """Run Python with these arguments in a folder, under a limit of so many bytes, on two ranks if asked to."""
+    """Run Python with these arguments in a folder, under a limit in bytes, on two ranks if asked to."""
     ran = subprocess.run(
         [sys.executable, *(_RANKS if ranks else ()), *arguments],
         cwd=folder,
@@ -48,7 +48,7 @@ def python(folder: Path, *arguments: str, limit: int | None = None, ranks: bool 
 
 
 def check_fit(folder: Path, script: str, limit: int, *, ranks: bool = False, off_by: float = 1e-3) -> None:
-    """A script that fails under a limit trains with `fit` as without the limit, and takes about what was predicted."""
+    """Assert that a script that fails under a limit trains the same with `fit`, near the predicted peak."""
     bare = python(folder, "-m", script, "out", ranks=ranks)
     assert bare.code == 0, bare.output
     failed = python(folder, "-m", script, "out", limit=limit, ranks=ranks)

@@ -1,4 +1,4 @@
-"""The blocks of a live model are found: its checkpointing layers, and the plain stacks that should be some."""
+"""The blocks of a live model: its checkpointing layers, and plain stacks that should be some."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 4
 
 
 class Attention(nn.Linear):
-    """What mixes positions is known by its name."""
+    """A layer whose name says that it mixes positions."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -47,7 +47,7 @@ class DownProjector(nn.Conv1d):
 
 
 def model(weight: int = 0, **parts: nn.Module) -> nn.Module:
-    """A module of these parts, and a projection of that many numbers."""
+    """Build a module of these parts and a projection to that many numbers."""
     whole = nn.Module()
     for name, part in parts.items():
         whole.add_module(name, part)
@@ -200,7 +200,7 @@ def test_the_tower_around_a_stack_is_the_nearest_pretrained_model() -> None:
     tower = model_of(PlainLayer, PlainLayer, PlainLayer)
     beside = 3 * sum(p.numel() for p in tower.parameters())
     assert set(found(model(beside, tower=tower))) == {f"tower.layers.{i}" for i in range(3)}
-    assert found(model(beside, tower=tower.layers)) == {}  # the same stack with no tower of its own
+    assert found(model(beside, tower=tower.layers)) == {}  # the same stack without a tower
 
 
 def test_a_tower_that_claims_no_support_has_no_plain_blocks() -> None:

@@ -1,4 +1,4 @@
-"""Of stages and the blocks in them, those are checkpointed that keep less."""
+"""Of stages and the blocks in them, the level that saves more is checkpointed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks are found in models that are not transformers' own, or the true reason is named."""
+"""Blocks are found in models from outside transformers, or the true reason is named."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 def wrapped(model: nn.Module) -> dict[str, str]:
-    """Stack and class of every block that is checkpointed."""
+    """Return stack and class of every block that is checkpointed."""
     surgery = wrap_blocks(model)
     return {block.name: type(block.module).__name__ for stack in surgery.stacks for block in stack.blocks}
 
@@ -144,7 +144,7 @@ def test_a_flag_that_a_method_of_the_forward_reads_is_off_and_comes_back() -> No
 
 
 class BranchOverOneStack(Chain):
-    """Says what models of transformers say, and checkpoints one of its two stacks."""
+    """A model that claims support and checkpoints one of its two stacks."""
 
     supports_gradient_checkpointing = True
 

@@ -1,4 +1,4 @@
-"""Caches that the caller of a model gives are filled and read as without checkpointing; its own are not made."""
+"""A caller's caches are filled and read as without checkpointing; a model makes none of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def t5() -> Any:
 
 
 def qwen() -> Any:
-    """A model that gives back no cache while its flag is on."""
+    """Build a model that returns no cache while its flag is on."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -61,7 +61,7 @@ def qwen() -> Any:
 
 
 def two_forwards(model: Any, cache: Any, more: dict[str, Any]) -> list[Tensor]:
-    """The gradients of two forwards of which the second reads what the first has left in a cache, and that."""
+    """Return the gradients of two forwards that share a cache, and the cache."""
     ids = tokens()["labels"]
     model.zero_grad()
     first = model(**more, past_key_values=cache)
@@ -98,7 +98,7 @@ def test_a_given_cache_is_filled_and_read(
 
 
 class Chunked(nn.Module):
-    """Runs a text in two parts with a cache that it makes, or finds in its batch, through a model or its decoder."""
+    """A wrapper that runs a text in two parts with a cache, made or in the batch, through a model or its decoder."""
 
     def __init__(self, model: Any, *, whole: bool) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
 
 
 class AddingBlock(toys.ScalingBlock):
-    """Adds to a cache, and scales by how much that holds."""
+    """A block that adds to a cache and scales by its length."""
 
     def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
         past_key_values.layers[len(past_key_values.layers)] = hidden.detach()
@@ -183,7 +183,7 @@ def test_each_recompute_has_the_cache_of_its_forward() -> None:
 
 
 class KeepingStack(Model):
-    """Keeps a cache, and gives it to its blocks; `use_cache` is what the caller said."""
+    """A stack that keeps a cache and gives it to its blocks; `use_cache` is the caller's."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -215,14 +215,14 @@ def test_use_cache_is_left_alone_where_a_cache_is_given() -> None:
 
 
 class OwnCache:
-    """Keys that it appends to; it is no Cache of transformers."""
+    """A growing list of keys that is not a Cache of transformers."""
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
 
 
 class AppendingBlock(toys.ScalingBlock):
-    """Appends to a store and reads all of it."""
+    """A block that appends to a store and reads all of it."""
 
     def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
         store.keys.append(self.up(hidden).detach())
@@ -230,7 +230,7 @@ class AppendingBlock(toys.ScalingBlock):
 
 
 def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
-    """Additions that count nothing in this step would count in the next."""
+    # Additions that count nothing in this step would count in the next.
     store = OwnCache()
     model = stack(two(AppendingBlock))
     model.run = lambda layer, hidden: layer(hidden, store)  # type: ignore[method-assign]
@@ -241,7 +241,7 @@ def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
 
 
 class SlopeBlock(AppendingBlock):
-    """Takes a gradient in its forward, before it reads the store: it is recomputed while it runs."""
+    """A block that takes a gradient in its forward before reading the store: it is recomputed while it runs."""
 
     def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
         store.keys.append(self.up(hidden).detach())
@@ -293,7 +293,7 @@ def test_nothing_is_said_where_no_cache_was_asked_for() -> None:
 
 
 class Asking(nn.Module):
-    """Asks its model for a cache, whatever its caller says."""
+    """A model that asks the one inside for a cache, whatever its caller says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ def test_nothing_is_said_where_only_a_part_was_asked() -> None:
 
 
 class PairStack(toys.Stack):
-    """Gives its blocks a cache and use_cache=True."""
+    """A stack that gives its blocks a cache and use_cache=True."""
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         result: Tensor = layer(hidden, past_key_values=toys.KeyCache(), use_cache=True)
@@ -322,7 +322,7 @@ class PairStack(toys.Stack):
 
 
 class UsingCacheBlock(toys.ScalingBlock):
-    """Computes something else with use_cache=True."""
+    """A block that computes something else with use_cache=True."""
 
     def forward(self, hidden: Tensor, past_key_values: Any = None, use_cache: bool = False) -> Tensor:
         return super().forward(hidden) * (3.0 if use_cache else 1.0)
@@ -344,7 +344,7 @@ def test_other_blocks_keep_their_caches(make: Callable[[], toys.Stack], every_n:
     assert same(train(model), train(plain))
 
 
-def test_a_layer_at_two_positions_reads_its_own_cache_as_without_checkpointing() -> None:
+def test_a_layer_at_two_positions_reads_its_own_cache_as_unwrapped() -> None:
     def gradients(wrap: bool) -> list[Tensor]:
         model = llama(3)
         model.model.layers[2] = model.model.layers[0]

@@ -1,4 +1,4 @@
-"""The arguments of a call have names, and past state is left out of it."""
+"""The arguments of a call have names, and past state is left out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reading(Block):
 
 
 def signature(block: nn.Module | None = None) -> BlockSignature:
-    """That of a block of transformers."""
+    """Return the signature of a block of transformers."""
     block = block or Block()
     own = BlockSignature.of("Block b", block, block.forward, fills_cache=False)
     return replace(own, is_of_transformers=True)
@@ -57,7 +57,7 @@ def filled(layers: int = 1, length: int = 3) -> DynamicCache:
 
 
 class RecurrentCache:
-    """Past state by its own name and that of the argument; it has no length."""
+    """Past state, by its name and the argument's, without a length."""
 
     def __init__(self, state: Tensor) -> None:
         self.state = state
@@ -115,7 +115,7 @@ def test_caches_that_the_caller_gave_stay() -> None:
 
 
 class Tables:
-    """No cache: what is made once and read by all layers."""
+    """No cache: tables that are made once and read by all layers."""
 
 
 @pytest.mark.parametrize("name", ["layer_past", "past_key_values"])

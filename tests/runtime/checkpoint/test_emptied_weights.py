@@ -1,4 +1,4 @@
-"""Frozen weights that are whole while their module runs, and empty otherwise, as DeepSpeed's ZeRO-3 has them.
+"""Frozen weights that are whole only while their module runs, as in DeepSpeed's ZeRO-3.
 
 `tests/integrations/test_deepspeed.py` has the real one.
 """
@@ -73,7 +73,7 @@ def part(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("self_check", ["first", "always"])
-def test_weights_that_are_empty_outside_of_their_module_give_the_same_gradients(self_check: Any) -> None:
+def test_weights_empty_outside_of_their_module_give_the_same_gradients(self_check: Any) -> None:
     model = Stack().double()
     plain = copy.deepcopy(model)
     part(model)

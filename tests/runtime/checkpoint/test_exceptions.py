@@ -1,6 +1,6 @@
-"""After an exception the next step trains right, and so does another model, while somebody holds the traceback.
+"""After an exception the next step trains right, and so does another model, while the traceback is held.
 
-A notebook and a debugger hold it. Torch's own checkpointing leaves its hooks for saved tensors in place then.
+A notebook and a debugger hold it, and torch's own checkpointing then leaves its hooks for saved tensors in place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ checks = pytest.mark.parametrize("check", ["first", "never"])
 
 
 class FailingBlock(ScalingBlock):
-    """Raises `error` between its operators, in so many calls from now."""
+    """A block that raises `error` between its operators once `calls_left` is used up."""
 
     error: BaseException | None = None
     calls_left = 0
@@ -49,7 +49,7 @@ class FailingBlock(ScalingBlock):
 
 
 class RememberingBlock(ScalingBlock):
-    """Keeps the exceptions that pass through it: those by which torch ends a recompute early."""
+    """A block that keeps the exceptions passing through it: those by which torch ends a recompute early."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         try:
@@ -120,7 +120,7 @@ def test_the_next_steps_train_right_after_an_error(
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_torchs_checkpoint_sees_no_error_of_a_forward(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to torch 2.12 its hooks for saved tensors would stay, as they do without a surgery."""
+    # Up to torch 2.12 its hooks for saved tensors would stay, as they do without a surgery.
     seen: list[BaseException] = []
 
     def recording(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Whatever a block is given, writes and returns: gradients, buffers and randomness are those of an unwrapped run.
+"""Whatever a block takes, writes and returns: gradients, buffers and randomness are those of an unwrapped run.
 
-On toys. Next to each stands what transformers' own checkpointing makes of the same model, where it gets it wrong.
+On toys, beside the wrong results of transformers' own checkpointing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Make = Callable[[], toys.Model]
 
 
 def of(layer: Callable[[], nn.Module], whole: Callable[..., toys.Model] = toys.Model, **options: Any) -> Make:
-    """A model of three such blocks."""
+    """Build a model of three such blocks."""
     return lambda: model_of(layer, layer, layer, whole=whole, **options)
 
 
@@ -64,7 +64,7 @@ models = pytest.mark.parametrize("name", MODELS)
 
 @contextlib.contextmanager
 def or_error(problems: list[str]) -> Iterator[None]:
-    """What raises is as wrong as what differs."""
+    """Count an exception as a difference."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
@@ -141,7 +141,7 @@ OUTSIDE: list[Tensor] = []
 
 
 class LeavingLayer(toys.SureLayer):
-    """Leaves a tensor with gradient in a list that is no part of the model."""
+    """A layer that leaves a tensor with gradient in a list outside of the model."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden = super().forward(hidden_states)
@@ -198,7 +198,7 @@ def test_a_graph_that_is_kept_can_be_gone_through_twice() -> None:
 
 
 def in_bfloat16(model: nn.Module, *, all_of_it: bool) -> own.Step:
-    """A step under autocast, with the backward inside or outside of it."""
+    """Take a step under autocast, with the backward inside or outside of it."""
     model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         result = model(values()["values"].float()).float().sum()
@@ -243,7 +243,7 @@ def test_a_block_that_does_not_train_runs_as_it_is(mode: str) -> None:
 
 
 class Registering(toys.SureLayer):
-    """Adds a term of the loss to a list, as those of some routers do."""
+    """A layer that adds a term of the loss to a list, as some routers do."""
 
     registry: ClassVar[list[Tensor]] = []
 
@@ -254,8 +254,7 @@ class Registering(toys.SureLayer):
 
 @pytest.mark.parametrize("early", [True, False], ids=["emptied before the forward", "emptied before the backward"])
 def test_what_a_recompute_leaves_in_a_list_is_no_part_of_a_loss(early: bool) -> None:
-    """Whoever empties it before the backward adds, in the next step, what the recomputes of this one have left."""
-
+    # Emptied before the backward, the list has this step's recomputes in the next step.
     def trained(*, wrapped: bool) -> list[Tensor | None]:
         model = model_of(Registering, Registering)
         if wrapped:
@@ -278,7 +277,7 @@ def test_what_a_recompute_leaves_in_a_list_is_no_part_of_a_loss(early: bool) -> 
 
 
 class WritingSlope(toys.SureLayer):
-    """Writes into its argument, and takes a gradient by it: the block is recomputed while it runs."""
+    """A layer that writes into its argument and takes a gradient by it: it is recomputed while it runs."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states = hidden_states.add_(0.1)

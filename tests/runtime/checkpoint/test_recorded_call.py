@@ -1,4 +1,4 @@
-"""A recompute is given tensors of the class that they had, with what somebody has set on them."""
+"""A recompute gets tensors of their original class, with the attributes set on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ all_ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str
 
 
 class Louder(Tensor):
-    """Its tanh is another one."""
+    """A tensor with another tanh."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,7 +32,7 @@ class Louder(Tensor):
 
 
 class ScaledBlock(nn.Module):
-    """Reads the scale that its argument has as an attribute, if it has one."""
+    """A block that reads an optional scale from an attribute of its argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ScaledBlock(nn.Module):
 
 
 class Scales(nn.Module):
-    """Sets a scale on what it gives to each block: a number, or one computed of the tensor itself."""
+    """A model that sets a scale on each block's argument: a number, or one computed from the tensor."""
 
     def __init__(self, computed: bool = False) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Scales(nn.Module):
 
 
 class LouderInside(Scales):
-    """Gives its blocks tensors of another class."""
+    """A model that gives its blocks tensors of another class."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = self.embed(hidden).as_subclass(Louder)

@@ -1,7 +1,7 @@
-"""A recompute begins with the state of its forward and leaves that of after it; without that it is shown to be wrong.
+"""A recompute begins with its forward's state and ends with the present one; without that it is shown to be wrong.
 
-State is a short list: buffers and frozen parameters that are written, attributes that are set, training flags, the
-kernels of attention, and generators. What is told in place of that is in `self_check/test_check`.
+State is a short list: written buffers and frozen parameters, set attributes, training flags, the kernels of attention,
+and generators. `self_check/test_check` tests what is reported instead.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def test_several_forwards_go_before_one_backward(check: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ["a large buffer", "an attribute"])
-def test_what_is_written_late_is_told_in_turn(what: str) -> None:
-    """Until its turn a block's recompute has written it once more; from then on it is written once."""
+def test_what_is_written_late_is_reported_in_turn(what: str) -> None:
+    # Until its turn a block's recompute has written it once more; from then on it is written once.
     model = stack(average(lambda block: None, LARGE))
     wrap_blocks(model)
     train(model, steps=4)
@@ -128,7 +128,7 @@ def test_what_is_written_late_and_read_is_refused(write: Callable[[AverageBlock]
 
 
 class TemperedBlock(ScalingBlock):
-    """Clamps a trained parameter before it is used, or lets it grow."""
+    """A block that clamps a trained parameter before use, or lets it grow."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def test_a_trained_parameter_may_be_written_by_the_block_itself() -> None:
 
 
 class RandomBlock(ScalingBlock):
-    """Draws from Python's generator, once it is told to."""
+    """A block that draws from Python's generator once told to."""
 
     drawing = False
 
@@ -164,7 +164,7 @@ class RandomBlock(ScalingBlock):
         return 1 + (random.random() if self.drawing else 0.0)
 
 
-def test_draws_that_begin_late_are_told() -> None:
+def test_draws_that_begin_late_are_reported() -> None:
     model = stack(two(RandomBlock))
     wrap_blocks(model, self_check=4)
     train(model, steps=3)
@@ -177,7 +177,7 @@ def test_draws_that_begin_late_are_told() -> None:
 
 
 class TwoModesBlock(ScalingBlock):
-    """Writes one buffer in training mode, and another while a part of it is in evaluation mode."""
+    """A block that writes one buffer in training mode, and another while a part is in evaluation mode."""
 
     first: Tensor
     second: Tensor
@@ -195,7 +195,7 @@ class TwoModesBlock(ScalingBlock):
 
 
 class GrowingBlock(ScalingBlock):
-    """Runs another module, if it has been given one."""
+    """A block that also runs another module, if given one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,8 +225,7 @@ def replace_a_part(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"),
-    [(TwoModesBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)],
+    ("kind", "change"), [(TwoModesBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)]
 )
 def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module], None]) -> None:
     results = []
@@ -241,14 +240,14 @@ def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module
 
 
 class AttentionBlock(ScalingBlock):
-    """Scales by whether attention may choose its kernel of plain operators."""
+    """A block that scales by whether attention may use plain operators."""
 
     def scale(self) -> Any:
         return 1 + attention_kernels()[2]
 
 
 class ModeBlock(ScalingBlock):
-    """Scales while a part of it is in training mode."""
+    """A block that scales while a part of it is in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +262,7 @@ def evaluate(model: nn.Module) -> None:
 
 
 def gradients_after(model: nn.Module, between: Callable[[nn.Module], object]) -> list[Any]:
-    """The gradients of a step in which something happens between forward and backward, in the order of parameters."""
+    """Run something between a step's forward and backward; return the gradients in the order of parameters."""
     parameters = list(model.parameters())
     loss = model(torch.linspace(-1, 1, 16 * toys.WIDTH).view(16, toys.WIDTH))
     between(model)
@@ -312,7 +311,7 @@ def test_a_layer_that_the_first_forward_makes_trains() -> None:
 
 
 class InsideBlock(toys.CountingBlock):
-    """Holds blocks of its own, through which it takes a gradient in its forward."""
+    """A block that takes a gradient through inner blocks in its forward."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         energy = super().forward(hidden).square().sum()
@@ -322,7 +321,7 @@ class InsideBlock(toys.CountingBlock):
 
 @pytest.mark.parametrize("check", ["first", "never"])
 def test_a_backward_inside_a_forward_is_right(check: Any) -> None:
-    """It recomputes the block of which the forward goes on, and so what that has set so far."""
+    # It recomputes the block whose forward goes on, and so what that has set so far.
     results = []
     for wrapped in (False, True):
         model = stack(two(InsideBlock))

@@ -70,7 +70,7 @@ def test_forward_derivatives_are_those_without(call: Call) -> None:
         assert torch.equal(call(model), expected)
 
 
-def test_a_backward_through_a_forward_derivative_gives_the_gradients_without() -> None:
+def test_a_backward_through_a_forward_derivative_gives_the_same_gradients() -> None:
     def gradients() -> list[Tensor | None]:
         model.zero_grad()
         total: Any = FORWARD["jvp"](model).sum()

@@ -1,4 +1,4 @@
-"""The thread that copies to files and back: the step goes on meanwhile, what fails is said there, nothing hangs."""
+"""The thread that copies to files and back: the step goes on, failures are raised there, nothing hangs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def note_earlier_threads() -> None:
 
 
 def threads() -> list[threading.Thread]:
-    """The threads of offloads that this test began."""
+    """List the offload threads that this test began."""
     named = [thread for thread in threading.enumerate() if thread.name.startswith("ckpt-surgery-offload")]
     return [thread for thread in named if thread not in BEFORE]
 
@@ -54,7 +54,7 @@ def waits(gate: threading.Event) -> None:
 
 
 def ends(seconds: float = 5) -> bool:
-    """Whether no thread of an offload that this test began is left before so many seconds are over."""
+    """Wait for the offload threads of this test to end; return whether they did."""
     gc.collect()
     until = time.monotonic() + seconds
     while threads() and time.monotonic() < until:

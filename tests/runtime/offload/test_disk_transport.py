@@ -1,4 +1,4 @@
-"""Block inputs in files: gradients are the same, nothing is left behind, a full disk kills nothing."""
+"""Block inputs in files: gradients are the same, nothing is left behind, a full disk is survived."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs L
 
 
 def mapped(folder: Path) -> int:
-    """How many files of this folder the process has mapped."""
+    """Count the files of this folder that the process has mapped."""
     return Path("/proc/self/maps").read_text().count(f"{folder}/")
 
 
@@ -194,7 +194,7 @@ def test_copies_have_the_folder_and_no_files(copied: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_writes_into_files_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_writes_into_its_own_files(tmp_path: Path) -> None:
     code = "from tests.runtime.offload.test_disk_transport import write_in_a_fork as run; import sys; run(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path)]  # autograd must have started no threads before the fork
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -224,7 +224,7 @@ def write_in_a_fork(folder: str) -> None:
     assert torch.equal(hidden.grad, expected[0])
 
 
-def test_a_folder_in_memory_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_memory_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_transport, "_is_in_memory", lambda folder: True)
     with pytest.warns(SurgeryWarning, match="is in memory itself: give one on a disk") as caught:
         gradients(Offloader(DiskTransport(tmp_path), minimum_bytes=0))

@@ -1,4 +1,4 @@
-"""What the host has left: the kernel's word, and limits of control groups of both versions, the tightest of them."""
+"""The host's free memory: the kernel's figure, or the tightest limit of control groups of both versions."""
 
 from __future__ import annotations
 

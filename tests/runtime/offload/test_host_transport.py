@@ -1,4 +1,4 @@
-"""Copies to the host beside the compute: what waits for what, on a device whose streams only write it down."""
+"""Copies to the host beside the compute: their order, on a device whose streams only log."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_empty_tensors_stay() -> None:
 @pytest.mark.parametrize("late", range(4))
 @pytest.mark.parametrize("number", range(BLOCKS))
 def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late: int) -> None:
-    """Before it is sent, on its way, and after."""
+    # Before it is sent, on its way, and after.
     given: list[Tensor] = []
 
     def write(done: int, hidden: Tensor) -> None:
@@ -302,7 +302,7 @@ def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late:
 
 
 @pytest.mark.parametrize("late", range(3))
-def test_a_write_through_an_alias_is_an_error_until_the_memory_is_given_back(late: int) -> None:
+def test_a_write_through_an_alias_fails_until_the_memory_is_given_back(late: int) -> None:
     aliases: list[Tensor] = []
 
     def write(done: int, hidden: Tensor) -> None:
@@ -339,7 +339,7 @@ def test_a_write_to_a_saved_mask_is_an_error_too() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 9])
-def test_no_more_than_so_many_are_in_flight(in_flight: int) -> None:
+def test_no_more_than_the_limit_are_in_flight(in_flight: int) -> None:
     offloader = Offloader(deferred := Deferred(), minimum_bytes=0, in_flight=in_flight)
     gradients(offloader)
     assert deferred.peak == offloader.stats.peak_in_flight == min(in_flight, BLOCKS - 1)

@@ -1,4 +1,4 @@
-"""Pinned memory: exactly what is needed, used again, never above its bound; and what happens without more of it."""
+"""Pinned memory: exactly what is needed, reused, never above its bound, and what happens without more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pool_of(limit: int | None = None, pin: Pinning | None = None, **options: Any
     return PinnedPool(limit, pin=pin or Pinning(), **{"memory": lambda: PLENTY, **options})
 
 
-def test_so_many_bytes_are_pinned_as_leave_the_device_and_are_used_again(device: Device) -> None:
+def test_as_many_bytes_are_pinned_as_leave_the_device_and_are_reused(device: Device) -> None:
     offloader = Offloader(HostTransport(pool := pool_of(pin=(pin := Pinning()))), minimum_bytes=0)
     for _ in range(3):
         assert same(gradients(offloader), gradients())
@@ -212,7 +212,7 @@ def test_a_forked_process_shares_no_buffer(broken: bool, monkeypatch: pytest.Mon
 
 
 class Runtime:
-    """Stands for CUDA's runtime."""
+    """A fake of CUDA's runtime."""
 
     def __init__(self, error: int = 0) -> None:
         self.error = error

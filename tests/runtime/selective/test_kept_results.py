@@ -1,4 +1,4 @@
-"""`wrap_blocks(save=...)`: what is kept is not run again, to the byte what was predicted, and gradients stay equal."""
+"""`wrap_blocks(save=...)`: kept results are not recomputed, take the predicted bytes, and leave gradients equal."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ Save = str | list[str] | None
 
 
 def ran_in(run: Callable[[], Any]) -> Counter[str]:
-    """How often each operator runs, also in compiled code whatever the release of torch."""
+    """Count the runs of each operator, also in compiled code whatever the release of torch."""
     with torch.autograd.profiler.profile() as seen:
         run()
     return Counter(event.name for event in seen.function_events or ())
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Counts the operators that are run inside, also by operators of higher order."""
+    """A counter of the operators that run inside, also by operators of higher order."""
 
     supports_higher_order_operators = True
 
@@ -65,7 +65,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
 
 
 def counts(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> tuple[Counter[str], Counter[str]]:
-    """How often each operator runs in a forward, and in its backward."""
+    """Count the runs of each operator in a forward and in its backward."""
     with Counting() as forward:
         loss = model(**(tokens() if inputs is None else inputs)).loss
     with Counting() as backward:
@@ -74,7 +74,7 @@ def counts(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> tuple[C
 
 
 def equal(model: nn.Module, plain: nn.Module, inputs: Mapping[str, Any] | None = None) -> bool:
-    """Whether two models have the same gradients bit for bit, in each of three steps."""
+    """Compare two models' gradients bit for bit in each of three steps."""
     results = []
     for each in (model, plain):
         results.append([step(each, inputs or tokens(), seed=seed, blocks={}).gradients for seed in range(3)])
@@ -86,7 +86,7 @@ def equal(model: nn.Module, plain: nn.Module, inputs: Mapping[str, Any] | None =
 
 
 def without(model: nn.Module) -> nn.Module:
-    """The model with its blocks checkpointed, and no policy."""
+    """Return the model with its blocks checkpointed and without a policy."""
     wrap_blocks(model)
     return model
 
@@ -137,7 +137,7 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
 
 
 POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
-"""The first norm of a block of BERT, and the means and deviations of both; what the second makes is returned."""
+"""The first norm of a block of BERT, and the means and deviations of both; the block returns the second."""
 
 
 @pytest.mark.parametrize("options", [{}, {"offload": "cpu"}], ids=["on the device", "with inputs on the host"])
@@ -296,7 +296,7 @@ def test_under_autocast() -> None:
 
 
 class Adapter(nn.Module):
-    """A frozen linear layer with two small ones beside it, whose result is added into that of the layer."""
+    """A frozen linear layer whose result takes in that of two small ones beside it."""
 
     def __init__(self, base: nn.Linear, *, in_place: bool) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def test_adapters_that_add_in_place_are_refused() -> None:
 
 
 class Leaking(nn.Module):
-    """Returns what it goes on with, so that the caller may write it."""
+    """A layer that returns a tensor it goes on using, so that the caller may write it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -387,11 +387,11 @@ def test_running_statistics_are_written_once() -> None:
 
 
 WRITES: SimpleQueue[float] = SimpleQueue()
-"""What the coming runs of a block multiply by: a surgery cannot wind it back."""
+"""The factors of a block's next runs: a surgery cannot wind it back."""
 
 
 class Scaling(nn.Module):
-    """Multiplies by what it did not have as an argument; `by_data`, by a parameter that it writes uncounted."""
+    """A layer that multiplies by a non-argument; `by_data`, by a parameter that it writes uncounted."""
 
     def __init__(self, *, by_data: bool) -> None:
         super().__init__()
@@ -426,7 +426,7 @@ def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
 
 
 class NoisyExperts(nn.Module):
-    """Experts whose scores are noisy in a way that nobody can put back. `draws` is where the noise comes from."""
+    """Experts whose scores have noise that nobody can put back. `draws` is where the noise comes from."""
 
     def __init__(self, draws: Callable[[], float], *, noisy_scores: bool) -> None:
         super().__init__()
@@ -463,7 +463,7 @@ class Mixture(nn.Module):
 
 
 class Noise:
-    """Numbers of the operating system; or those of an earlier run, again."""
+    """Numbers of the operating system, or those of an earlier run again."""
 
     def __init__(self, again: Iterable[float] = ()) -> None:
         self.drawn: list[float] = []
@@ -510,7 +510,7 @@ def test_dropout_masks_stand_in_for_the_state_of_generators() -> None:
 
 
 class Drawing(nn.Module):
-    """Two draws of which one may be kept."""
+    """A layer with two draws of which one may be kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -545,7 +545,7 @@ def test_draws_that_are_run_again_follow_those_kept() -> None:
 
 @torch.library.custom_op("ckpt_surgery_tests::attention", mutates_args=())
 def outside_attention(weights: Tensor, dropout_p: float) -> Tensor:
-    """A kernel of another library: it draws, and no tag says so."""
+    """Draw like a kernel of another library: no tag says so."""
     return weights * (torch.rand_like(weights) > dropout_p)
 
 
@@ -567,7 +567,7 @@ class Outside(nn.Module):
         return result.sin()
 
 
-def test_a_kernel_of_another_library_that_draws_leaves_the_generators_where_they_were() -> None:
+def test_a_foreign_kernel_that_draws_leaves_the_generators_in_place() -> None:
     results = []
     for save in (None, "ckpt_surgery_tests.attention"):
         torch.manual_seed(7)
@@ -581,7 +581,7 @@ def test_a_kernel_of_another_library_that_draws_leaves_the_generators_where_they
 # Errors
 
 
-def test_a_name_that_matches_nothing_is_told_with_what_the_blocks_run() -> None:
+def test_a_name_that_matches_nothing_is_reported_with_what_the_blocks_run() -> None:
     model = llama(2)
     wrap_blocks(model, save=["attention", "conv"])
     loss = model(**tokens()).loss
@@ -624,7 +624,7 @@ def test_a_frozen_block_is_not_waited_for() -> None:
 
 
 ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
-"""How many rows the coming runs of a block multiply: a surgery cannot wind it back."""
+"""The rows that a block's next runs multiply: a surgery cannot wind it back."""
 
 
 class Rows(nn.Module):
@@ -654,7 +654,7 @@ def test_an_operator_that_gets_other_shapes_is_refused(rows: list[int]) -> None:
 
 
 class Slope(nn.Module):
-    """A block that takes a gradient of its own, which runs it again in the middle of its forward."""
+    """A block that takes a gradient, which runs it again in the middle of its forward."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -672,7 +672,7 @@ class Slope(nn.Module):
 
 
 def slopes(before: int, after: int, **options: Any) -> list[Tensor]:
-    """The gradients of two such blocks behind a layer."""
+    """Return the gradients of two such blocks behind a layer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(before, after) for _ in range(2)))
     if options:
@@ -698,7 +698,7 @@ def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
 
 
 class GivenUp(Exception):
-    """Ends a forward."""
+    """The end of a forward."""
 
 
 def give_up(*_: object) -> None:
@@ -844,7 +844,7 @@ one_kernel = pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 tak
 
 
 class OldContext:
-    """What torch before 2.12 hands a policy: it does not say what an operator made."""
+    """A policy's context in torch before 2.12: it does not say what an operator made."""
 
     def __init__(self, *, is_recompute: bool, **_: Any) -> None:
         self.is_recompute = is_recompute

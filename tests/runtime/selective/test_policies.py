@@ -1,4 +1,4 @@
-"""The names in `save`: which operators they stand for, and which name nothing that can be kept."""
+"""The names in `save`: their operators, and names that keep nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ aten = torch.ops.aten
         ("aten.add.Tensor", aten.add.Tensor, 1),
     ],
 )
-def test_a_name_stands_for_its_operators(text: str, operator: Any, every: int) -> None:
+def test_a_name_keeps_its_operators(text: str, operator: Any, every: int) -> None:
     (choice,) = choices_of([text])
     assert choice.every == every
     role = role_of(operator, [choice])
@@ -55,7 +55,7 @@ def test_a_name_stands_for_its_operators(text: str, operator: Any, every: int) -
     ],
     ids=str,
 )
-def test_a_name_stands_for_no_others(text: str, operator: Any) -> None:
+def test_a_name_keeps_no_others(text: str, operator: Any) -> None:
     assert role_of(operator, choices_of([text])) is None
 
 
@@ -71,10 +71,7 @@ def test_every_operator_of_torch_in_the_vocabulary_is_there() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "flash",
-            r"save names 'flash': give attention, matmul, .*, or the name of an operator such as aten.mm",
-        ),
+        ("flash", r"save names 'flash': give attention, matmul, .*, or the name of an operator such as aten.mm"),
         ("", r"save names '': give attention"),
         ("matmul:0", r"save names 'matmul:0': give :2 for every second"),
         ("aten.mn", r"save names aten.mn, which is no operator of torch"),
@@ -100,7 +97,7 @@ def test_attention_without_dropout_draws_nothing() -> None:
 
 
 def kept(text: str, *calls: tuple[Any, tuple[Any, ...]]) -> list[bool]:
-    """Which of these calls, each an operator with its arguments, a policy keeps."""
+    """Return those of the calls, operators with arguments, that a policy keeps."""
     choices, selector = choices_of([text]), Selector()
     roles = [(role_of(operator, choices), operator, args) for operator, args in calls]
     return [role is not None and bool(selector.chosen(operator, role, args, {})) for role, operator, args in roles]

@@ -1,4 +1,4 @@
-"""What a policy keeps is had again without kernel, node and dispatch mode, and gradients stay equal to the bit."""
+"""A policy's results are replayed without kernel, node and dispatch mode, and gradients stay equal to the bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.zoo.tiny_models import llama, tokens
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 WIDTH, ROWS, STEPS = 16, 5, 4
-"""The first two steps show how calls are had again; later ones do that."""
+"""The first two steps record how to replay calls; later ones replay them."""
 PRODUCTS = {"aten::mm", "aten::addmm"}
 
 
@@ -46,7 +46,7 @@ class Part(nn.Module):
 
 
 class Squared(torch.autograd.Function):
-    """A product in a function of autograd, where no gradient is taken by torch."""
+    """A product in an autograd function, where torch takes no gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ SAVES: Mapping[Callable[..., Tensor], list[str]] = {
 
 
 def trained(model: nn.Module, *, autocast: bool = False, twice: bool = False) -> Iterator[Tensor | None]:
-    """The loss, the input's gradient and those of parameters, in each step."""
+    """Return each step's loss and gradients of input and parameters."""
     for seed in range(STEPS):
         torch.manual_seed(seed)
         model.zero_grad()

@@ -1,4 +1,4 @@
-"""The self-check tells where a recompute gives something else than its forward, in whatever step that begins."""
+"""The self-check reports a recompute that differs from its forward, in whatever step that begins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 
 
 class Chosen(nn.Module):
-    """Uses one of two layers, by its name."""
+    """A layer that uses one of two others, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_an_attribute_that_has_changed_since_the_forward_is_named() -> None:
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=list(REFUSED))
-def test_what_changes_a_result_is_told_at_once(make: Make, message: str) -> None:
+def test_what_changes_a_result_is_reported_at_once(make: Make, message: str) -> None:
     model = stack(make)
     name = type(model.layers[0]).__name__
     wrap_blocks(model)
@@ -140,7 +140,7 @@ def test_without_the_check_a_drift_is_silent() -> None:
     assert not same(train(model, steps=9), train(stack(two(toys.DriftingBlock)), steps=9))
 
 
-def test_with_an_interval_a_drift_is_told_later() -> None:
+def test_with_an_interval_a_drift_is_reported_later() -> None:
     model = quiet(2)
     wrap_blocks(model, self_check=4)
     train(model, steps=2)
@@ -151,7 +151,7 @@ def test_with_an_interval_a_drift_is_told_later() -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_drift_that_begins_late_is_told_in_turn(number: int) -> None:
+def test_a_drift_that_begins_late_is_reported_in_turn(number: int) -> None:
     model = quiet(4)
     wrap_blocks(model)
     train(model, steps=5)
@@ -173,8 +173,8 @@ def test_one_block_a_step_is_checked_after_three() -> None:
     assert counts[3:] == [[0, 0, 1, 0], [1, 0, 0, 0]] * 2
 
 
-def test_a_tensor_kept_outside_is_told_late() -> None:
-    """From step 4 on the second of two forwards reads what the first has left outside of the blocks."""
+def test_a_tensor_kept_outside_is_reported_late() -> None:
+    # From step 4 on the second of two forwards reads what the first has left outside of the blocks.
     kept: list[Tensor] = []
 
     class Remembering(toys.ScalingBlock):
@@ -218,7 +218,7 @@ def test_rounding_without_drift_is_no_drift() -> None:
 def test_noise_is_no_drift_and_drift_is_no_noise(
     threads: int, size: float, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread of a processor makes no noise: what differs there was drawn or counted."""
+    # One thread of a processor makes no noise: what differs there was drawn or counted.
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     model = stack(two(partial(toys.NoisyBlock, size)))
     wrap_blocks(model, self_check="always")
@@ -245,7 +245,7 @@ def test_the_difference_is_named_with_its_place() -> None:
 
 
 class _SavingUnset(torch.autograd.Function):
-    """Saves memory that nobody has set, as kernels of attention on CUDA do for a dropout that there is not."""
+    """A function that saves unset memory, as attention on CUDA does for the dropout it lacks."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, unset: Tensor) -> Tensor:
@@ -285,11 +285,7 @@ class _UnsetBlock(nn.Module):
     ids=str,
 )
 def test_memory_that_kernels_leave_unset_is_not_compared(
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    accelerator: bool,
-    refused: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype, shape: tuple[int, ...], accelerator: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_check, "on_accelerator", lambda block: accelerator)
     model = nn.Sequential(*(_UnsetBlock(dtype, shape) for _ in range(2)))
@@ -300,8 +296,7 @@ def test_memory_that_kernels_leave_unset_is_not_compared(
 
 
 def test_the_workspace_of_recurrent_layers_may_hold_anything() -> None:
-    """Most of it is left by oneDNN as memory was, which is other bytes before each run here."""
-
+    # oneDNN leaves most of it uninitialised, with other bytes before each run here.
     class AfterNoise(nn.LSTM):
         def forward(self, *arguments: Any) -> Any:
             for size in range(24_000, 32_000, 64):
@@ -354,7 +349,7 @@ def test_weights_that_change_between_are_refused(between: Callable[[nn.Module], 
 
 
 class TaskBlock(toys.ScalingBlock):
-    """Has a layer for each of two tasks, and runs that of the task."""
+    """A block that runs the layer of the current task of two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,8 +361,8 @@ class TaskBlock(toys.ScalingBlock):
         return result
 
 
-def test_another_weight_of_the_same_shape_is_told() -> None:
-    """It decides the gradient of what it is multiplied with, and nothing else that is saved tells of it."""
+def test_another_weight_of_the_same_shape_is_reported() -> None:
+    # It decides the gradient of what it is multiplied with, and nothing else that is saved depends on it.
     model = stack(two(TaskBlock))
     wrap_blocks(model)
     loss = model(torch.ones(2, toys.WIDTH))
@@ -381,7 +376,7 @@ def test_another_weight_of_the_same_shape_is_told() -> None:
 
 
 class GatheringBlock(toys.ScalingBlock):
-    """Frees a weight once it has run, and puts the next one there; in a backward it does not free it, as FSDP2."""
+    """A block that, like FSDP2, frees a weight after use and puts the next in its place, but not in a backward."""
 
     reused = False
 

@@ -1,4 +1,4 @@
-"""Digests of what a run saves differ wherever bits do, in whatever way they are summed."""
+"""Digests of saved tensors differ wherever bits do, however they are summed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = [(37, 53), (512, 64), (), (1, 3), (5000, 17)]
 
 @pytest.fixture(params=["memory", "rows", "kernel"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way in which sums are made; that of GPUs by Triton's interpreter."""
+    """Make sums in each way; Triton's interpreter runs that of GPUs."""
     if request.param != "memory":
         monkeypatch.setattr(digests, "_is_readable", lambda tensor: False)
     if request.param == "kernel":
@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def interpreted_kernel() -> Any:
-    """The module of the kernel, in a process in which Triton was imported as an interpreter."""
+    """Import the kernel's module in a process that imported Triton as an interpreter."""
     if INTERPRETER not in os.environ:
         pytest.skip("runs in a process of its own")
     return importlib.import_module("ckpt_surgery.runtime.self_check.digest_kernel")
@@ -72,7 +72,7 @@ def some(dtype: torch.dtype, shape: tuple[int, ...] = (37, 53)) -> Tensor:
 
 
 def flipped(tensor: Tensor, place: int) -> Tensor:
-    """The tensor with one bit of one byte changed."""
+    """Flip one bit of one byte of the tensor."""
     changed = tensor.clone()
     changed.view(-1).view(torch.uint8)[place] ^= 1
     return changed
@@ -93,7 +93,7 @@ def test_any_bit_and_any_two_elements_count(way: str, dtype: torch.dtype, shape:
         assert differ(before, digest(swapped.view(shape))) != torch.equal(swapped, flat)
 
 
-def test_rows_and_parts_that_change_places_are_told(way: str) -> None:
+def test_rows_and_parts_that_change_places_are_reported(way: str) -> None:
     tensor = some(torch.float32, (2048, 64))
     before = digest(tensor)
     for apart in (1, 32, 1024, 2047):
@@ -157,7 +157,7 @@ def test_gaps_between_elements_do_not_count(way: str) -> None:
 
 
 @pytest.mark.parametrize("view", [lambda t: t.t(), lambda t: t[:, :1].expand(4, 4), lambda t: t[:, ::2]])
-def test_a_run_is_held_against_another_by_values_however_they_lie_in_memory(way: str, view: Any) -> None:
+def test_runs_are_compared_by_values_however_they_lie_in_memory(way: str, view: Any) -> None:
     tensor = view(some(torch.float32, (4, 4)))
     for ours, theirs in ((tensor, tensor.contiguous()), (tensor.contiguous(), tensor)):
         made = digest(ours)
@@ -207,7 +207,7 @@ def test_a_plan_is_taken_only_where_it_holds(other: Any) -> None:
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that run inside, but for views."""
+    """A counter of the operators that run inside, but for views."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

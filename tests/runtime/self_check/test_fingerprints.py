@@ -52,7 +52,7 @@ def test_rows_that_change_places_change_the_sum(dtype: torch.dtype, shape: tuple
 
 
 @pytest.mark.parametrize("apart", [1, 251, 1000, 4095])
-def test_rows_that_change_places_are_told_however_far_apart_they_are(apart: int) -> None:
+def test_rows_that_change_places_are_reported_however_far_apart_they_are(apart: int) -> None:
     tensor = some_tensor(torch.float32, (4096, 64))
     swapped = tensor.clone()
     swapped[0], swapped[apart] = tensor[apart], tensor[0]
@@ -129,7 +129,7 @@ def test_signs_and_neighbours_of_many_elements_that_change_change_the_sum(dtype:
     assert len({bits(tensor), bits(flipped), bits(-tensor), bits(swapped)}) == 4
 
 
-def test_the_same_memory_in_other_strides_is_something_else_and_the_same_values_are_not() -> None:
+def test_the_same_memory_in_other_strides_differs_and_equal_values_do_not() -> None:
     tensor = some_tensor(torch.float32, (6, 6))
     expected = fingerprint(tensor)
     assert fingerprint(tensor.t(), expected) is not expected
@@ -141,9 +141,7 @@ def test_a_tensor_without_values_has_none() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_expected_one_is_returned_only_where_the_bits_the_shape_and_the_dtype_are_the_same(
-    dtype: torch.dtype,
-) -> None:
+def test_the_expected_one_is_returned_only_for_equal_bits_shape_and_dtype(dtype: torch.dtype) -> None:
     tensor = some_tensor(dtype)
     expected = fingerprint(tensor)
     assert fingerprint(tensor.clone(), expected) is expected

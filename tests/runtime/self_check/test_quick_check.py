@@ -1,4 +1,4 @@
-"""After the first steps exact sums are compared: at once on a CPU, and on a device when the backward has ended."""
+"""After the first steps exact sums are compared: at once on a CPU, and on a device after the backward."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ stack, train, same, two = toys.stack, toys.train, toys.same, toys.two
 
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sums compared as those are that a device has perhaps not made yet."""
+    """Compare sums as on a device that may not have computed them yet."""
     monkeypatch.setattr(digests, "_is_readable", lambda tensor: False)
 
 
@@ -43,7 +43,7 @@ def drifting(model: toys.Stack, size: float = 0.1) -> None:
     layers[1].size = size
 
 
-def test_what_can_be_read_is_told_in_its_step() -> None:
+def test_what_can_be_read_is_reported_in_its_step() -> None:
     model = quiet()
     drifting(model)
     with pytest.raises(
@@ -53,7 +53,7 @@ def test_what_can_be_read_is_told_in_its_step() -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_what_a_device_compares_is_told_in_the_next_step() -> None:
+def test_what_a_device_compares_is_reported_in_the_next_step() -> None:
     model = quiet()
     drifting(model)
     train(model, steps=1)
@@ -77,7 +77,7 @@ def test_all_sums_are_read_once_after_the_backward(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("as_on_a_device")
-def test_what_happens_once_is_told_as_such() -> None:
+def test_what_happens_once_is_reported_as_such() -> None:
     model = quiet()
     drifting(model)
     train(model, steps=1)

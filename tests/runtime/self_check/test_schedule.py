@@ -16,7 +16,7 @@ SHORT, LONG = [torch.ones(2)], [torch.ones(3)]
 
 
 def checked(schedule: CheckSchedule, steps: int, calls: int = 2) -> list[int]:
-    """The steps of which a call was checked; each has several calls, and then their recomputes."""
+    """Return the steps in which a call was checked; each has several calls, and then their recomputes."""
     due = []
     for step in range(steps):
         answers = {schedule.due(SHORT) for _ in range(calls)}

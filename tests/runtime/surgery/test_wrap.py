@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
 class Attention(nn.Linear):
-    """By its name, what makes a module a block."""
+    """A layer whose name makes the module around it a block."""
 
 
 class MixingLayer(PlainLayer):
@@ -41,7 +41,7 @@ class MixingLayer(PlainLayer):
 
 
 class Towers(toys.Model):
-    """Two stacks of layers, one of plain modules, and a layer that stands alone."""
+    """Two stacks of layers, one of plain modules, and a single layer."""
 
     layers: Any
     vision: Any
@@ -75,7 +75,7 @@ def towers() -> Towers:
 
 
 def recomputed(model: nn.Module) -> list[str]:
-    """Which of the blocks of `Towers` a step recomputes; the gradients have to be right."""
+    """Return which blocks of `Towers` a step recomputes; the gradients have to be right."""
     blocks = {name: model.get_submodule(name) for name in [*BLOCKS, *PLAIN]}
     record, plain = step(model, blocks=blocks), step(towers(), blocks=blocks)
     assert differences(record, plain) == []
@@ -141,11 +141,7 @@ def test_patterns_are_of_stacks_of_what_is_around_them_and_of_blocks(patterns: A
 
 @pytest.mark.parametrize(
     ("classes", "expected"),
-    [
-        ("Layer", [*BLOCKS[4:7], "neck"]),
-        (SureLayer, BLOCKS[:4]),
-        ([MixingLayer, "SureLayer"], [*BLOCKS[:4], *PLAIN]),
-    ],
+    [("Layer", [*BLOCKS[4:7], "neck"]), (SureLayer, BLOCKS[:4]), ([MixingLayer, "SureLayer"], [*BLOCKS[:4], *PLAIN])],
 )
 def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) -> None:
     model = towers()
@@ -153,7 +149,7 @@ def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) ->
     assert recomputed(model) == expected
 
 
-def test_of_a_stack_of_two_classes_only_the_one_that_is_named_is_checkpointed() -> None:
+def test_only_the_named_class_of_a_stack_of_two_is_checkpointed() -> None:
     model = model_of(SureLayer, toys.Layer, SureLayer, toys.Layer)
     surgery = wrap_blocks(model, blocks="SureLayer")
     entries = step(model, blocks=blocks_of(model)).entries
@@ -177,7 +173,7 @@ def test_an_inner_class_can_be_named_in_place_of_the_one_around_it() -> None:
     assert "Stage" not in str(surgery)
 
 
-def test_a_cache_is_made_as_before_where_only_other_blocks_are_checkpointed() -> None:
+def test_a_cache_is_made_as_before_if_only_other_blocks_are_checkpointed() -> None:
     config = transformers.T5Config(
         vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
     )
@@ -236,7 +232,7 @@ def test_randomness_may_be_left_alone_where_nothing_drops() -> None:
 
 
 class AttributeLayer(SureLayer):
-    """Drops by a rate of its own, without a module."""
+    """A layer that drops by a rate without a module."""
 
     attention_dropout = 0.0
 
@@ -246,7 +242,7 @@ class AttributeLayer(SureLayer):
 
 
 class JitterLayer(SureLayer):
-    """Multiplies by random numbers, as routers do."""
+    """A layer that multiplies by random numbers, as routers do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,7 +274,7 @@ def test_forced_by_name_the_recompute_drops_something_else() -> None:
     assert differences(step(model), step(plain)) == []
 
 
-def test_a_stack_without_active_dropout_can_do_without_the_state_although_another_drops() -> None:
+def test_a_stack_without_active_dropout_needs_no_state_beside_one_with_it() -> None:
     model = towers()
     wrap_blocks(model, stacks=["layers", "audio"], preserve_rng_state=False)
     assert recomputed(model) == [*BLOCKS[:4], *PLAIN]
@@ -513,7 +509,7 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(case: str) -> None:
 
 
 def attributes(model: Any) -> list[dict[str, Any]]:
-    """All attributes of all modules, the contents of dictionaries among them copied."""
+    """Return all attributes of all modules, with copies of dictionaries."""
     if not isinstance(model, nn.Module):
         return []
     return [
@@ -534,7 +530,7 @@ def test_a_part_of_a_model_that_has_a_surgery_is_refused() -> None:
     wrap_blocks(model.model)
 
 
-def test_a_model_around_one_that_has_a_surgery_is_refused_where_it_has_other_blocks() -> None:
+def test_a_model_around_a_surgery_is_refused_if_it_has_other_blocks() -> None:
     model = towers()
     surgery = wrap_blocks(model.vision)
     before = snapshot(model)
@@ -545,7 +541,7 @@ def test_a_model_around_one_that_has_a_surgery_is_refused_where_it_has_other_blo
     wrap_blocks(model)
 
 
-def test_two_parts_can_have_surgeries_of_their_own() -> None:
+def test_two_parts_can_have_separate_surgeries() -> None:
     model = towers()
     vision, plain = wrap_blocks(model.vision), wrap_blocks(model.audio)
     assert recomputed(model) == [*BLOCKS[4:7], *PLAIN]
@@ -588,7 +584,7 @@ def test_scripted_blocks_are_refused_and_the_model_is_left_as_it_was() -> None:
 
 
 class PlainTower(nn.Module):
-    """Repeats a plain block."""
+    """A stack of plain blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -601,7 +597,7 @@ class PlainTower(nn.Module):
 
 
 class Tower(PlainTower):
-    """Checkpoints its blocks by hand where a flag of its class says so, as towers of open_clip do."""
+    """A stack that checkpoints its blocks by hand if a flag of its class says so, as in open_clip."""
 
     grad_checkpointing = True
 
@@ -632,7 +628,7 @@ def test_a_flag_of_the_class_is_switched_off_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("frozen", [[0, 1, 2], [1]])
-def test_a_whole_stack_in_evaluation_mode_is_checkpointed_and_a_single_block_of_one_is_not(frozen: list[int]) -> None:
+def test_a_stack_all_in_evaluation_mode_is_checkpointed_a_lone_block_not(frozen: list[int]) -> None:
     model = PlainTower()
     for place in frozen:
         model.blocks[place].eval()

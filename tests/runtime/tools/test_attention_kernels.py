@@ -1,4 +1,4 @@
-"""A recompute may use the attention kernels that its forward was allowed, and then the process has its own again."""
+"""A recompute may use its forward's attention kernels, and the process's choice is then restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.torch]
 
 
 class Attending(nn.Module):
-    """Attends to its own rows."""
+    """Attention to its own rows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -58,7 +58,7 @@ class Unset:
 
 
 class Shared(MutableMapping[Any, Any]):
-    """A mapping whose copies hold the same."""
+    """A mapping whose copies share their contents."""
 
     def __init__(self, **held: Any) -> None:
         self._held = held
@@ -87,7 +87,7 @@ class Fixed(dict[str, Any]):
 
 
 class Counted(tuple[Any, ...]):
-    """A tuple that is made of something else than its items."""
+    """A tuple whose constructor takes something other than its items."""
 
     def __new__(cls, first: Any, number: int) -> Counted:
         return super().__new__(cls, (first,) * number)
@@ -135,7 +135,7 @@ def test_a_container_is_put_together_with_other_tensors_in_the_places(name: str)
 
 
 @pytest.mark.parametrize("make", [lambda t: Shared(a=t), lambda t: Fixed(a=t), lambda t: Counted(t, 2)])
-def test_a_container_of_a_class_of_its_own_is_left_as_it_is(make: Callable[[Tensor], Any]) -> None:
+def test_a_container_of_a_custom_class_is_left_alone(make: Callable[[Tensor], Any]) -> None:
     tensor = expected()
     value = make(tensor)
     flattener, spec = flattened(value)
@@ -242,7 +242,7 @@ def test_tensors_in_slots_are_found_too() -> None:
         ([Slotted([1])], (0, "first", 0)),
     ],
 )
-def test_something_is_put_where_keys_lead_to_and_the_outermost_container_stays(value: Any, keys: Keys) -> None:
+def test_a_value_is_put_where_keys_lead_and_the_outermost_container_stays(value: Any, keys: Keys) -> None:
     new = expected()
     assert put_at(value, keys, new) is value
     assert [(path, tensor) for path, tensor in keyed_tensors(value) if tensor is new] == [(keys, new)]

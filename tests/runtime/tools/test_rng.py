@@ -1,4 +1,4 @@
-"""Random state: what a seed fixes, and what is restored."""
+"""Random state: what a seed fixes and what is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often tensors were written, read for many at once; their bits, and what lies inside of them."""
+"""Tensors' write counts, read for many at once; their bits, and the tensors inside them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_version_of_an_inference_tensor_is_0_beside_others() -> None:
     assert versions([uncounted, counted]) == [0, 1]
 
 
-def test_quantized_tensors_are_held_against_each_other_by_what_they_store() -> None:
+def test_quantized_tensors_are_compared_by_what_they_store() -> None:
     ours, theirs = (torch.quantize_per_tensor(torch.tensor([1.0, x]), 0.1, 0, torch.qint8) for x in (2.0, 3.0))
     assert same_bits(ours, ours.clone())
     assert not same_bits(ours, theirs)

@@ -66,7 +66,7 @@ def finding(code: str = "CKPT003", kind: Applicability = SAFE, **other: Any) -> 
 
 @pytest.fixture(autouse=True)
 def edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give repairs EDITS: the files of these findings are not there."""
+    """Give repairs the edits EDITS: the files of these findings do not exist."""
     monkeypatch.setattr(machine, "edits_of", lambda findings: {f: EDITS if f.repairs else () for f in findings})
 
 
@@ -80,7 +80,7 @@ EDITS = (
     Edit("models/other/modeling_other.py", 0, 3, ""),
 )
 REPAIRS = (MakeLayer("models/gpt2/modeling_gpt2.py", None, Definition("GPT2Block")),)
-"""Made by EDITS, as far as these tests go."""
+"""The repairs that make EDITS, in these tests."""
 EVERY_KIND = (
     finding("CKPT001", SAFE, repairs=REPAIRS),
     finding("CKPT003", UNSAFE, class_name=""),
@@ -283,7 +283,7 @@ class TestGithub:
 
 
 def sarif_schema() -> dict[str, Any]:
-    """Return the official schema where SARIF_SCHEMA names it; else the same rules as pysarif's classes carry them.
+    """Return the official schema where SARIF_SCHEMA names it, else the same rules from pysarif's classes.
 
     The classes have the properties, types, enumerations and requirements of the schema; the bounds that
     they lack are added for the properties that we write.

@@ -1,4 +1,4 @@
-"""Evidence as `ckpt_surgery pr` could have gathered it: invented, with every kind of outcome. Nothing runs here.
+"""Invented evidence for `ckpt_surgery pr`, with every kind of outcome. Nothing runs here.
 
 The status and the reasons are those that `judged` gives.
 """
@@ -62,7 +62,7 @@ Fixes # (issue)
 
 
 def ready() -> Evidence:
-    """A series of two commits in which all is well, agreed on in an issue."""
+    """Build a sound series of two commits, agreed on in an issue."""
     made = Evidence(
         group="all",
         branch="ckpt-surgery/all",
@@ -116,12 +116,12 @@ def ready() -> Evidence:
 
 
 def uncoordinated() -> Evidence:
-    """The same without an issue."""
+    """Build the same without an issue."""
     return replace(ready(), coordination="", command=COMMAND)
 
 
 def cautious() -> Evidence:
-    """A series that is ready, with limits: a checker that fails on the base too, a class that was well before."""
+    """Build a ready series with limits: a checker that fails on the base too, a class that was sound before."""
     good = ready()
     old = CommandRun("python utils/checkers.py repo", 1, "a file is missing")
     well = [replace(row, before=(), faults_before=()) for row in rows("clvp", "ClvpDecoder")]
@@ -137,7 +137,7 @@ def cautious() -> Evidence:
 
 
 def not_ready() -> Evidence:
-    """A series in which something of every kind went wrong, with text that would break a page."""
+    """Build a series in which something of every kind failed, with text that would break a page."""
     good = ready()
     broken = CommandRun("python -c 'import transformers.models.clvp'", 1, NASTY)
     old = "the base fails too, with another output"
@@ -191,7 +191,7 @@ def not_ready() -> Evidence:
 
 
 def unchecked() -> Evidence:
-    """A series of which nothing could be run; its last commit changes tests alone."""
+    """Build a series of which nothing could be run; its last commit changes only tests."""
     good = ready()
     tests = replace(commit("clvp", "c" * 40), files=("tests/models/clvp/test_modeling_clvp.py",), imported=None)
     made = replace(
@@ -218,7 +218,7 @@ def unchecked() -> Evidence:
 
 
 def bare() -> Evidence:
-    """A series of which hardly anything is known."""
+    """Build a series of which hardly anything is known."""
     made = replace(
         unchecked(),
         signatures=(),
@@ -234,12 +234,12 @@ def bare() -> Evidence:
 
 
 def every_kind() -> dict[str, Evidence]:
-    """All of the above, by name."""
+    """Build all of the above, by name."""
     return {made.__name__: made() for made in (ready, uncoordinated, cautious, not_ready, unchecked, bare)}
 
 
 def large(families: int = 20) -> Evidence:
-    """A series of many families, in which one class is as before."""
+    """Build a series of many families, one class unchanged."""
     names = [f"family{number}" for number in range(families)]
     all_rows = [row for name in names for row in rows(name, f"{name.capitalize()}Model")]
     all_rows[-1] = replace(all_rows[-1], after=all_rows[-1].before, faults_after=all_rows[-1].faults_before)
@@ -257,7 +257,7 @@ def large(families: int = 20) -> Evidence:
 
 
 def odd() -> Evidence:
-    """A series with the rarer forms: modes that differ, a test that replaces an override, another exit code."""
+    """Build a series with rarer forms: differing modes, a test that replaces an override, another exit code."""
     good = ready()
     first, second, *others = good.rows
     clvp, zamba2 = good.regressions
@@ -274,7 +274,7 @@ def odd() -> Evidence:
 
 
 def commit(family: str, sha: str, regenerated: tuple[str, ...] = ()) -> Commit:
-    """One commit on one family."""
+    """Make a commit on one family."""
     return Commit(
         sha=sha,
         subject=f"{family}: checkpoint | once",
@@ -288,7 +288,7 @@ def commit(family: str, sha: str, regenerated: tuple[str, ...] = ()) -> Commit:
 
 
 def rows(family: str, model: str) -> list[ModelRow]:
-    """One class that never checkpointed and does now, in both modes."""
+    """Make the rows of a class that never checkpointed and does now, in both modes."""
     fault = "expected every block to be recomputed once, saw none recomputed. A block is no layer. [CKPT001]"
     return [
         ModelRow(
@@ -299,7 +299,7 @@ def rows(family: str, model: str) -> list[ModelRow]:
 
 
 def regression(family: str, kind: RegressionKind) -> RegressionTest:
-    """A test that fails on the base and passes on the series."""
+    """Make a test that fails on the base and passes on the series."""
     path = f"tests/models/{family}/test_modeling_{family}.py"
     command = f"python -m pytest {path} -k gradient_checkpointing"
     return RegressionTest(
@@ -313,17 +313,17 @@ def regression(family: str, kind: RegressionKind) -> RegressionTest:
 
 
 def parsed(page: str) -> list[Token]:
-    """The page as GitHub would read its blocks."""
+    """Parse a page's blocks as GitHub does."""
     return MarkdownIt("commonmark").enable("table").parse(page)
 
 
 def shown(inline: Token) -> str:
-    """One line as a reader sees it."""
+    """Render one line as a reader sees it."""
     return "".join(child.content for child in inline.children or [])
 
 
 def tables(page: str) -> list[list[list[str]]]:
-    """Every table of a page as a reader sees it: its rows, the header first."""
+    """Read every table of a page as a reader sees it: its rows, the header first."""
     all_tables: list[list[list[str]]] = []
     tokens = parsed(page)
     for at, token in enumerate(tokens):
@@ -337,12 +337,11 @@ def tables(page: str) -> list[list[list[str]]]:
 
 
 def fences(page: str) -> list[str]:
-    """What stands in the fenced blocks of a page."""
     return [token.content for token in parsed(page) if token.type == "fence"]
 
 
 def headings(page: str) -> list[str]:
-    """The headings of a page with their depth, as they are written: `## Commits`."""
+    """Return a page's headings as written: `## Commits`."""
     tokens = parsed(page)
     return [
         f"{'#' * int(token.tag[1])} {shown(tokens[at + 1])}"
@@ -352,12 +351,12 @@ def headings(page: str) -> list[str]:
 
 
 def folds(page: str) -> dict[str, str]:
-    """What is folded on a page, by the line that opens it."""
+    """Return a page's folded parts by the line that opens each."""
     sections = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
     return {summary: body.strip() for summary, body in sections}
 
 
 def turned(evidence: Evidence) -> Evidence:
-    """The same evidence with its mappings the other way round."""
+    """Reverse the order of the evidence's mappings."""
     versions, rules = (dict(reversed(list(mapping.items()))) for mapping in (evidence.versions, evidence.rules))
     return replace(evidence, versions=versions, rules=rules)

@@ -1,4 +1,4 @@
-"""body.md keeps the template, ticks nothing and leaves the words to a human; siblings.md lists what is elsewhere."""
+"""body.md keeps the template, ticks nothing and leaves the words to a human; siblings.md lists the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each document as a whole, for every kind of series: see its snapshots."""
+"""Each document as a whole, for every kind of series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A series is ready if nothing speaks against it; every reason is given, the most serious first."""
+"""A series is ready if nothing is against it; every reason is given, the most serious first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def first_commit(**fields: Any) -> Evidence:
 
 
 def no_test(**fields: Any) -> Evidence:
-    """No test of zamba2."""
     clvp, _ = cases.ready().regressions
     test = RegressionTest("zamba2", RegressionKind.NONE, reason="it passes on the base")
     return changed(regressions=(clvp, replace(test, **fields)))
@@ -73,11 +72,7 @@ WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode]] = {
         SeriesStatus.NOT_READY,
         ReasonCode.CHECKER_FAILED,
     ),
-    "a test that shows nothing": (
-        lambda: no_test(before=WENT),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NO_REGRESSION_TEST,
-    ),
+    "a test that shows nothing": (lambda: no_test(before=WENT), SeriesStatus.NOT_READY, ReasonCode.NO_REGRESSION_TEST),
     "a test that fails with the repair too": (
         lambda: no_test(after=BROKEN),
         SeriesStatus.NOT_READY,
@@ -224,7 +219,7 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
     )
 
 
-def test_the_same_reason_stands_once() -> None:
+def test_the_same_reason_is_listed_once() -> None:
     ruff = CheckerResult("copies", CheckStatus.NOT_RUN, reason="the interpreter has no ruff")
     fixes = (CommandRun("make fix-repo", 2, "one"), CommandRun("make fix-repo", 2, "two"))
     clvp, zamba2 = cases.ready().commits

@@ -23,7 +23,7 @@ def lines(evidence: Evidence) -> list[str]:
 
 
 def commands(evidence: Evidence) -> list[list[str]]:
-    """The next commands as a shell would split them, without what is to be read first."""
+    """Split the next commands as a shell would, without what is to be read first."""
     return [shlex.split(line) for line in lines(evidence)[1:]]
 
 

@@ -1,4 +1,4 @@
-"""evidence.md says what the evidence says, in the order in which it matters, and nothing besides."""
+"""evidence.md says what the evidence says, in order of importance, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.upstream.evidence import evidence_cases as cases
 
 
 def section(page: str, title: str) -> str:
-    """The part of the page under one of its headings."""
+    """Return the part of the page under one of its headings."""
     (body,) = re.findall(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
     return str(body)
 
@@ -66,7 +66,7 @@ def test_everything_that_is_known_is_on_the_page_but_what_passed_wrote() -> None
 
 
 def words_of(evidence: Evidence) -> list[str]:
-    """Every name and sentence of a calm series."""
+    """Collect every name and sentence of a calm series."""
     words = [
         evidence.group,
         evidence.branch,

@@ -19,7 +19,7 @@ PLAIN = fault_at("recompute", "layers.0", explanation=WHY)
 
 
 def report(*levels: Level, kept: int = 7) -> Report:
-    """A report on the class Toy that failed at these levels, in one mode."""
+    """Make a report on the class Toy, which failed at these levels in one mode."""
     faults = tuple(fault_at(level, "layers.0", explanation=WHY) for level in levels)
     cost = Cost(kept, 9, 5, 1, 1, 1, 1)
     return Report("Toy", modes=(ModeReport("non_reentrant", faults, {"run": "ok"}, cost=cost),))
@@ -33,18 +33,17 @@ UNSUPPORTED = Report("Toy", problem="Toy says that it does not support gradient 
 
 
 def unclaimed(*levels: Level) -> Report:
-    """A report on a class that was verified although it claims no support."""
     return replace(report(*levels), supported=False)
 
 
 def row(before: Report | None, after: Report | None) -> ModelRow:
-    """The row of two runs in the one mode that their reports have."""
+    """Make the row of two runs, whose reports have one mode."""
     sides = [[side] if side else [] for side in (before, after)]
     rows, _ = rows_of("toy", *sides)
     return rows
 
 
-def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> None:
+def test_a_row_has_levels_in_order_sentences_as_reported_and_kept_bytes() -> None:
     result = row(report("cost", "recompute", kept=80), report(kept=20))
     assert (result.family, result.model, result.mode, result.verdict) == ("toy", "Toy", "non_reentrant", "repaired")
     assert (result.before, result.after, result.problem) == (("recompute", "cost"), (), "")

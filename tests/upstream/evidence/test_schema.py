@@ -28,12 +28,11 @@ CLOSED = {
 
 
 def described(name: str) -> dict[str, Any]:
-    """The part of the schema for one dataclass."""
     return SCHEMA if name == "Evidence" else dict(SCHEMA["$defs"][name])
 
 
 def fields_that_differ(made: type, part: dict[str, Any]) -> set[str]:
-    """Fields that the dataclass or the schema has alone."""
+    """List the fields that only the dataclass or only the schema has."""
     fields = {field.name for field in dataclasses.fields(made)} | DERIVED.get(made.__name__, set())
     return (fields ^ set(part["properties"])) | (fields ^ set(part["required"]))
 
@@ -76,7 +75,7 @@ def test_the_schema_has_the_words_that_the_types_have() -> None:
 
 
 def enum_fields(made: type) -> list[str]:
-    """The fields of a dataclass whose type is a choice of words."""
+    """Return the fields of a dataclass whose type is a choice of words."""
     return [key for key, kind in get_type_hints(made).items() if isinstance(kind, type) and issubclass(kind, StrEnum)]
 
 

@@ -1,4 +1,4 @@
-"""Changed forwards are reported with their callers; a change that breaks no caller is not reported."""
+"""Changed forwards are reported with their callers, unless the change breaks none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ AFTER = "self, hidden_states: Tensor, mask: Tensor = None, layer_past: Cache = N
 
 
 def tree(top: Path, files: dict[str, str]) -> Path:
-    """A folder with these files."""
     for name, text in files.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text(text)
@@ -35,13 +34,13 @@ def tree(top: Path, files: dict[str, str]) -> Path:
 
 
 def changed(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> tuple[SignatureChange, ...]:
-    """The signatures that differ between two sets of files."""
+    """Find the signatures that differ between two sets of files."""
     both = tree(tmp_path / "before", before), tree(tmp_path / "after", after)
     return tuple(change for file in sorted({*before, *after}) for change in changed_signatures(*both, file))
 
 
 def between(tmp_path: Path, before: str, after: str) -> tuple[SignatureChange, ...]:
-    """The reported changes after a change of the toy block's parameters."""
+    """Change the toy block's parameters; return the reported changes."""
     return changed(tmp_path, *({TOY: BLOCK.replace("PARAMETERS", signature)} for signature in (before, after)))
 
 
@@ -64,7 +63,7 @@ def test_a_new_order_is_reported_without_self_and_annotations(tmp_path: Path) ->
     ],
     ids=["no annotations", "other annotations", "an option behind", "by keyword only", "other defaults", "not self"],
 )
-def test_what_breaks_no_positional_caller_is_not_told(tmp_path: Path, after: str) -> None:
+def test_what_breaks_no_positional_caller_is_not_reported(tmp_path: Path, after: str) -> None:
     assert between(tmp_path, BEFORE, after) == ()
 
 
@@ -79,11 +78,11 @@ def test_what_breaks_no_positional_caller_is_not_told(tmp_path: Path, after: str
     ],
     ids=["renamed", "lost", "by keyword only", "no default any more", "one in front"],
 )
-def test_what_breaks_a_positional_caller_is_told(tmp_path: Path, after: str) -> None:
+def test_what_breaks_a_positional_caller_is_reported(tmp_path: Path, after: str) -> None:
     assert [change.class_name for change in between(tmp_path, BEFORE, after)] == ["ToyBlock"]
 
 
-def test_a_lost_rest_is_told_and_a_new_required_one_too(tmp_path: Path) -> None:
+def test_a_lost_rest_and_a_new_required_one_are_reported(tmp_path: Path) -> None:
     assert between(tmp_path / "rest", "self, hidden_states, *rest", "self, hidden_states")
     assert between(tmp_path / "required", "self, hidden_states", "self, hidden_states, mask")
 

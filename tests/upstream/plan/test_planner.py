@@ -1,4 +1,4 @@
-"""Which families a series repairs, which of them stand in one commit, and in what order."""
+"""The families that a series repairs, which of them share a commit, and in what order."""
 
 from __future__ import annotations
 
@@ -87,11 +87,7 @@ def test_a_family_that_was_not_asked_for_stays_out(toy: Path) -> None:
     made = plan(toy, "birch")
     assert series(made) == {"birch": [("birch",)]}
     assert made.idle == ()
-    assert {finding.family for finding in made.findings} == {
-        "ash",
-        "birch",
-        "cedar",
-    }  # siblings are listed regardless
+    assert {finding.family for finding in made.findings} == {"ash", "birch", "cedar"}  # siblings are listed regardless
 
 
 def test_what_a_repair_needs_elsewhere_comes_with_it(toy: Path) -> None:

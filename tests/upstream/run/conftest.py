@@ -1,4 +1,4 @@
-"""What the tests of git share."""
+"""Fixtures that the tests of git share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.upstream.git_toys import sh
 
 @pytest.fixture(scope="session")
 def built_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with one commit, made once."""
+    """Make a repository with one commit, once."""
     folder = tmp_path_factory.mktemp("repository") / "checkout"
     folder.mkdir()
     sh(folder, "init", "--quiet", "--initial-branch=main")
@@ -27,5 +27,4 @@ def built_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(built_repository: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return shutil.copytree(built_repository, tmp_path / "checkout")

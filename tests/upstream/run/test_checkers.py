@@ -1,6 +1,6 @@
 """Upstream's converter, fixers and checkers: which a checkout has, what they change, and what a failure means.
 
-The checkouts are toys with checkers of our own, in both shapes that upstream's have had.
+The checkouts are toys with our own checkers, in both shapes that upstream's have had.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ both = pytest.mark.parametrize("generation", ["checkers", "scripts"])
 
 @dataclass(frozen=True)
 class Toy:
-    """A toy checkout on a branch of its own, and a worktree of it that stays at the base."""
+    """A toy checkout on a branch, and a worktree of it that stays at the base."""
 
     tree: Path
     base: Path
@@ -73,7 +73,7 @@ class Toy:
         write(self.tree / name, text.replace(old, new))
 
     def repair(self) -> None:
-        """What the codemods do to the block of ash."""
+        """Repair the block of ash as the codemods do."""
         self.edit(ASH, "class AshLayer(nn.Module)", "class AshLayer(GradientCheckpointingLayer)")
         self.edit(ASH, "from ...modeling_utils", f"{IMPORT}from ...modeling_utils")
 
@@ -82,13 +82,13 @@ class Toy:
 
 
 class Maker:
-    """Makes toys in a folder of their own."""
+    """A maker of toys in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __call__(self, **options: Any) -> Toy:
-        """A toy as `toy_checkout.make` makes it; `scripts` are files that it has besides, or has otherwise."""
+        """Make a toy with `toy_checkout.make`; `scripts` adds or replaces files."""
         scripts: dict[str, str] = options.pop("scripts", {})
         tree = make(self.folder / "transformers", site=False, **options)
         if scripts:
@@ -246,7 +246,7 @@ def test_what_a_fixer_leaves_behind_goes_and_what_was_there_stays(maker: Maker) 
 # drift
 
 
-def test_what_the_fixers_change_by_themselves_is_told_and_put_back(maker: Maker) -> None:
+def test_what_the_fixers_change_by_themselves_is_reported_and_put_back(maker: Maker) -> None:
     toy = maker()
     toy.edit(BIRCH, "self.self_attn = BirchAttention(config)", "self.attention = BirchAttention(config)")
     commit(toy.tree, "birch goes its own way")
@@ -276,7 +276,7 @@ def test_the_worktree_is_put_back_where_a_fixer_cannot_be_run(maker: Maker) -> N
 # check
 
 
-def test_every_checker_is_run_once_and_told_of(maker: Maker) -> None:
+def test_every_checker_is_run_once_and_reported(maker: Maker) -> None:
     toy = maker()
     reported: list[str] = []
     checks = toy.outcomes(step=reported.append)
@@ -331,7 +331,7 @@ def test_the_base_is_asked_once_for_all_series(maker: Maker) -> None:
     assert [outcome.status for outcome in first] == [outcome.status for outcome in again]
 
 
-# SERIES is 1 in the tree of the series and 0 on the base; each stands in for another of upstream's scripts
+# SERIES is 1 in the tree of the series and 0 on the base; each replaces another of upstream's scripts
 SAME, DIFFERS = "the base fails in the same way", "the base fails too, with another output"
 OUTCOMES = {
     "dummies": ("print('wrong'); sys.exit(f'FAILED ({SERIES}.31s)')", "failed before too", SAME),
@@ -347,7 +347,7 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckerResult]:
-    """All of `OUTCOMES` in one toy."""
+    """Compare all of `OUTCOMES` in one toy."""
     head = "import sys\nfrom pathlib import Path\n\nSERIES = int(Path('series').exists())\n"
     scripts = {f"utils/check_{name}.py": f"{head}{code}\n" for name, (code, *_) in OUTCOMES.items()}
     with pytest.MonkeyPatch.context() as patch:

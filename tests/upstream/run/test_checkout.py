@@ -1,4 +1,4 @@
-"""What a checkout has to be before anything is made, and the branch of a series, which never costs a commit."""
+"""A checkout's requirements before anything is made, and the branch of a series, which never costs a commit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_identity_that_git_does_not_know_is_refused(repository: Path, monkeyp
     assert "git config --global user.email" in refusal(repository)
 
 
-def test_git_that_is_missing_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_git_that_is_missing_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert refusal(repository) == "git was not found: install it, then run this again"
 

@@ -1,4 +1,4 @@
-"""The message of a commit as a whole, for each kind of commit: see its snapshots."""
+"""The message of each kind of commit, as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides that keep a family from a generic test are found, and removed with their comments and nothing else."""
+"""Overrides that exempt a family from a generic test are found, and removed with only their comments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FirModelTest(ModelTesterMixin, unittest.TestCase):
 class FirIntegrationTest(unittest.TestCase):
     pass
 """
-"""The tests of a family; `{method}` stands for an override of a generic test."""
+"""The tests of a family; `{method}` is an override of a generic test."""
 
 OVERRIDES = {
     "skip": """\

@@ -1,4 +1,4 @@
-"""Failures of upstream's tests of a family, held against the base."""
+"""Failures of upstream's tests of a family, compared with the base."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ import pytest
 
 from ckpt_surgery.upstream.evidence.results import CheckStatus, CommandRun
 from ckpt_surgery.upstream.run.pytest_run import family_tests
-from tests.upstream.regression_toys import (
-    ELM,
-    PLAIN,
-    Answers,
-    Scripted,
-    Trees,
-    make,
-)
+from tests.upstream.regression_toys import ELM, PLAIN, Answers, Scripted, Trees, make
 
 
 @pytest.fixture
@@ -26,7 +19,6 @@ def trees(tmp_path: Path) -> Trees:
 
 
 def plain(tree: Path, base: Answers, series: Answers) -> Answers:
-    """The answers for one tree or the other."""
     return base if tree.name == "base" else series
 
 
@@ -44,7 +36,7 @@ def plain(tree: Path, base: Answers, series: Answers) -> Answers:
         ({}, {}, "not run"),
     ],
 )
-def test_failures_of_a_family_are_held_against_the_base(
+def test_failures_of_a_family_are_compared_with_the_base(
     trees: Trees, base: Answers, series: Answers, status: str
 ) -> None:
     python = Scripted(Path("python"), lambda tree: plain(tree, base, series))

@@ -1,4 +1,4 @@
-"""Nothing of the user's is touched, and the same input gives the same commits and patches."""
+"""The user's files are untouched, and the same input gives the same commits and patches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
-from ckpt_surgery.upstream.run.git import (
-    Git,
-    GitError,
-    changed_files,
-    patches,
-    restore,
-    same_after_am,
-)
+from ckpt_surgery.upstream.run.git import Git, GitError, changed_files, patches, restore, same_after_am
 from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, MESSAGE, series, sh, state
 

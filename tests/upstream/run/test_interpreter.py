@@ -1,7 +1,4 @@
-"""Commands run with a checkout's own Python: what they see, what is kept of what they say, and that they end.
-
-The trees are toys; nothing here needs torch.
-"""
+"""Commands run with a checkout's own Python: what they see, what is kept of their output, and that they end."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def with_python(tree: Path, *, ruff: str | None = RUFF, torch: bool = True) -> Path:
-    """The least that can be imported as transformers, and an interpreter beside it."""
+    """Write a minimal importable transformers with an interpreter beside it."""
     write(tree / "src/transformers/__init__.py", f"__version__ = {VERSION!r}\n")
     make_interpreter(tree / ".venv", ruff=ruff, torch=torch, site=False)
     return tree
@@ -67,7 +64,7 @@ def python(tree: Path) -> PythonInterpreter:
 
 
 class Pipe:
-    """The reading end of a named pipe, and the name of the file that its writer makes when it has begun."""
+    """The reading end of a named pipe, and the file that its writer makes on starting."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.seen = folder / "pipe", folder / "seen"
@@ -75,12 +72,12 @@ class Pipe:
         self.end = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
 
     def script(self, end: str) -> str:
-        """A Python program with a child that holds the pipe; it does `end` once the child has begun."""
+        """Write a program whose child holds the pipe; it does `end` once the child has begun."""
         words = {"CHILD": repr(CHILD), "PIPE": repr(str(self.path)), "SEEN": repr(str(self.seen)), "END": end}
         return re.sub("|".join(words), lambda match: words[match[0]], FAMILY)
 
     def read(self) -> bytes:
-        """What has been written, waiting for it; empty at the end of the last writer."""
+        """Wait for what has been written; return nothing once the last writer has ended."""
         assert select.select([self.end], [], [], 20)[0], "nobody wrote, and nobody ended"
         return os.read(self.end, 100)
 

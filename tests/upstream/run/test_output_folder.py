@@ -1,4 +1,4 @@
-"""A series' folder is there as a whole or not at all, and nothing that a human wrote into it is lost."""
+"""A series' folder is written as a whole or not at all, and no human's text in it is lost."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_ends_early_leaves_the_folder_as_it_was(tmp_path: Path, end: type[B
     assert [path.name for path in out.iterdir()] == ["oak"]
 
 
-def test_a_full_disk_is_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Path.write_text
 
     def full(self: Path, text: str, **options: str) -> int:

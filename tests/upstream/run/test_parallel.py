@@ -1,4 +1,4 @@
-"""Commands that run at once: each has its own trees, and none outlives an error or an interrupt."""
+"""Parallel commands: each has separate trees, and none outlives an error or an interrupt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def sleeper(python: PythonInterpreter, tmp_path: Path) -> Sleeper:
 
 
 def run(sleeper: Sleeper, second: Callable[[], object]) -> None:
-    """A command that would run for a minute, and something else beside it."""
     tasks: list[Callable[[TreePair], object]] = [lambda _: sleeper.run(), lambda _: second(), lambda _: sleeper.run()]
     pairs = [TreePair(Path(f"base-{number}"), Path(f"series-{number}")) for number in range(2)]
     run_all_in_trees(tasks, pairs, sleeper.python)

@@ -1,7 +1,6 @@
-"""`prepare` on a small checkout with checkers of its own: what is made, when it is ready, and what is never touched.
+"""`prepare` on a toy checkout with its own checkers: what is made, when it is ready, and what stays untouched.
 
-What `verify` would say of the toy's families is read off their source here; the released trees have tests that run
-models.
+The toy's families are judged by their source here; the tests of released trees run models.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ MODELS = "src/transformers/models"
 
 
 class Verify:
-    """Stands in for the models: a family is right where its modeling file names the checkpointing layer."""
+    """A fake of the models: a family is right if its modeling file names the checkpointing layer."""
 
     def __init__(self) -> None:
         self.right: Collection[str] = ()
@@ -103,7 +102,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out what takes most of the time, for the tests that are about something else."""
+    """Skip what takes most of the time, for the tests of something else."""
     monkeypatch.setattr(series, "regression", lambda family, *_, **__: RegressionTest(family, RegressionKind.COVERED))
     monkeypatch.setattr(
         series_evidence,
@@ -114,13 +113,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toy(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Where no test of upstream's runs, its interpreter needs no pytest."""
+    """Make a toy whose interpreter has no pytest: no test of upstream's runs."""
     return toy_checkout.make(tmp_path / "transformers", site="quick" not in request.fixturenames)
 
 
 @pytest.fixture
 def untied(toy: Path) -> Path:
-    """The same, with a birch that is nobody's copy."""
+    """Make the same with a birch that is nobody's copy."""
     path = toy / MODELS / "birch" / "modeling_birch.py"
     path.write_text(re.sub(r"# Copied from .*\n", "", path.read_text()))
     toy_checkout.commit(toy, "Birch goes its own way")
@@ -289,7 +288,7 @@ def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, q
 
 
 def with_past_state_first(text: str) -> str:
-    """A model whose block takes past state before a tensor that carries gradient."""
+    """Write a model whose block takes past state before a tensor that carries gradient."""
     for old, new in (
         ("attention_mask=None):\n        return", "layer_past=None, encoder_hidden_states=None):\n        return"),
         ("attention_mask=None):\n        for", "past=None, memory=None):\n        for"),
@@ -300,7 +299,7 @@ def with_past_state_first(text: str) -> str:
     return text
 
 
-def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_signature(
+def test_a_repair_that_may_break_other_code_is_named_with_its_signature(
     untied: Path, verify: Verify, quick: None
 ) -> None:
     path = untied / MODELS / "birch" / "modeling_birch.py"
@@ -359,7 +358,7 @@ def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: Non
 
 
 def a_new_test(family: str, *_: object, modes: Sequence[Mode], **__: object) -> RegressionTest:
-    """The regression as it is for a family without a test of upstream's: a new one, if some mode can pass it."""
+    """Stand in for the regression of a family without an upstream test: a new test if some mode can pass it."""
     return RegressionTest(family, RegressionKind.ADDED if modes else RegressionKind.IMPOSSIBLE)
 
 
@@ -408,7 +407,7 @@ def test_files_that_upstreams_fixers_change_anyway_are_named(toy: Path, verify: 
 
 
 def with_a_stale_copy(toy: Path, copied: str) -> str:
-    """A model elm in the toy whose copy of one of ash's classes differs from it; the path of its file."""
+    """Add a model elm whose copy of a class of ash has diverged; return its file's path."""
     name = f"{MODELS}/elm/modeling_elm.py"
     text = (toy / MODELS / "ash" / "modeling_ash.py").read_text().partition("class AshModel")[0]
     tied = f"# Copied from transformers.models.ash.modeling_ash.{copied} with Ash->Elm\nclass Elm"
@@ -544,7 +543,7 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
     assert "birch: verify shows no fault that the repair removes" in reasons(outcome)
 
 
-def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verify, quick: None) -> None:
+def test_a_family_included_because_of_another_is_reported(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("cedar",)  # its block is ash's
     outcome = made(toy, "ash", "cedar")
     assert reasons(outcome).startswith("cedar: verify shows no fault that the repair removes")

@@ -1,4 +1,4 @@
-"""What became of each test, from real runs of pytest: nothing that did not run counts as passed."""
+"""Each test's outcome, from real runs of pytest: nothing that did not run counts as passed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FILE = "tests/models/oak/test_modeling_oak.py"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree with tests that end in every way."""
+    """Write a tree whose tests end in every way."""
     top = tmp_path_factory.mktemp("tree")
     for path, text in {
         FILE: TESTS,
@@ -77,7 +77,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tree: Path) -> PytestRun:
-    """All of them in one run."""
     return run_pytest(PYTHON, tree, ["tests/models/oak"], options=["--continue-on-collection-errors"])
 
 
@@ -114,10 +113,7 @@ def test_names_select_tests(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        (
-            "far",
-            "reached no test (exit code 2): ModuleNotFoundError: No module named 'no_such_module_1'",
-        ),
+        ("far", "reached no test (exit code 2): ModuleNotFoundError: No module named 'no_such_module_1'"),
         ("odd", "reached no test (exit code 2): ZeroDivisionError: division by zero"),
         ("none", "selects no test"),
     ],

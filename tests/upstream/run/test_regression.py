@@ -1,6 +1,6 @@
-"""Which test shows a repair: red on the base and green on the series, and nothing else is taken for that.
+"""The test that shows a repair is red on the base and green on the series, and no other test counts.
 
-The flow is tested with answers in place of pytest runs, our own test with torch in `test_regression_runs`.
+The flow runs with answers in place of pytest; `test_regression_runs` has our own test with torch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,7 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.regression_method import TEST
-from tests.upstream.regression_toys import (
-    ELM,
-    PLAIN,
-    TEST_TEXT,
-    Answers,
-    Scripted,
-    Trees,
-    make,
-)
+from tests.upstream.regression_toys import ELM, PLAIN, TEST_TEXT, Answers, Scripted, Trees, make
 
 SWITCH = "test_gradient_checkpointing_enable_disable"
 UPSTREAM = "ElmModelTest::test_training_gradient_checkpointing"
@@ -44,25 +36,24 @@ def run(
     blocks: tuple[str, ...] = ("ElmLayer",),
     modes: tuple[Mode, ...] = BOTH,
 ) -> tuple[RegressionTest, list[str]]:
-    """The regression, and the commands that were run."""
+    """Run the regression; return it and the commands that were run."""
     python = Scripted(Path("python"), answer)
     return regression("elm", trees.base, trees.series, python, blocks=blocks, modes=modes), python.shown
 
 
 def plain(tree: Path, base: Answers, series: Answers) -> Answers:
-    """The answers for one tree or the other."""
     return base if tree.name == "base" else series
 
 
 def excused(tree: Path) -> Answers:
-    """The generic test is red on the base and green on the series, where nothing excuses the family from it."""
+    """Make the generic test red on the base and green on the series, and excuse the family nowhere."""
     if "xfail" in (tree / ELM).read_text():
         return {f"ElmModelTest::{SWITCH}": "xfailed"}
     return {f"ElmModelTest::{SWITCH}": "failed" if tree.name == "base" else "passed"}
 
 
 def ours(tree: Path) -> Answers:
-    """Our own test is red on the base and green on the series, in each class that has it."""
+    """Make our own test red on the base and green on the series, in each class that has it."""
     names = [part.split("(")[0] for part in (tree / ELM).read_text().split("\nclass ") if TEST in part]
     return {f"{name}::{TEST}": "failed" if tree.name == "base" else "passed" for name in names}
 
@@ -234,7 +225,9 @@ def test_it_is_not_given_twice(trees: Trees) -> None:
         ("skipped", "skipped", f"is skipped (why {TEST} skipped)"),
     ],
 )
-def test_without_a_test_the_reason_and_the_runs_are_told(trees: Trees, base: str, series: str, reason: str) -> None:
+def test_without_a_test_the_reason_and_the_runs_are_reported(
+    trees: Trees, base: str, series: str, reason: str
+) -> None:
     trees.write(ELM, BARE)
     before = trees.tests(trees.base)
     regression_test, _ = run(trees, lambda tree: dict.fromkeys(ours(tree), base if tree.name == "base" else series))
@@ -260,7 +253,7 @@ def test_without_a_mode_or_a_class_no_test_of_our_own_is_tried(trees: Trees) -> 
 # -- nothing can be run
 
 
-def test_a_checkout_without_tests_of_the_family_is_told(trees: Trees) -> None:
+def test_a_checkout_without_tests_of_the_family_is_reported(trees: Trees) -> None:
     (trees.series / ELM).rename(trees.series / "tests/models/elm/test_modeling_tf_elm.py")
     regression_test, shown = run(trees, excused)
     assert (regression_test.kind, shown) == ("none", [])

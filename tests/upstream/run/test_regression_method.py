@@ -1,4 +1,4 @@
-"""The test of our own: its text and imports, in files as upstream has them, formatted as upstream's ruff would."""
+"""Our own test: its text and imports, in files like upstream's, formatted as upstream's ruff would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXT = method(["ElmLayer"], ["non_reentrant", "reentrant"], OLD)
 
 
 def ruff(*arguments: str, source: str) -> str:
-    """What ruff says of a test file, with those of upstream's settings that concern one; empty where it is content."""
+    """Run ruff on a test file with upstream's settings for one; return what it says."""
     settings = ("--isolated", "--line-length=119", "--stdin-filename=tests/models/elm/test_modeling_elm.py")
     command = [sys.executable, "-m", "ruff", *arguments, *settings, "-"]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
@@ -38,7 +38,7 @@ def ruff(*arguments: str, source: str) -> str:
 
 
 def lint(source: str) -> str:
-    """Ruff's linter with upstream's imports."""
+    """Run ruff's linter with upstream's imports."""
     imports = ("lines-after-imports=2", "known-first-party=['transformers']")
     options = [f"--config=lint.isort.{setting}" for setting in imports]
     return ruff("check", "--select=I,F,E,W", "--ignore=E501", *options, source=source)

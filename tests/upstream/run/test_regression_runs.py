@@ -1,4 +1,4 @@
-"""Our own test run by pytest on toy models: each of its three checks is red on what is broken, and green after."""
+"""Our own test run by pytest on toy models: each of its three checks is red on broken ones, and green after."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BROKEN: dict[str, Damage] = {
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory: pytest.TempPathFactory) -> PytestRun:
-    """The test in one family for each way of being broken, and in two that are not."""
+    """Try the test in one family for each way of being broken, and in two sound ones."""
     files = {}
     text = with_method(TEST_TEXT, ["ElmModelTest"], method(["ElmLayer"], BOTH, ""))
     for family, damage in BROKEN.items():
@@ -62,7 +62,6 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> PytestRun:
 
 
 def outcomes(run: PytestRun, family: str) -> list[str]:
-    """How the tests of one family ended."""
     return [result.outcome for name, result in run.results.items() if f"/{family}/" in name]
 
 

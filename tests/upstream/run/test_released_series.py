@@ -20,7 +20,7 @@ from tests.upstream.toy_checkout import git
 
 THREE = ("swiftformer", "zamba", "zamba2")
 REPRODUCED = {"swiftformer"}
-"""Of the three, the one in which `verify` shows a fault of 4.57.6: the inline branches of the others checkpoint."""
+"""The family whose fault in 4.57.6 `verify` shows: the inline branches of the others checkpoint."""
 BRANCH = "ckpt-surgery/all"
 PACKAGE = Path(ckpt_surgery.upstream.__file__).parent
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"

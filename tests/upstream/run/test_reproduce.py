@@ -1,4 +1,4 @@
-"""Runs of a tree's models in its own Python, and what they are refused for."""
+"""Runs of a tree's models in its own Python, and the reasons to refuse them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE = 20.0
 
 @pytest.fixture
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files, which must be empty again at the end."""
+    """Use a temporary folder that must be empty again at the end."""
     folder = tmp_path / "temp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -48,7 +48,7 @@ Python = Callable[..., PythonInterpreter]
 
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
-    """Makes an interpreter that has nothing but the modules it is given."""
+    """Make an interpreter with only the modules it is given."""
 
     def make(**modules: str) -> PythonInterpreter:
         folder = tmp_path / "venv"
@@ -63,7 +63,7 @@ def python(tmp_path: Path) -> Python:
 
 
 def a_tree(tmp_path: Path, text: str = "") -> Path:
-    """A checkout with one class, and a transformers that is this text."""
+    """Write a checkout with one class, and this text as transformers."""
     models = tmp_path / "tree" / MODELS
     (models / "toy").mkdir(parents=True)
     (models.parent / "__init__.py").write_text(text)
@@ -72,7 +72,7 @@ def a_tree(tmp_path: Path, text: str = "") -> Path:
 
 
 def refusal(python: PythonInterpreter, tree: Path) -> str:
-    """Why the models of a tree are not run."""
+    """Say why the models of a tree are not run."""
     with pytest.raises(UpstreamError) as caught:
         verify_tree(python, tree, ["toy"])
     assert "\n" not in str(caught.value)
@@ -86,14 +86,14 @@ def test_an_interpreter_without_torch_is_refused(temp: Path, tmp_path: Path, pyt
     assert "ModuleNotFoundError: " in message
 
 
-def test_what_models_need_and_cannot_import_is_told(temp: Path, tmp_path: Path, python: Python) -> None:
+def test_what_models_need_and_cannot_import_is_reported(temp: Path, tmp_path: Path, python: Python) -> None:
     tree = a_tree(tmp_path, "raise ImportError(f'tokenizers is missing: {__file__}')")
     message = refusal(python(torch=""), tree)
     said = "what models need cannot be imported: ImportError: tokenizers is missing: src/transformers/__init__.py; "
     assert said in message
 
 
-def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_path: Path) -> None:
+def test_an_interpreter_that_dies_is_reported_with_its_last_words(temp: Path, tmp_path: Path) -> None:
     dying = tmp_path / "python"
     dying.write_text("#!/bin/sh\necho first\necho no space left on device\nexit 7\n")
     dying.chmod(0o755)
@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_no_process_and_no_file(temp: Path, tmp_path: Path, 
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Tell whether a process is alive and no zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -138,18 +138,18 @@ PIN = "pebbles>=2.0 is required for a normal functioning of this module, but fou
 
 
 def versions(folder: Path, start: str = "", *, ruff: str | None = RUFF) -> dict[str, str]:
-    """What is found in a tree whose transformers begins with these lines, with an interpreter beside it."""
+    """Read the versions of a tree whose transformers begins with these lines, with an interpreter beside it."""
     write(folder / "src/transformers/__init__.py", f"{start}\n__version__ = {VERSION!r}\n")
     return versions_of(PythonInterpreter(make_interpreter(folder / ".venv", ruff=ruff, site=False)), folder)
 
 
-def test_the_versions_are_told_whatever_is_printed_on_import(tmp_path: Path) -> None:
+def test_the_versions_are_reported_whatever_is_printed_on_import(tmp_path: Path) -> None:
     version = "{}.{}.{}".format(*sys.version_info[:3])
     expected = {"python": version, "ruff": RUFF, "torch": "2.0.0", "transformers": VERSION}
     assert versions(tmp_path, "print('hello=2')") == expected
 
 
-def test_no_version_is_told_of_a_ruff_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_version_is_named_of_a_missing_ruff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert "ruff" not in versions(tmp_path, ruff=None)
 
@@ -187,7 +187,7 @@ def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
 
 
 def installed(folder: Path) -> Path:
-    """A tree with the transformers that is installed here."""
+    """Build a tree with the installed transformers."""
     spec = find_spec("transformers")
     assert spec is not None
     assert spec.origin is not None
@@ -197,7 +197,7 @@ def installed(folder: Path) -> Path:
 
 
 def with_own(tree: Path, folder: Path, families: tuple[str, ...]) -> Path:
-    """A tree of links to another, with copies of some families."""
+    """Link a tree to another, with copies of some families."""
     package = (tree / "src" / "transformers").resolve()
     models = folder / MODELS
     models.mkdir(parents=True)

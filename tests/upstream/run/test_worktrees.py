@@ -9,9 +9,7 @@ import pytest
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
-from ckpt_surgery.upstream.run.git import (
-    Git,
-)
+from ckpt_surgery.upstream.run.git import Git
 from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, series, sh, state
 
@@ -43,7 +41,7 @@ def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[B
     assert state(repository) == before
 
 
-def test_a_temporary_folder_that_cannot_be_made_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_that_cannot_be_made_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = Git(repository)
     base = check_checkout(git, "main")
     monkeypatch.setattr(tempfile, "tempdir", str(repository / "nowhere"))
