@@ -143,10 +143,10 @@ def outputs_counted(patch: pytest.MonkeyPatch) -> None:
 
 def some_left_out(patch: pytest.MonkeyPatch) -> None:
     """Keep every third where every second is asked for."""
-    from ckpt_surgery.runtime.selective import policies as names
+    from ckpt_surgery.runtime.selective import save_policy
+    from ckpt_surgery.runtime.selective.policies import choices_of
 
-    choice = names._choice
-    patch.setattr(names, "_choice", lambda text: replace(choice(text), every=3))
+    patch.setattr(save_policy, "choices_of", lambda save: tuple(replace(each, every=3) for each in choices_of(save)))
 
 
 def none_leaves(patch: pytest.MonkeyPatch) -> None:

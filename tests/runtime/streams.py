@@ -79,7 +79,7 @@ def instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     monkeypatch.setattr(Tensor, "copy_", copied)
     streams = host_transport.SideStreams(device, torch.device("cpu"), device.new_stream(), device.new_stream())
-    monkeypatch.setattr(host_transport, "_side_streams", lambda _: streams)
+    monkeypatch.setattr(host_transport.HostTransport, "_side_streams", lambda self, device: streams)
     return device
 
 
@@ -170,7 +170,7 @@ def late_instead_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Tensor, "copy_", copied)
     streams = host_transport.SideStreams(device, torch.device("cpu"), device.side_stream(), device.side_stream())
-    monkeypatch.setattr(host_transport, "_side_streams", lambda _: streams)
+    monkeypatch.setattr(host_transport.HostTransport, "_side_streams", lambda self, device: streams)
 
 
 def _nothing() -> None:

@@ -144,20 +144,14 @@ def stacks_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[tupl
 
 
 def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for inner, child in _children(name, container):
+    for key, child in container.named_children():
+        inner = f"{name}.{key}" if name else key
+        while isinstance(child, ActivationWrapper):
+            inner, child = f"{inner}.{CHECKPOINT_WRAPPED_MODULE}", getattr(child, CHECKPOINT_WRAPPED_MODULE)
         if not isinstance(child, CONTAINERS) or isinstance(child, nn.Sequential):
             yield inner, child
         if isinstance(child, CONTAINERS) and not isinstance(container, nn.ModuleDict):  # else stacks of their own
             yield from _elements(inner, child)
-
-
-def _children(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules directly in the module `name` with their full names, looking through torch's wrappers."""
-    for key, child in module.named_children():
-        inner = f"{name}.{key}" if name else key
-        while isinstance(child, ActivationWrapper):
-            inner, child = f"{inner}.{CHECKPOINT_WRAPPED_MODULE}", getattr(child, CHECKPOINT_WRAPPED_MODULE)
-        yield inner, child
 
 
 def is_torchs(kind: type[nn.Module]) -> bool:

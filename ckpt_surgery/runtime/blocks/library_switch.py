@@ -17,9 +17,9 @@ from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, INPUT_GRADIENTS, RECORDER
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, INPUT_GRADIENTS
 from ckpt_surgery.runtime.blocks.discovery import is_layer
-from ckpt_surgery.runtime.tools.classes import class_of, facts_of, names_in
+from ckpt_surgery.runtime.tools.classes import facts_of, names_in
 
 _FLAGS = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
 _CHECKPOINTS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
@@ -76,19 +76,9 @@ def models_that_read_caches(module: nn.Module) -> list[str]:
     return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
 
 
-def reads_caches_of_parts(module: nn.Module) -> bool:
-    """Tell whether a model reads the caches that its parts have filled, so that none may be dropped."""
-    return class_of(module).__name__ in facts_of(module).reads_caches
-
-
 @cache
 def _transformers() -> Version:
     return Version(importlib.metadata.version("transformers"))
-
-
-def is_recorder(forward: Any) -> bool:
-    """Tell whether this is what transformers 4 puts in place of a forward for one call, to record its results."""
-    return RECORDER in getattr(getattr(forward, "__code__", None), "co_qualname", "")
 
 
 def flags_of(module: nn.Module) -> list[str]:

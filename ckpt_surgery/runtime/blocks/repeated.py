@@ -60,7 +60,8 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
         tower = tower_of(stack, modules)
         # one that checkpoints by itself is switched off as a whole, so that all its blocks have to be found
         known = tower in towers and hasattr(tower, CLAIM) and not has_inline_branch(modules[owner_of(stack, modules)])
-        if not known and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(_attribute(stack)):
+        attribute = stack.rpartition(".")[2]
+        if not known and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(attribute):
             stacks[stack] = [name for name, _ in elements if name not in settled]
     blocks = _repeated(model, modules, stacks)
     others = {block.name for block in found}
@@ -91,7 +92,7 @@ def _repeated(
     model: nn.Module, modules: Mapping[str, nn.Module], stacks: Mapping[str, Sequence[str]]
 ) -> tuple[Block, ...]:
     members = {
-        stack: [name for name in names if name in modules and _may_be_block(_attribute(stack), modules[name])]
+        stack: [name for name in names if name in modules and _may_be_block(stack, modules[name])]
         for stack, names in stacks.items()
     }
     times: Counter[_Likeness] = Counter()
@@ -131,7 +132,7 @@ def reason_for_none(model: nn.Module) -> str:
 
 def _may_be_block(stack: str, module: nn.Module) -> bool:
     kind, facts = class_of(module), facts_of(module)
-    if stack in facts.not_stacks or kind.__name__ in facts.not_blocks:
+    if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
         return False
     if kind is nn.Sequential:
         parts = list(module.children())
@@ -147,7 +148,3 @@ def _may_be_block(stack: str, module: nn.Module) -> bool:
 def _likeness(module: nn.Module) -> _Likeness:
     kind = class_of(module)
     return (kind, *map(type, module.children())) if kind is nn.Sequential else (kind,)
-
-
-def _attribute(name: str) -> str:
-    return name.rpartition(".")[2]

@@ -119,17 +119,25 @@ class BlockForward:
             arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
             if (cut := self.cut(forward, self._signature, arguments, function)) is not NotImplemented:
                 return cut
-        if _is_forward_mode():  # needs no backward, and one through a checkpointed block fails
-            return forward(*args, **kwargs)
+        transforms: set[TransformType] = set()
+        if innermost_transform() is not None:
+            transforms = {level.key() for level in transform_stack() or ()}
+        if TransformType.Grad not in transforms and (forward_mode_level() >= 0 or TransformType.Jvp in transforms):
+            return forward(*args, **kwargs)  # needs no backward, and one through a checkpointed block fails
         given: list[Tensor] = []
         computation: Computation | None = None
         with self.refusals:
-            if innermost_transform() is not None:
-                _refuse_transforms(self._signature.place)
+            if TransformType.Grad in transforms or TransformType.Vmap in transforms:
+                # the first takes no hooks on saved tensors, and the tensors of a vmap cannot be used after it
+                name = "grad, or one that is made of it" if TransformType.Grad in transforms else "vmap"
+                raise SurgeryError(
+                    f"{self._signature.place} cannot be checkpointed inside a transform of torch.func ({name}): "
+                    "switch checkpointing off around it, with undo() on the surgery"
+                )
             if not self.refusals.told:
                 given, computation = self._prepared(forward, args, kwargs)
         if computation is None:
-            return forward(*args, **kwargs) if _transform_kinds() else function(forward, *args, **kwargs)
+            return forward(*args, **kwargs) if transforms else function(forward, *args, **kwargs)
         if not given:
             parameters = list(self.block.parameters())
             if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):
@@ -159,7 +167,8 @@ class BlockForward:
         call = RecordedCall(forward, self._signature, self._state, arguments)
         check: SelfCheck | None = None
         depth = self.schedule.due(call.tensors)
-        if depth is not None and not _is_captured(call.tensors):
+        captured = any(tensor.is_cuda for tensor in call.tensors) and torch.cuda.is_current_stream_capturing()
+        if depth is not None and not captured:  # replays of a CUDA graph are not compared
             kind = SelfCheck if depth is CheckDepth.CLOSE else QuickCheck
             check = kind(self.place, self.block, self.refusals, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
@@ -195,39 +204,6 @@ class BlockForward:
     def _innermost(self) -> Any:
         """Return the function that receives the block's arguments."""
         return self.replacement or self.original or type(self.block).forward
-
-
-def _is_captured(given: Iterable[Tensor]) -> bool:
-    """Tell whether a call is being captured in a CUDA graph, whose replays are not compared."""
-    return any(tensor.is_cuda for tensor in given) and torch.cuda.is_current_stream_capturing()
-
-
-def _is_forward_mode() -> bool:
-    """Tell whether a call computes its derivative along with it, without a backward made by torch.func."""
-    if forward_mode_level() < 0 and innermost_transform() is None:
-        return False
-    kinds = _transform_kinds()
-    return TransformType.Grad not in kinds and (forward_mode_level() >= 0 or TransformType.Jvp in kinds)
-
-
-def _transform_kinds() -> set[TransformType]:
-    """Return the kinds of torch.func transforms around a call."""
-    return {level.key() for level in transform_stack() or ()} if innermost_transform() is not None else set()
-
-
-def _refuse_transforms(place: str) -> None:
-    """Raise SurgeryError where a checkpointed block is called in a transform that does not support it.
-
-    torch.func.grad and what is built on it take no hooks on saved tensors, and the tensors of a vmap cannot be used
-    after it.
-    """
-    kinds = _transform_kinds()
-    if TransformType.Grad in kinds or TransformType.Vmap in kinds:
-        name = "grad, or one that is made of it" if TransformType.Grad in kinds else "vmap"
-        raise SurgeryError(
-            f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
-            "around it, with undo() on the surgery"
-        )
 
 
 class GivenCaches:

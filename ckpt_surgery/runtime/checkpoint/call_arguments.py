@@ -78,12 +78,14 @@ class BlockSignature:
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any], *, fills_cache: bool) -> BlockSignature:
         """Read the signature of `forward`, which runs `block`."""
-        own = {name.rpartition(".")[2] for name in facts_of(block).past_state if _concerns(name, block)}
+        owned = (name.rpartition(".") for name in facts_of(block).past_state)
+        own = {name for owner, _, name in owned if not owner or descends(type(block), owner)}
+        indices = (getattr(module, "layer_idx", None) for module in block.modules())
         return cls(
             place,
             positional_names(forward),
             PAST_STATE | own,
-            _layer_index(block),
+            next((index for index in indices if isinstance(index, int)), 0),
             bool(getattr(block, KEEPS_CACHE, False)),
             fills_cache or bool(models_that_read_caches(block)),
             class_of(block).__module__.startswith("transformers."),
@@ -113,9 +115,13 @@ class BlockSignature:
             return args, kwargs
 
         def without(name: str, value: Any) -> Any:
-            if not (is_cache(value) and self.is_past(name, value)) or _holds_something(value, self.layer):
+            if not (is_cache(value) and self.is_past(name, value)):
                 return value
-            return value if value in given else None
+            try:
+                holds_something = int(value.get_seq_length(self.layer)) > 0
+            except Exception:  # recurrent caches have no length, or raise; then their values tell
+                holds_something = any(bool(t.any()) for t in hidden_tensors(value) if t.is_floating_point())
+            return value if holds_something or value in given else None
 
         values = [without(name, value) for name, value in self.named(args, kwargs)]
         if all(map(is_, values, (*args, *kwargs.values()))):
@@ -126,29 +132,9 @@ class BlockSignature:
         """Tell whether an argument is a cache that the block would write to."""
         if self.keeps_cache or type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
             return False
-        return is_cache(value) or (name in self.past and _acts_as_cache(type(value)))
-
-
-def _acts_as_cache(kind: type) -> bool:
-    """Tell by its name whether a class is one of the caches that transformers has besides `Cache`."""
-    return any("cache" in base.__name__.lower() for base in kind.__mro__)
-
-
-def _layer_index(block: nn.Module) -> int:
-    indices = (getattr(module, "layer_idx", None) for module in block.modules())
-    return next((index for index in indices if isinstance(index, int)), 0)
-
-
-def _concerns(name: str, block: nn.Module) -> bool:
-    owner = name.rpartition(".")[0]
-    return not owner or descends(type(block), owner)
-
-
-def _holds_something(cache: Any, layer: int) -> bool:
-    try:
-        return int(cache.get_seq_length(layer)) > 0
-    except Exception:  # recurrent caches have no length, or raise; then their values tell
-        return any(bool(t.any()) for t in hidden_tensors(cache) if t.is_floating_point())
+        if name not in self.past:
+            return is_cache(value)
+        return any("cache" in base.__name__.lower() for base in type(value).__mro__)  # transformers has several
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,10 @@ class Computation:
     def _first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
         if not torch.is_grad_enabled():
             with self.refusals:
-                self._refuse_reentrant()
+                raise SurgeryError(
+                    f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
+                    "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
+                )
         special = ((i, t) for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
         self._looks = {i: t if is_parameter(t) else (type(t), dict(vars(t))) for i, t in special}
         before = versions(given)
@@ -108,12 +111,6 @@ class Computation:
             if self._kept is not None:
                 self._kept.end(tensors(output))
         return output
-
-    def _refuse_reentrant(self) -> None:
-        raise SurgeryError(
-            f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
-            "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
-        )
 
     def _run_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._check is None and self._kept is None:

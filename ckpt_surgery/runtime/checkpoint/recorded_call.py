@@ -10,13 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime.checkpoint.call_arguments import (
-    NEVER_PAST,
-    Arguments,
-    BlockSignature,
-    CacheAtEntry,
-    name_at,
-)
+from ckpt_surgery.runtime.checkpoint.call_arguments import NEVER_PAST, Arguments, BlockSignature, CacheAtEntry, name_at
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.tools.tensors import versions
@@ -173,7 +167,6 @@ class RecordedCall:
 
 
 def _size(value: Any) -> int:
-    """Count the elements of all tensors in an object."""
     return sum(tensor.numel() for tensor in hidden_tensors(value))
 
 

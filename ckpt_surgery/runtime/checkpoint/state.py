@@ -19,7 +19,7 @@ modules and training flags, and every one that checks itself. Other calls note t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -32,12 +32,20 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, keeping_whole_weights
+from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, kept_whole
 from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import PACKAGE, descends, is_sharded, library_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
-from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
+from ckpt_surgery.runtime.tools.tensors import (
+    changing_saved,
+    copy_of,
+    is_plain,
+    same_bits,
+    version,
+    versions,
+    without_graph,
+)
 from ckpt_surgery.torch_names import FORWARD_HOOKS
 
 UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
@@ -69,7 +77,6 @@ class _TensorCopy:
 
     @classmethod
     def of(cls, home: dict[str, Any], name: str) -> _TensorCopy:
-        """Copy the tensor of this name."""
         tensor: Tensor = home[name]
         return cls(home, name, tensor, copy_of(tensor), version(tensor))
 
@@ -315,9 +322,17 @@ class BlockState:
             if entry.kernels != (kernels := attention_kernels()):
                 stack.callback(allow_kernels, kernels)
                 allow_kernels(entry.kernels)
-            _put_hooks_back(stack, entry.hooks, entry.changing)
+            # missing hooks of libraries, and those that changed something, each in its place
+            missing = [(k, hook) for table, held in entry.hooks for k, hook in held.items() if k not in table]
+            gone = {key for key, hook in missing if library_of(hook) in HOOKING or key in entry.changing}
+            for table, held in entry.hooks if gone else ():
+                put_back = {key: value for key, value in held.items() if key in gone or key in table} | table
+                table.clear()
+                table.update(put_back)
+                for key in gone:
+                    stack.callback(table.pop, key, None)
             if entry.layout.parted:
-                stack.enter_context(keeping_whole_weights())
+                stack.enter_context(changing_saved(kept_whole))
             if entry.generators is not None:
                 stack.callback(set_generator_states, generator_states())
                 set_generator_states(entry.generators)
@@ -362,24 +377,6 @@ def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> No
     """Set a name to a value, and restore its present value when the stack ends."""
     stack.callback(put, home, name, home.get(name, Absent))
     put(home, name, value)
-
-
-def _put_hooks_back(
-    stack: ExitStack, hooks: list[tuple[dict[int, Any], dict[int, Any]]], changing: Collection[int]
-) -> None:
-    """Put back missing hooks of libraries, and `changing` ones, each in its place, until the stack ends."""
-    each = [(key, hook) for table, before in hooks for key, hook in before.items() if key not in table]
-    gone = {key for key, hook in each if library_of(hook) in HOOKING or key in changing}
-    for table, before in hooks if gone else ():
-        held = {key: value for key, value in before.items() if key in gone or key in table} | table
-        table.clear()
-        table.update(held)
-        stack.callback(_take_off, table, gone)
-
-
-def _take_off(table: dict[int, Any], hooks: set[int]) -> None:
-    for key in hooks & table.keys():
-        del table[key]
 
 
 def _is_managed(module: nn.Module) -> bool:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch import Tensor, nn
 
 from ckpt_surgery.runtime.tools.tensors import is_parameter
-from ckpt_surgery.torch_names import saved_tensors_hooks_now
 
 OF_ZERO3 = {
     *("_external_params", "_original_parameters", "applied_pre_backward_ref_cnt", "ds_grads_remaining", "ds_id"),
@@ -42,17 +40,10 @@ def whole_weights(block: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def keeping_whole_weights() -> Iterator[None]:
-    """Save the current values of frozen weights in a recompute inside the `with`.
+def kept_whole(tensor: Tensor) -> Tensor:
+    """Return a tensor to save in a recompute, which has the present values if it is a weight.
 
     torch's non-reentrant checkpointing keeps the very tensor of what requires no gradient. DeepSpeed's ZeRO-3 empties
     a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.
     """
-    hooks = saved_tensors_hooks_now(True)
-    if hooks is None:
-        yield
-        return
-    pack, unpack = hooks
-    with saved_tensors_hooks(lambda tensor: pack(tensor.view_as(tensor) if is_parameter(tensor) else tensor), unpack):
-        yield
+    return tensor.view_as(tensor) if is_parameter(tensor) else tensor

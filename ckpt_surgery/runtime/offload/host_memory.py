@@ -25,8 +25,8 @@ def host_memory(root: Path = _ROOT) -> HostMemory | None:
 
     None where neither is known, as on Windows. `root` is where /proc and /sys are.
     """
-    found = [memory for memory in (_kernel(root), *_control_groups(root)) if memory is not None]
-    return min(found, key=lambda memory: memory.free, default=None)
+    kernel, groups = _kernel(root), _control_groups(root)
+    return min([*([kernel] if kernel else []), *groups], key=lambda memory: memory.free, default=None)
 
 
 def processes_on_host() -> int:
@@ -46,7 +46,7 @@ def _kernel(root: Path) -> HostMemory | None:
         return None
 
 
-def _control_groups(root: Path) -> Iterator[HostMemory | None]:
+def _control_groups(root: Path) -> Iterator[HostMemory]:
     """Yield what is left under the limit of each control group around this process, in both versions."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -59,13 +59,10 @@ def _control_groups(root: Path) -> Iterator[HostMemory | None]:
             continue
         inside = base / path.strip("/")
         for group in (inside, *(outer for outer in inside.parents if outer.is_relative_to(base))):
-            yield _left(_text(group / limit), _text(group / usage), _numbers(group / "memory.stat").get(cache, 0))
-
-
-def _left(limit: str, usage: str, cache: int) -> HostMemory | None:
-    if not (limit.strip().isdigit() and usage.strip().isdigit()) or int(limit) >= _V1_UNLIMITED:
-        return None  # "max", or a group without the controller
-    return HostMemory(max(int(limit) - int(usage) + cache, 0), int(limit))
+            most, used = _text(group / limit).strip(), _text(group / usage).strip()
+            if most.isdigit() and used.isdigit() and int(most) < _V1_UNLIMITED:  # else "max", or not controlled
+                dropped = _numbers(group / "memory.stat").get(cache, 0)
+                yield HostMemory(max(int(most) - int(used) + dropped, 0), int(most))
 
 
 def _numbers(path: Path, scale: int = 1) -> dict[str, int]:

@@ -88,7 +88,10 @@ class HostTransport:
 
     def _side_streams(self, device: torch.device) -> SideStreams | None:
         if device not in self._streams:
-            self._streams[device] = _side_streams(device)
+            module: Any = torch.get_device_module(device)
+            streams = device.type != "cpu" and hasattr(module, "Stream")
+            two = (module.Stream(device), module.Stream(device)) if streams else ()
+            self._streams[device] = SideStreams(module, device, *two) if two else None
         return self._streams[device]
 
 
@@ -104,13 +107,6 @@ class SideStreams:
     def compute(self) -> Any:
         """Return the stream on which the caller computes."""
         return self.module.current_stream(self.device)
-
-
-def _side_streams(device: torch.device) -> SideStreams | None:
-    module: Any = torch.get_device_module(device)
-    if device.type == "cpu" or not hasattr(module, "Stream"):
-        return None
-    return SideStreams(module, device, module.Stream(device), module.Stream(device))
 
 
 @dataclass(slots=True, eq=False)

@@ -79,12 +79,6 @@ def is_dense(tensor: Tensor) -> bool:
     return plain and tensor.numel() > 0
 
 
-def is_same_view(tensor: Tensor, other: Tensor) -> bool:
-    """Tell whether two strided tensors of the same memory have the same elements in the same order."""
-    ours, theirs = ((type(t), t.dtype, t.shape, t.stride(), t.storage_offset()) for t in (tensor, other))
-    return ours == theirs
-
-
 @dataclass(frozen=True, slots=True)
 class _View:
     """The layout of a tensor over its moved memory."""

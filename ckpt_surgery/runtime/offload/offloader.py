@@ -28,7 +28,6 @@ from ckpt_surgery.runtime.offload.offloaded_tensor import (
     StayingTensor,
     can_move,
     is_dense,
-    is_same_view,
     modified_message,
 )
 from ckpt_surgery.runtime.tools.refusals import Refusals
@@ -318,6 +317,8 @@ def keep_result(result: Tensor, aliases: Sequence[Tensor] = (), returned: Tensor
     call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
     if call is None or not is_dense(result):
         return None
-    if returned is not None and not (can_move(result) and is_same_view(returned, result)):
-        return None
+    if returned is not None:
+        form, other = ((type(t), t.dtype, t.shape, t.stride(), t.storage_offset()) for t in (result, returned))
+        if form != other or not can_move(result):
+            return None
     return call[0].keep(result, aliases, call[1], returned)

@@ -35,18 +35,13 @@ from ckpt_surgery.runtime.selective.policies import (
     in_words,
     is_mutable,
     operator_name,
-    written_arguments,
 )
-from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Replay, form_of, noting_saved, replay_of
+from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Replay, form_of, replay_of
 from ckpt_surgery.runtime.selective.save_policy import CountedResult, KeptOfCall, SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
-from ckpt_surgery.runtime.tools.tensors import version, versions
-from ckpt_surgery.torch_names import (
-    TorchDispatchMode,
-    tracing_context,
-    tree_leaves,
-)
+from ckpt_surgery.runtime.tools.tensors import changing_saved, version, versions
+from ckpt_surgery.torch_names import TorchDispatchMode, tracing_context, tree_leaves
 
 _ALIASING = "aten::_unsafe_view"
 """The operator that makes a tensor of the same memory with a count of writes of its own."""
@@ -166,7 +161,10 @@ class KeptResults:
         if not self._storages:
             return
         if is_mutable(operator):
-            for written in written_arguments(operator, args, kwargs):
+            for index, argument in enumerate(operator._schema.arguments):
+                if argument.alias_info is None or not argument.alias_info.is_write:
+                    continue
+                written = args[index] if index < len(args) else kwargs.get(argument.name)
                 if isinstance(written, Tensor) and (noted := self._storages.get(memory_of(written)[0])):
                     raise self._written(noted, in_words(operator_name(operator)))
         elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
@@ -291,7 +289,13 @@ class _KeepingCalls:
             return run(*args, **kwargs)
         mode = self._keeping()
         mode.noted = []
-        with mode, noting_saved() as saved:
+        saved: list[Tensor] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            saved.append(tensor)
+            return tensor
+
+        with mode, changing_saved(note):
             output = run(*args, **kwargs)
         noted, mode.noted = mode.noted, None
         plan: Replay | str = BY_MODE

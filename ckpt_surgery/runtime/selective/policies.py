@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -111,7 +111,15 @@ class OperatorRole:
 
 def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
     """Parse the option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
-    return tuple(map(_choice, save))
+    choices = []
+    for text in save:
+        match = _EVERY.fullmatch(text)
+        name, every = (match["name"], int(match["every"])) if match else (text, 1)
+        if every < 1:
+            raise SurgeryError(f"save names {text!r}: give :2 for every second, and so on")
+        operators = VOCABULARY[name] if name in VOCABULARY else frozenset({_operator(name)})
+        choices.append(Choice(text, name, operators, every))
+    return tuple(choices)
 
 
 def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
@@ -184,13 +192,6 @@ def is_mutable(operator: Any) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the arguments that a call of an operator writes to."""
-    for index, argument in enumerate(operator._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield args[index] if index < len(args) else kwargs.get(argument.name)
-
-
 _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
 
 
@@ -250,9 +251,7 @@ class Selector:
         return factor.shape[-1] in (columns, columns - 1) and factor.shape[:-1].numel() == self._softmax[:-1].numel()
 
 
-def compiled_contexts(
-    save: tuple[str, ...],
-) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def compiled_contexts(save: tuple[str, ...]) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Return the contexts of torch's selective checkpointing for an option `save`, in blocks that torch compiles.
 
     Operators that draw random numbers run again from the saved generator states: torch would not advance the
@@ -271,14 +270,6 @@ def compiled_contexts(
     return cast(tuple[AbstractContextManager[Any], AbstractContextManager[Any]], contexts)
 
 
-def _choice(text: str) -> Choice:
-    match = _EVERY.fullmatch(text)
-    name, every = (match["name"], int(match["every"])) if match else (text, 1)
-    if every < 1:
-        raise SurgeryError(f"save names {text!r}: give :2 for every second, and so on")
-    return Choice(text, name, VOCABULARY[name] if name in VOCABULARY else frozenset({_operator(name)}), every)
-
-
 def _operator(name: str) -> str:
     """Return the full name of an operator, with its overload if `name` has one. Raises SurgeryError."""
     space, operator, *overload = name.replace("::", ".").split(".")[:3] if "." in name or "::" in name else (name, "")
@@ -294,12 +285,6 @@ def _operator(name: str) -> str:
         overloads = [each for each in overloads if each._overloadname == overload[0]]
         if not overloads:
             raise SurgeryError(f"save names {name}: the overloads of {operator} are {listed(packet.overloads())}")
-    _refuse_useless(name, overloads)
-    return f"{space}::{operator}" + "".join(f".{each}" for each in overload)
-
-
-def _refuse_useless(name: str, overloads: list[Any]) -> None:
-    """Raise SurgeryError for an operator whose results cannot be kept, or are not worth it."""
     if any(each.is_view for each in overloads):
         raise SurgeryError(f"save names {name}, which makes views: run again, they cost nothing")
     whole = [each for each in overloads if not each._schema.is_mutable]
@@ -309,3 +294,4 @@ def _refuse_useless(name: str, overloads: list[Any]) -> None:
     seeded = torch.Tag.nondeterministic_seeded
     if overloads and not whole and not any(seeded in each.tags for each in overloads):
         raise SurgeryError(f"save names {name}, which writes in place: there is no result of its own to keep")
+    return f"{space}::{operator}" + "".join(f".{each}" for each in overload)

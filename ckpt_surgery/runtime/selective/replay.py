@@ -6,15 +6,13 @@ in their order. The first call of a form shows which of its arguments, views of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.runtime.selective.operator_result import memory_of
 from ckpt_surgery.runtime.selective.policies import Choice, arguments_read
@@ -92,24 +90,6 @@ def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         else:
             return None
     return (*form, *kwargs) if kwargs else tuple(form)
-
-
-@contextmanager
-def noting_saved() -> Iterator[list[Tensor]]:
-    """Collect the tensors that operators save inside the `with`."""
-    saved: list[Tensor] = []
-    hooks = saved_tensors_hooks_now(True)
-    if hooks is None:
-        yield saved
-        return
-    pack, unpack = hooks
-
-    def noting(tensor: Tensor) -> Any:
-        saved.append(tensor)
-        return pack(tensor)
-
-    with saved_tensors_hooks(noting, unpack):
-        yield saved
 
 
 def replay_of(

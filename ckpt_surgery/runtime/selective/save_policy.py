@@ -116,7 +116,8 @@ class SavePolicy:
         operators = watched_operators(self._choices)
         self._by_calls = operators is not None
         self.operators = frozenset(map(id, operators or ()))
-        watch(operators or ())
+        for operator in operators or ():
+            watch(operator)
         self.keeps_linears = self._by_calls and any(choice.name == "matmul" for choice in self._choices)
 
     @property

@@ -6,7 +6,7 @@ on its thread: other operators fall through it, and outside of a block nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from threading import local
 from typing import Any, Protocol, cast
@@ -97,14 +97,9 @@ def _unwatched_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
         return linear(input, weight, bias)
 
 
-def watch(operators: Iterable[Any]) -> None:
-    """Register kernels for these operators, which call the active watcher if there is one."""
-    for operator in operators:
-        _watch(operator)
-
-
 @cache
-def _watch(operator: Any) -> None:
+def watch(operator: Any) -> None:
+    """Register a kernel for an operator, which calls the active watcher if there is one."""
     _fall_through()
     if operator in higher_order_operators.values():
         operator.py_impl(_KEY)(partial(_kernel, operator, (), None))

@@ -115,7 +115,8 @@ class SelfCheck:
         Raises SurgeryError if the recompute gave a different result than the forward.
         """
         trace = _Trace(expected=self._first.prints)
-        look = partial(self._look_closely, run, torch_states(_devices(self._first.prints)))
+        devices = {each.bits.device for each in self._first.prints if each is not None}
+        look = partial(self._look_closely, run, torch_states(device for device in devices if device.type != "cpu"))
 
         def run_noting_choices() -> None:
             with self._choices(trace):
@@ -141,7 +142,6 @@ class SelfCheck:
             judge(complete=True)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
-        """Note a tensor that an operator saves."""
         with self._refusals:
             trace.prints.append(self._print_of(trace, tensor))
 
@@ -211,12 +211,16 @@ class SelfCheck:
             trace.magnitudes.append(magnitude(tensor))
             trace.names.append(inside[-1] if inside else "")
 
+        def leave(*_: Any) -> None:
+            del inside[-1:]
+
         with ExitStack() as stack:
             for name, module in self._block.named_modules():
                 if isinstance(module, torch.jit.ScriptModule):  # has no hooks of Python
                     continue
-                stack.callback(module.register_forward_pre_hook(partial(_enter, inside, name), prepend=True).remove)
-                stack.callback(module.register_forward_hook(partial(_leave, inside), always_call=True).remove)
+                enter = partial(lambda name, *_: inside.append(name), name)
+                stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
+                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))
             stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
@@ -298,18 +302,6 @@ def _elements(tensor: Tensor) -> Any:
     return tensor.shape, tensor.stride(), bits
 
 
-def _enter(inside: list[str], name: str, *_: Any) -> None:
-    inside.append(name)
-
-
-def _leave(inside: list[str], *_: Any) -> None:
-    del inside[-1:]
-
-
-def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
-    return {each.bits.device for each in prints if each is not None and each.bits.device.type != "cpu"}
-
-
 def equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
     """Tell whether two runs gave the same bits, as far as both came. Waits once for each device."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
@@ -339,18 +331,14 @@ def _is_noise(
         return False
     sizes = more[0].magnitudes
     noise = max(_share(b, c, size) for trace in more for b, c, size in zip(again, trace.prints, sizes, strict=False))
-    return all(
-        a is not None and _share(a, b, size) <= min(_NOISE * noise, _most_noise(a.dtype))
-        for a, b, size in zip(first, again, sizes, strict=False)
-        if _differ(a, b)
-    )
-
-
-def _most_noise(dtype: torch.dtype) -> float:
-    """Return the largest noise in a dtype as a share of a tensor's magnitude; 0 for integers."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return 0.0
-    return min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(dtype).eps)
+    for a, b, size in zip(first, again, sizes, strict=False):
+        if _differ(a, b):
+            if a is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
+                return False
+            most = min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(a.dtype).eps)
+            if _share(a, b, size) > min(_NOISE * noise, most):
+                return False
+    return True
 
 
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
@@ -362,7 +350,6 @@ def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
 
 
 def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: CloseTrace) -> str:
-    """Describe the first tensor that differs."""
     pairs = enumerate(zip(first, again, strict=False))
     index, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
     name = third.names[index] if index < len(third.names) else ""

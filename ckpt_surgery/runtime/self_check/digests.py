@@ -218,15 +218,11 @@ def _planned(
                 distinct.append(part)
                 entries.append((_Kind.OWN, shape, strides, dtype))
         places.append(place)
-    return DigestPlan(forms, places, owners, entries if keep else None, _readers(distinct)), distinct
-
-
-def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
-    """Return functions that read the tensors' memory at an address; None where that is not enough."""
-    dense = [_dense(tensor) for tensor in tensors]
-    if any(whole is not tensor or not _is_readable(tensor) for (whole, _), tensor in zip(dense, tensors, strict=True)):
-        return None
-    return [(c_char * size).from_address for _, size in dense]
+    dense = [_dense(tensor) for tensor in distinct]
+    pairs = zip(dense, distinct, strict=True)
+    readable = all(whole is tensor and _is_readable(tensor) for (whole, _), tensor in pairs)
+    readers = [(c_char * size).from_address for _, size in dense] if readable else None
+    return DigestPlan(forms, places, owners, entries if keep else None, readers), distinct
 
 
 def _has_nothing_to_read(tensor: Tensor) -> bool:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FUNCTION
-from ckpt_surgery.runtime.blocks.library_switch import is_recorder, takes_switch
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FUNCTION, RECORDER
+from ckpt_surgery.runtime.blocks.library_switch import takes_switch
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, none_is_past
 
@@ -85,4 +85,5 @@ def _calls(current: Any, forward: BlockForward) -> bool:
     """
     if getattr(current, "__wrapped__", None) is not forward:
         return False
-    return is_recorder(current) or vars(forward.block).get("_old_forward") is forward
+    recorder = getattr(getattr(current, "__code__", None), "co_qualname", "")
+    return RECORDER in recorder or vars(forward.block).get("_old_forward") is forward

@@ -119,11 +119,16 @@ def summaries(
     for stack in stacks:
         for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
             blocks = [block for block in stack.blocks if type(block.module) is kind]
-            done = sum(map(is_checkpointed, blocks))
-            now = sum(is_checkpointed(block) and _in_mode(block.module) for block in blocks)
+            forwards = [vars(block.module).get("forward") for block in blocks if is_checkpointed(block)]
+            done = len(forwards)
+            now = sum(not isinstance(forward, BlockForward) or forward.in_mode for forward in forwards)
             repair, reasons = None, [stack.left_alone] if stack.left_alone is not None else []
             if stack.wanted:
-                repair = _repair(modules, blocks[0])
+                block = blocks[0]
+                outside = [modules[name] for name in (*enclosing(block.name), "")]
+                inline = any(not is_layer(each) and has_inline_branch(each) and flags_of(each) for each in outside)
+                nested = sum(map(is_layer, block.module.modules())) - is_layer(block.module)
+                repair = BlockRepair(block.kind, inline, any(map(is_layer, outside)), nested)
                 limited = options.first_of(stack.name, len(blocks)) < len(blocks)
                 if not on:
                     reasons = [LeftAlone.SWITCHED_OFF]
@@ -137,15 +142,3 @@ def summaries(
                 if on and options.skip_frozen and not trained:
                     reasons.append(LeftAlone.FROZEN)
             yield StackSummary(stack.name, kind.__name__, now, len(blocks), repair, tuple(reasons))
-
-
-def _in_mode(block: nn.Module) -> bool:
-    forward = vars(block).get("forward")
-    return not isinstance(forward, BlockForward) or forward.in_mode
-
-
-def _repair(modules: Mapping[str, nn.Module], block: Block) -> BlockRepair:
-    outside = [modules[name] for name in (*enclosing(block.name), "")]
-    inline = any(not is_layer(module) and has_inline_branch(module) and flags_of(module) for module in outside)
-    nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
-    return BlockRepair(block.kind, inline, any(map(is_layer, outside)), nested)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
+from ckpt_surgery.runtime.tools.classes import class_of, facts_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.text import ShownInNotebooks
@@ -266,8 +267,10 @@ class Surgery(Undoable, ShownInNotebooks):
 
     def _wrap(self, blocks: Collection[Block], options: SurgeryOptions) -> None:
         modules = dict(self.model.named_modules())
-        readers = {module for module in modules.values() if library.reads_caches_of_parts(module)}
-        readers |= {modules[owner_of(block.name, modules)] for block in blocks if _is_repeated(block, modules)}
+        readers = {m for m in modules.values() if class_of(m).__name__ in facts_of(m).reads_caches}
+        for block in blocks:  # one in several positions of its stack reads what it put into a cache earlier
+            if Counter(modules[block.stack]._modules.values())[block.module] > 1:
+                readers.add(modules[owner_of(block.name, modules)])
         self._fill_caches = {module for reader in readers for module in reader.modules()}
         training = {block.stack for block in blocks if block.module.training}
         for block in blocks:
@@ -374,11 +377,6 @@ class Surgery(Undoable, ShownInNotebooks):
             elif name not in self._left_to_library:
                 for flag in library.flags_of(module):
                     setattr(module, flag, False)
-
-
-def _is_repeated(block: Block, modules: Mapping[str, nn.Module]) -> bool:
-    """Tell whether a block is in several positions of its stack, and so reads what it put into a cache earlier."""
-    return Counter(modules[block.stack]._modules.values())[block.module] > 1
 
 
 class CheckpointingSwitch:

@@ -176,7 +176,6 @@ _WRITES = (list.__setitem__, dict.__setitem__, OrderedDict.__setitem__)
 
 
 def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
-    """Return a container like this one with other contents."""
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)._make(values) if hasattr(like, "_make") else type(like)(values)

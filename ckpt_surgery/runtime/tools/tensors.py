@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.runtime.tools.classes import descends
-from ckpt_surgery.torch_names import DisableTorchDispatch, disable_current_modes, dispatch_stack_length
+from ckpt_surgery.torch_names import (
+    DisableTorchDispatch,
+    disable_current_modes,
+    dispatch_stack_length,
+    saved_tensors_hooks_now,
+)
 
 unseen = DisableTorchDispatch
 """Hides operators in a `with` of it from dispatch modes: from selective policies and meters."""
@@ -134,6 +140,18 @@ def raw_bytes(tensor: Tensor) -> Tensor:
     if flat.numel() and flat.stride(0) != 1:  # one element has any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8)
+
+
+@contextmanager
+def changing_saved(change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Save `change(tensor)` for each tensor that operators save inside, if hooks for saved tensors are set."""
+    hooks = saved_tensors_hooks_now(True)
+    if hooks is None:
+        yield
+        return
+    pack, unpack = hooks
+    with saved_tensors_hooks(lambda tensor: pack(change(tensor)), unpack):
+        yield
 
 
 _version_of: Callable[[Tensor], int] = attrgetter("_version")
