@@ -198,7 +198,6 @@ class _Tree:
         self._keep(self.parser.rewrite(self.now.files, repairs), repairs)
 
     def changes(self) -> list[FileChange]:
-        """Return what the repairs made of each file that they changed."""
         codes: dict[str, set[str]] = defaultdict(set)
         for finding in self.repaired:
             for repair in finding.repairs:
@@ -210,9 +209,7 @@ class _Tree:
         ]
 
     def _keep(
-        self,
-        results: Mapping[str, ParsedFile | Problem | None],
-        repairs: Mapping[str, Collection[SourceRepair]],
+        self, results: Mapping[str, ParsedFile | Problem | None], repairs: Mapping[str, Collection[SourceRepair]]
     ) -> None:
         """Take the files as they are after their repairs; one that does not parse then stays as it was."""
         for path, result in results.items():

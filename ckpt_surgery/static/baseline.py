@@ -33,12 +33,7 @@ class Known(NamedTuple):
 
 
 def without_known(
-    result: CheckResult,
-    file: Path,
-    *,
-    places: Sequence[str | Path],
-    codes: Collection[str],
-    update: bool = False,
+    result: CheckResult, file: Path, *, places: Sequence[str | Path], codes: Collection[str], update: bool = False
 ) -> CheckResult:
     """Return the result without the findings that a baseline has, and write the baseline if it is not there.
 

@@ -52,7 +52,6 @@ class RepairAll(CodemodCommand):
 
 
 def _command(rule: Rule) -> type[RepairAll]:
-    """Make the command for the safe repairs of one rule: `PlainBlock` for `plain_block`."""
     summary = f"Repair what {rule.code} finds: {rule.summary}"
     members = {"__doc__": f"{rule.code} alone.", "__module__": __name__, "DESCRIPTION": summary, "codes": (rule.code,)}
     return type(rule.name.title().replace("_", ""), (RepairAll,), members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 from ckpt_surgery.codemods.facts.source_text import SourceText
@@ -23,8 +23,16 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
     """
     changed = {path for path, file in now.files.items() if file.source.text != before.text(path)}
     for path, file in sorted(now.files.items()):
-        for copy, then in _pairs(file.facts[COPIES], before.files[path].facts[COPIES]):
-            home, name = _home(path, copy.source)
+        left = iter(before.files[path].facts[COPIES])  # a repair neither adds nor moves any, but some may be gone
+        for copy in file.facts[COPIES]:
+            said = copy.source, copy.replacements
+            then = next(each for each in left if (each.source, each.replacements) == said)
+            named = re.fullmatch(r"(models\..*?\b(?:modeling|modular)_\w*)\.?(.*)", copy.source)
+            position = path.rfind(f"{os.sep}models{os.sep}")
+            if named is None or position < 0:
+                home, name = "", ""
+            else:
+                home, name = os.path.join(path[:position], *named[1].split(".")) + ".py", named[2]
             if home not in now.files or changed.isdisjoint((path, home)):
                 continue
             if follow and _lines(before.text(path), then.span) == _lines(now.text(path), copy.span):
@@ -36,22 +44,6 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
                 gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
                 note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
                 yield DropComment(path, place, owner, source.of(place).strip()), note
-
-
-def _pairs(copies: Sequence[CopiedFrom], before: Sequence[CopiedFrom]) -> Iterator[tuple[CopiedFrom, CopiedFrom]]:
-    """Yield the same comments after and before: a repair neither adds nor moves any, but some may be gone."""
-    left = iter(before)
-    for copy in copies:
-        yield copy, next(then for then in left if (then.source, then.replacements) == (copy.source, copy.replacements))
-
-
-def _home(path: str, source: str) -> tuple[str, str]:
-    """Return the file that `models.bert.modeling_bert.BertLayer.forward` names, and the object in it."""
-    named = re.fullmatch(r"(models\..*?\b(?:modeling|modular)_\w*)\.?(.*)", source)
-    position = path.rfind(f"{os.sep}models{os.sep}")
-    if named is None or position < 0:
-        return "", ""
-    return os.path.join(path[:position], *named[1].split(".")) + ".py", named[2]
 
 
 def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) -> bool:

@@ -28,10 +28,13 @@ def as_older(text: str) -> str | None:
         return None
     data, end = bytearray(text.encode()), 0
     for node, span in sorted(spans.items(), key=lambda item: (item[1].start, -item[1].length)):
-        if isinstance(node, cst.ExceptHandler) and _is_of_python_2(node):
-            return None
         code = bytes(data[span.start : span.start + span.length])
         match node:
+            # `except E, e:`, which Python 3.14 reads as two classes, names the error
+            case cst.ExceptHandler(type=cst.Tuple(lpar=(), elements=[_, cst.Element(value=cst.Name(value=name))])) if (
+                name[:1].islower()
+            ):
+                return None
             case cst.TypeAlias():
                 blank = b"pass"
             case cst.TypeParameters():
@@ -45,16 +48,6 @@ def as_older(text: str) -> str | None:
             rest = _NOT_AT_END.sub(b" ", code[len(blank) :])
             data[span.start : end] = blank + _AT_END.sub(rb"\\", rest)
     return data.decode()
-
-
-def _is_of_python_2(handler: object) -> bool:
-    """Tell whether an `except E, e:`, which Python 3.14 reads as two classes, names the error."""
-    import libcst as cst
-
-    match handler:
-        case cst.ExceptHandler(type=cst.Tuple(lpar=(), elements=[_, cst.Element(value=cst.Name(value=name))])):
-            return name[:1].islower()
-    return False
 
 
 def syntax_error(source: str | bytes) -> SyntaxError | None:

@@ -32,20 +32,15 @@ def python_of(notebook: str) -> str:
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (KeyError, TypeError, ValueError):
         raise ValueError("is not a notebook of format 4") from None
-    return "".join(
-        f"{_TITLE} {number}\n{_python_of_cell(source, number)}\n" for number, source in enumerate(sources, 1)
-    )
-
-
-def _python_of_cell(source: str, number: int) -> str:
-    if syntax_error(source) is None:
-        return source
-    if source.lstrip().startswith("%%") and not _KEEPS_PYTHON.match(source.lstrip()):
-        return ""  # another language
-    plain = _ASSIGNED_MAGIC.sub(r"\1None", _MAGIC.sub(r"\1pass", source))
-    if (error := syntax_error(plain)) is not None:
-        raise ValueError(f"code cell {number}, line {error.lineno or 1} does not parse ({error.msg})")
-    return plain
+    text = ""
+    for number, source in enumerate(sources, 1):
+        if syntax_error(source) is not None:
+            other = source.lstrip().startswith("%%") and not _KEEPS_PYTHON.match(source.lstrip())  # another language
+            source = "" if other else _ASSIGNED_MAGIC.sub(r"\1None", _MAGIC.sub(r"\1pass", source))
+            if (error := syntax_error(source)) is not None:
+                raise ValueError(f"code cell {number}, line {error.lineno or 1} does not parse ({error.msg})")
+        text += f"{_TITLE} {number}\n{source}\n"
+    return text
 
 
 def in_cell(finding: Finding, text: str) -> Finding:

@@ -38,9 +38,16 @@ def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         depth = (len(line) - len(line.lstrip())) // 2
-        key, colon, value = _pair(line.strip())
-        if not colon or depth >= len(stack):
+        text = line.strip()
+        if text.startswith('"'):  # keys are names, or texts as JSON has them
+            key, end = json.JSONDecoder().raw_decode(text)
+            rest = text[end:]
+        else:
+            key, colon, rest = text.partition(":")
+            rest = colon + rest
+        if not rest.startswith(":") or depth >= len(stack):
             return None
+        value = rest[1:].strip()
         del stack[depth + 1 :]
         try:
             stack[depth][key] = json.loads(value) if value else {}
@@ -50,14 +57,3 @@ def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
             stack.append(stack[depth][key])
     section = document.get(name)
     return section if isinstance(section, dict) and all(isinstance(each, dict) for each in section.values()) else None
-
-
-def _pair(line: str) -> tuple[str, str, str]:
-    """Return the key, the colon and the value of a line; keys are names, or texts as JSON has them."""
-    if line.startswith('"'):
-        key, end = json.JSONDecoder().raw_decode(line)
-        rest = line[end:]
-    else:
-        key, _, rest = line.partition(":")
-        rest = f":{rest}" if ":" in line else ""
-    return str(key), rest[:1] if rest.startswith(":") else "", rest[1:].strip()

@@ -64,11 +64,16 @@ def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> It
     stating = [(number, name) for name in _names(folder) if (number := _reader_of(name)) is not None]
     for number, name in sorted(stating):
         if name.endswith(".dist-info"):
-            if not _holds(folder / name, part, read):
-                continue
+            if name.partition("-")[0].lower() != part.lower():
+                record = read(os.fspath(folder / name / "RECORD")) or ""
+                if f"\n{part}/" not in f"\n{record}":
+                    continue
             name += "/METADATA"
-        reader = _READERS[number][-1]
-        for line in "\n".join(_strings(reader, read(os.fspath(folder / name)) or "")).splitlines():
+        try:
+            strings = [*_READERS[number][-1](read(os.fspath(folder / name)) or "")]
+        except (SyntaxError, ValueError, RecursionError, ConfigError):  # it is not what its name says
+            continue
+        for line in "\n".join(strings).splitlines():
             if (match := _LINE.match(line.strip())) and _NAMES_RELEASE.search(match[1]):
                 yield _CONDA.sub(rf"{_NAME}==\1", _EXTRAS_AND_SPACE.sub("", match[1])), name
 
@@ -95,28 +100,6 @@ def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
         yield name
 
 
-def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool:
-    """Tell whether an installed distribution has a file or folder of this name."""
-    if metadata.name.partition("-")[0].lower() == part.lower():
-        return True
-    record = read(os.fspath(metadata / "RECORD")) or ""
-    return f"\n{part}/" in f"\n{record}"
-
-
-def _strings(reader: _Reader, text: str) -> list[str]:
-    """Return what may be requirements in a file; nothing where it is not what its name says."""
-    try:
-        return [*reader(text)]
-    except (SyntaxError, ValueError, RecursionError, ConfigError):
-        return []
-
-
-def _of_setup(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
 def _of_sections(text: str) -> Iterator[str]:
     parser = ConfigParser(interpolation=None)
     parser.read_string(text)
@@ -133,7 +116,6 @@ def _of_environment(text: str) -> Iterator[str]:
 
 
 def _of_commands(text: str) -> Iterator[str]:
-    """Yield what pip installs in the commands of a Dockerfile."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         for match in _PIP.finditer("" if line.lstrip().startswith("#") else line):
             yield from shlex.split(match[1] or match[2])
@@ -161,7 +143,15 @@ def _of_table(value: object) -> Iterator[str]:
 
 _READERS: tuple[tuple[str, str, _Reader], ...] = (
     ("", "pyproject.toml", lambda text: _of_table(tomllib.loads(text))),
-    ("", "setup.py", _of_setup),
+    (
+        "",
+        "setup.py",
+        lambda text: (
+            node.value
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ),
+    ),
     ("", "setup.cfg", _of_sections),
     ("*", "*requirements*.txt", str.splitlines),
     ("*", "*requirements*.in", str.splitlines),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -22,9 +21,26 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schem
 def to_sarif(report: CheckReport, version: str) -> str:
     """Return the report as a SARIF 2.1.0 log with one run; problems and notes are its notifications."""
     edits, problems = edits_of(report.shown), report.result.problems
-    notifications = [*map(_notification, problems), *map(_notification, report.result.notes)]
+    told: Sequence[Problem | Note] = (*problems, *report.result.notes)
+    notifications = [
+        {
+            "level": "error" if isinstance(said, Problem) else "note",
+            "message": {"text": str(said)},
+            "locations": [{"physicalLocation": {"artifactLocation": _artifact(said.path)}}],
+        }
+        for said in told
+    ]
+    rules = [
+        {
+            "id": rule.code,
+            "name": rule.name,
+            "shortDescription": {"text": rule.summary},
+            "help": {"text": rule.documentation, "markdown": rule.documentation},
+        }
+        for rule in report.rules
+    ]
     run = {
-        "tool": {"driver": {"name": "ckpt_surgery", "version": version, "rules": [*map(_rule, report.rules)]}},
+        "tool": {"driver": {"name": "ckpt_surgery", "version": version, "rules": rules}},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {"SRCROOT": {"uri": f"{Path.cwd().as_uri().rstrip('/')}/"}},
         "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
@@ -33,21 +49,18 @@ def to_sarif(report: CheckReport, version: str) -> str:
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rule(rule: Rule) -> dict[str, object]:
-    return {
-        "id": rule.code,
-        "name": rule.name,
-        "shortDescription": {"text": rule.summary},
-        "help": {"text": rule.documentation, "markdown": rule.documentation},
-    }
-
-
 def _result(finding: Finding, edits: Sequence[Edit], rules: Sequence[Rule]) -> dict[str, object]:
     index, rule = next(((i, rule) for i, rule in enumerate(rules) if rule.code == finding.code), (-1, None))
     kind = "function" if rule and rule.subject is Subject.SCRIPT else "type"
     subject = {"logicalLocations": [{"name": finding.class_name, "kind": kind}]} if finding.class_name else {}
     region = {"startLine": finding.line, "startColumn": finding.column}
     place = {"artifactLocation": _artifact(finding.path), "region": region}
+    replacements: dict[str, list[object]] = {edit.path: [] for edit in edits}
+    for edit in sorted(edits):
+        deleted = {"charOffset": edit.start, "charLength": edit.end - edit.start}
+        replacements[edit.path].append({"deletedRegion": deleted, "insertedContent": {"text": edit.text}})
+    changes = [{"artifactLocation": _artifact(path), "replacements": made} for path, made in replacements.items()]
+    fix = {"description": {"text": "Repair it as `ckpt_surgery apply` does."}, "artifactChanges": changes}
     return {
         "ruleId": finding.code,
         "ruleIndex": index,
@@ -55,24 +68,8 @@ def _result(finding: Finding, edits: Sequence[Edit], rules: Sequence[Rule]) -> d
         "message": {"text": finding.message},
         "locations": [{"physicalLocation": place, **subject}],
         "properties": {"applicability": finding.applicability, "family": finding.family},
-        **({"fixes": [_fix(edits)]} if edits else {}),
+        **({"fixes": [fix]} if edits else {}),
     }
-
-
-def _fix(edits: Sequence[Edit]) -> dict[str, object]:
-    replacements: dict[str, list[object]] = defaultdict(list)
-    for edit in sorted(edits):
-        deleted = {"charOffset": edit.start, "charLength": edit.end - edit.start}
-        replacements[edit.path].append({"deletedRegion": deleted, "insertedContent": {"text": edit.text}})
-    paths = dict.fromkeys(edit.path for edit in edits)
-    changes = [{"artifactLocation": _artifact(path), "replacements": replacements[path]} for path in paths]
-    return {"description": {"text": "Repair it as `ckpt_surgery apply` does."}, "artifactChanges": changes}
-
-
-def _notification(said: Problem | Note) -> dict[str, object]:
-    location = {"physicalLocation": {"artifactLocation": _artifact(said.path)}}
-    level = "error" if isinstance(said, Problem) else "note"
-    return {"level": level, "message": {"text": str(said)}, "locations": [location]}
 
 
 def _artifact(path: str) -> dict[str, object]:
