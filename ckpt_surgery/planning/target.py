@@ -43,9 +43,8 @@ from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs, name_dtype, text_config
-from ckpt_surgery.tiny.family_configs import default_config
 from ckpt_surgery.tiny.inputs import accepted_inputs
-from ckpt_surgery.tiny.shrink import fill_open_fields
+from ckpt_surgery.tiny.shrink import default_config, fill_open_fields
 
 DTYPES: Mapping[str, torch.dtype] = {
     "bf16": torch.bfloat16,

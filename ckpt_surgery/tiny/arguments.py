@@ -59,6 +59,11 @@ class ForwardArguments:
         plain = [i for i in range(self.vocabulary()) if i not in special] or [0]
         return torch.tensor(plain)[self.integers(shape, len(plain))]
 
+    def boxes(self, shape: Sequence[int]) -> Tensor:
+        """Draw boxes by two of their corners, int64, on the CPU."""
+        corner = self.integers((*shape, 2), 8)
+        return torch.cat([corner, corner + 4], dim=-1)
+
     def find(self, *names: str, default: Any = None, part: str = "") -> Any:
         """Return the first of `names` that a configuration sets; classes with `part` in their name are asked first."""
         ordered = sorted(self.configs, key=lambda c: part not in type(c).__name__.lower()) if part else self.configs

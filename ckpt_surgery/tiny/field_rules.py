@@ -25,7 +25,6 @@ from ckpt_surgery.tiny.sizes import (
     VOCABULARY,
     WIDTH,
     ShrinkContext,
-    is_layer_index_list,
     kept_indices,
 )
 
@@ -150,16 +149,6 @@ def _first_width(value: int, context: ShrinkContext) -> int:
     return min(value, WIDTH // 4) if doubles and context.attempt <= 1 else _width(value, context)
 
 
-def _swin_window(value: int, context: ShrinkContext) -> int:
-    return min(value, 2) if context.attempt == 0 and "depths" in context.values else value
-
-
-def _heads(value: int, context: ShrinkContext) -> int:
-    if context.attempt > 2 or value <= 0:
-        return value
-    return 1 << (min(value, HEADS).bit_length() - 1)
-
-
 def _kv_heads(value: int, context: ShrinkContext) -> int:
     heads = next((context.values[n] for n in ("num_attention_heads", "n_heads", "n_head") if n in context.values), 0)
     if context.attempt > 2:
@@ -195,7 +184,13 @@ _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, Shri
     (re.compile(r"^rotary_dim$"), None, _at_most(HEAD_DIM, 2)),
     (_KV_HEADS, None, _kv_heads),
     (_HEAD_DIM, None, _at_most(HEAD_DIM, 2)),
-    (_HEADS, None, _heads),
+    (
+        _HEADS,
+        None,
+        lambda value, context: (
+            value if context.attempt > 2 or value <= 0 else 1 << (min(value, HEADS).bit_length() - 1)
+        ),
+    ),
     (_MELS, None, _at_most(MELS, 1)),
     (_IMAGE, None, _image),
     (re.compile(r"^patch_size$"), None, _at_most(PATCH, 0)),
@@ -216,7 +211,11 @@ _RULES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None, Callable[[int, Shri
     (re.compile(r"^num_kv_shared_layers$"), None, lambda value, context: min(value, context.layers // 2)),
     (re.compile(r"(^|_)feature_layers?$"), None, _feature_layer),
     (re.compile(r"^query_pre_attn_scalar$"), None, _at_most(HEAD_DIM, 2)),
-    (re.compile(r"^window_size$"), None, _swin_window),
+    (
+        re.compile(r"^window_size$"),
+        None,
+        lambda value, context: min(value, 2) if context.attempt == 0 and "depths" in context.values else value,
+    ),
     (re.compile(r"^(embed_dim|patch_embeds_hidden_size|embedding_size)$"), None, _first_width),
     (_WIDTH, _NOT_WIDTH, _width),
 )  # fmt: skip
@@ -229,8 +228,8 @@ def _changed_list(name: str, value: Any, context: ShrinkContext) -> Any:
         return type(value)(changed_value(name, item, context) for item in (value[i] for i in context.kept_layers))
     if name.startswith("vision_feature_layer"):
         return type(value)(_feature_layer(item, context) for item in value)
-    if is_layer_index_list(name, value, context):
-        return kept_indices(name, value, context)
+    if (kept := kept_indices(name, value, context)) is not None:
+        return kept
     if name in STAGE_DEPTHS:
         return type(value)(min(item, LAYERS) if isinstance(item, int) else item for item in value)
     if _rule(name, context.values) in (_width, _first_width) and context.attempt <= 1:
@@ -239,7 +238,6 @@ def _changed_list(name: str, value: Any, context: ShrinkContext) -> Any:
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Change what a list holds, at any depth."""
     return type(value)(_each(item, change) if isinstance(item, (list, tuple)) else change(item) for item in value)
 
 

@@ -85,11 +85,6 @@ _SIZES: dict[str, Callable[[ForwardArguments], int]] = {
 }
 
 
-def _tokens(arguments: ForwardArguments, *shape: int, below: int = 0) -> Tensor:
-    tokens = arguments.tokens(shape)
-    return tokens % below if below else tokens
-
-
 def _places(arguments: ForwardArguments, side: int, least: int = 0) -> Tensor:
     """Give the row and the column of each patch of a square image, shape (batch, patches, 2)."""
     along = torch.arange(side) + least
@@ -115,12 +110,6 @@ def _marked(arguments: ForwardArguments, count: int) -> Tensor:
     return places
 
 
-def _boxes(arguments: ForwardArguments, *shape: int) -> Tensor:
-    """Draw boxes by two of their corners."""
-    corner = arguments.integers((*shape, 2), 8)
-    return torch.cat([corner, corner + 4], dim=-1)
-
-
 def _keys_and_values(arguments: ForwardArguments) -> Any:
     """Draw the keys and values of the last layer of each kind of a text model."""
     text = arguments.config.get_text_config()
@@ -139,7 +128,6 @@ def _filled(value: Any, dtype: torch.dtype = torch.long) -> Callable[..., Tensor
 
 
 def _placed(old: Tensor, *places: int, value: int) -> Tensor:
-    """Put a value at some places of the last dimension."""
     old[..., list(places)] = value
     return old
 
@@ -149,7 +137,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "shares": lambda arguments, *shape: arguments.floats(shape).sigmoid(),
     "parts": lambda arguments, *shape: arguments.floats(shape).softmax(-1),
     "integers": lambda arguments, *shape, below, least=0: arguments.integers(shape, below - least) + least,
-    "tokens": _tokens,
+    "tokens": lambda arguments, *shape, below=2**31: arguments.tokens(shape) % below,
     "zeros": _filled(0),
     "ones": _filled(1),
     "falses": _filled(False, torch.bool),
@@ -164,7 +152,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "located": _located,
     "pooled": _pooled,
     "marked": _marked,
-    "boxes": _boxes,
+    "boxes": lambda arguments, *shape: arguments.boxes(shape),
     "keys_and_values": _keys_and_values,
 }
 """How to make a tensor."""

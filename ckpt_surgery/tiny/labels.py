@@ -30,7 +30,10 @@ def label_candidates(arguments: ForwardArguments, heads: tuple[str, ...]) -> Ite
             "end_positions": arguments.integers((arguments.batch,), 4),
         }
     if "mask_labels" in names and "class_labels" in names:
-        yield _masks(arguments)
+        height, width = arguments.image()
+        masks = [(arguments.floats((2, height, width)) > 0).to(arguments.dtype) for _ in range(arguments.batch)]
+        labels = [arguments.integers((2,), arguments.classes()) for _ in range(arguments.batch)]
+        yield {"mask_labels": masks, "class_labels": labels}
     if "return_loss" in names and "return_loss" not in arguments.values:
         yield {"return_loss": True}
     if "future_values" in names and "labels" not in names:
@@ -41,7 +44,12 @@ def label_candidates(arguments: ForwardArguments, heads: tuple[str, ...]) -> Ite
     if "bool_masked_pos" in names and "bool_masked_pos" not in arguments.values and "labels" not in names:
         yield {"bool_masked_pos": arguments.alternate_patches()}
     if "sampled_negative_indices" in names and arguments.frames():
-        yield _contrastive(arguments)
+        shape = (arguments.batch, arguments.frames())
+        negatives = int(arguments.find("num_negatives", default=4))
+        yield {
+            "mask_time_indices": (torch.arange(shape[1]) % 2 == 0).expand(shape).clone(),
+            "sampled_negative_indices": arguments.integers((*shape, negatives), shape[1]),
+        }
     if "labels" in names:
         second = [n for n in ("next_sentence_label", "sentence_order_label") if n in names]
         for value in _labels(arguments, heads):
@@ -84,16 +92,6 @@ def _labels(arguments: ForwardArguments, heads: tuple[str, ...]) -> Iterator[Any
         yield _boxes(arguments)
 
 
-def _contrastive(arguments: ForwardArguments) -> dict[str, Any]:
-    """Mask steps of a waveform, and the negative samples for a contrastive loss."""
-    shape = (arguments.batch, arguments.frames())
-    negatives = int(arguments.find("num_negatives", default=4))
-    return {
-        "mask_time_indices": (torch.arange(shape[1]) % 2 == 0).expand(shape).clone(),
-        "sampled_negative_indices": arguments.integers((*shape, negatives), shape[1]),
-    }
-
-
 def _boxes(arguments: ForwardArguments) -> list[dict[str, torch.Tensor]]:
     height, width = arguments.image()
     boxes = torch.tensor([[0.4, 0.4, 0.3, 0.3], [0.6, 0.5, 0.2, 0.4]], dtype=arguments.dtype)
@@ -105,12 +103,3 @@ def _boxes(arguments: ForwardArguments) -> list[dict[str, torch.Tensor]]:
         }
         for _ in range(arguments.batch)
     ]
-
-
-def _masks(arguments: ForwardArguments) -> dict[str, Any]:
-    height, width = arguments.image()
-    masks = [(arguments.floats((2, height, width)) > 0).to(arguments.dtype) for _ in range(arguments.batch)]
-    return {
-        "mask_labels": masks,
-        "class_labels": [arguments.integers((2,), arguments.classes()) for _ in range(arguments.batch)],
-    }

@@ -59,8 +59,7 @@ def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
     if "decoder_input_ids" in arguments.names:
         arguments.values["decoder_input_ids"] = arguments.tokens((arguments.batch, arguments.length))
     if "bbox" in arguments.names:
-        corner = arguments.integers((arguments.batch, arguments.length, 2), 8)
-        arguments.values["bbox"] = torch.cat([corner, corner + 4], dim=-1)
+        arguments.values["bbox"] = arguments.boxes((arguments.batch, arguments.length))
 
 
 def _add_pixels(arguments: ForwardArguments) -> None:
@@ -108,7 +107,10 @@ def _add_audio(arguments: ForwardArguments, layout: int) -> None:
     """Add a waveform, or audio features: by `layout` with the channels first, last, or as an image."""
     mels = arguments.mels()
     if "input_values" in arguments.names and "past_values" not in arguments.names:
-        length, frames = _samples(arguments), int(arguments.find("max_length", default=64))
+        # the strided convolutions reduce a waveform of this length to 24 time steps
+        strides = arguments.find("conv_stride", "upsampling_ratios", "downsampling_ratios")
+        length = math.prod(strides) * 24 + 80 if isinstance(strides, (list, tuple)) else 4000
+        frames = int(arguments.find("max_length", default=64))
         waves = [(arguments.batch, length), (arguments.batch, 1, length), (arguments.batch, frames, mels)]
         arguments.values["input_values"] = arguments.floats(waves[layout])
     elif "input_features" in arguments.names:
@@ -122,14 +124,6 @@ def _add_audio(arguments: ForwardArguments, layout: int) -> None:
         for name in ("feature_attention_mask", "input_features_mask"):
             if name in arguments.names:
                 arguments.values[name] = torch.ones((arguments.batch, steps), dtype=torch.long)
-
-
-def _samples(arguments: ForwardArguments) -> int:
-    """Return the length of a waveform that the strided convolutions reduce to 24 time steps."""
-    strides = arguments.find("conv_stride", "upsampling_ratios", "downsampling_ratios")
-    if isinstance(strides, (list, tuple)):
-        return math.prod(strides) * 24 + 80
-    return 4000
 
 
 def _add_series(arguments: ForwardArguments) -> None:

@@ -72,7 +72,11 @@ def tiny_model(
     """
     if not isinstance(model_class, type):
         raise OptionError(f"model_class is {model_class!r}: give a class, such as transformers.LlamaForCausalLM")
-    source = config if config is not None else _config_class(model_class)
+    source: Any = config
+    if source is None:
+        entry = model_classes().get(model_class.__name__)
+        listed = entry if entry is not None and entry.load() is model_class else None
+        source = listed.config_class() if listed else getattr(model_class, "config_class", None)
     if source is None:
         raise CannotBuild(model_class.__name__, BuildStage.CONFIGURATION, "the class names no configuration class")
     failures: list[CannotBuild] = []
@@ -109,14 +113,6 @@ def _reported(failures: Sequence[CannotBuild]) -> CannotBuild:
         if failure.stage is not BuildStage.SIZE or reported.stage is BuildStage.CONFIGURATION:
             reported = failure
     return reported
-
-
-def _config_class(model_class: type) -> type | None:
-    entry = model_classes().get(model_class.__name__)
-    if entry is not None and entry.load() is model_class:
-        return entry.config_class()
-    own: type | None = getattr(model_class, "config_class", None)
-    return own
 
 
 def _built(

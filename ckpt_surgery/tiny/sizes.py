@@ -115,17 +115,14 @@ def _is_index_list(value: Any, old_layers: int) -> bool:
     return all(type(item) is int for item in value) and old_layers > 0 and max(value) <= old_layers
 
 
-def is_layer_index_list(name: str, value: Any, context: ShrinkContext) -> bool:
-    """Tell whether a field lists indices of layers."""
-    return bool(_INDEX_LIST.search(name)) and _is_index_list(value, context.old_layers)
-
-
 def kept_indices(name: str, value: Any, context: ShrinkContext) -> Any:
-    """Change a list of layer indices to layers that still exist.
+    """Change a list of layer indices to layers that still exist; None for a field that is no such list.
 
     A list that marks special layers names the last one only, so that one special and one plain layer stay; others
     name as many as there are. Some lists count from 0, some from 1, some from the end.
     """
+    if not _INDEX_LIST.search(name) or not _is_index_list(value, context.old_layers):
+        return None
     if min(value) < 0:
         return type(value)(max(min(i, context.layers - 1), -context.layers) for i in value)
     first = int(max(value) >= context.old_layers)
