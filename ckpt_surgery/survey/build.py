@@ -123,7 +123,6 @@ def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
 
 
 def _from_file_of(target: SurveyTarget) -> Any:
-    """Return the module of a factory that is named by its file."""
     if target.module not in sys.modules:
         loader = SourceFileLoader(target.module, target.code_file)
         module = module_from_spec(spec_from_loader(target.module, loader))  # type: ignore[arg-type]  # it has one
@@ -137,7 +136,6 @@ def _from_file_of(target: SurveyTarget) -> Any:
 
 
 def _inputs_for(model: Any) -> Any:
-    """Make inputs for a model that came without."""
     from torch import nn
 
     from ckpt_surgery.tiny import tiny_inputs

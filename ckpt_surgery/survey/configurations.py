@@ -94,7 +94,15 @@ def remote_classes(file: Path, config: Mapping[str, Any]) -> dict[str, str]:
         raise TargetError(f"{file}: `auto_map` names no model class: it needs an AutoModel entry")
     chosen = [entry for entry in references if entry in architectures] or list(references)
     for reference in filter(None, [auto_map.get("AutoConfig"), *(references[entry] for entry in chosen)]):
-        _check_reference(file, reference)
+        module, _, name = str(reference).rpartition(".")
+        if "--" in module:
+            where = "code of another repository, and nothing is ever downloaded: put that code into the folder"
+            raise TargetError(f"{file}: `auto_map` names {reference}, {where}, and name it without `--`")
+        if not name or not (file.parent / f"{module}.py").is_file():
+            missing = f"there is no {module}.py beside it" if module else "that is not a `module.Class`"
+            raise TargetError(
+                f"{file}: `auto_map` names {reference}, but {missing}: add the file, or correct the entry"
+            )
     return {entry: references[entry] for entry in chosen}
 
 
@@ -102,14 +110,3 @@ def _model_references(auto_map: Mapping[str, Any]) -> dict[str, str]:
     """Return the model classes that `auto_map` names, each with its reference `module.Class`."""
     named = [value for key, value in auto_map.items() if key.startswith("AutoModel") and isinstance(value, str)]
     return {value.rpartition(".")[2]: value for value in named}
-
-
-def _check_reference(file: Path, reference: object) -> None:
-    """Raise TargetError unless what `auto_map` refers to is in the folder."""
-    module, _, name = str(reference).rpartition(".")
-    if "--" in module:
-        where = "code of another repository, and nothing is ever downloaded: put that code into the folder"
-        raise TargetError(f"{file}: `auto_map` names {reference}, {where}, and name it without `--`")
-    if not name or not (file.parent / f"{module}.py").is_file():
-        missing = f"there is no {module}.py beside it" if module else "that is not a `module.Class`"
-        raise TargetError(f"{file}: `auto_map` names {reference}, but {missing}: add the file, or correct the entry")

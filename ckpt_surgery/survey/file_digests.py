@@ -6,6 +6,7 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
@@ -53,14 +54,11 @@ def unchanged(target: SurveyTarget, before: Mapping[str, str]) -> bool:
 
 def digests(files: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of each file by its path; empty if it cannot be read."""
-    return {file: _digest(Path(file)) for file in sorted(set(files))}
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    read = dict.fromkeys(sorted(set(files)), "")
+    for file in read:
+        with suppress(OSError):
+            read[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return read
 
 
 def _file_of(module: str) -> str:

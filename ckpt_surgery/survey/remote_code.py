@@ -118,7 +118,6 @@ def _name(folder: Path, file: str) -> str:
 
 
 def _advice(folder: Path) -> str:
-    """Say what to do where a name is missing."""
     written_for = read_config(folder / "config.json").get("transformers_version")
     said = f" (config.json says {written_for})" if written_for else ""
     return f": install the release that the code was written for{said}"

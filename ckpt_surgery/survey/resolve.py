@@ -48,8 +48,7 @@ def resolve(
     if variants:
         targets += [variant for target in targets for variant in variants_of(target)]
     return sorted(
-        dict.fromkeys(targets),
-        key=lambda target: (target.model_type, target.model, target.variant, target.argument),
+        dict.fromkeys(targets), key=lambda target: (target.model_type, target.model, target.variant, target.argument)
     )
 
 

@@ -13,19 +13,13 @@ import os
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from ckpt_surgery.survey.events import Event
 from ckpt_surgery.text import error_line
 
 Emit = Callable[..., None]
 """`emit(Event.PHASE, kind="build")` sends one event; the values are JSON data."""
-
-
-class WorkerCall(Protocol):
-    """A function that a worker can call. The result is JSON data."""
-
-    def __call__(self, emit: Emit, /, **arguments: Any) -> Any: ...
 
 
 def serve(requests: int, events: int) -> None:
