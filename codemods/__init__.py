@@ -53,21 +53,19 @@ def discover(package: str = f"{__name__}.rules") -> tuple[Rule, ...]:
         TypeError: a module without a `RULE`.
         ValueError: two rules have one code.
     """
-    names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
-    rules = sorted((_rule_of(f"{package}.{name}") for name in names), key=lambda rule: rule.code)
+    rules: list[Rule] = []
+    for _, name, _ in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{name}")
+        declared = getattr(module, "RULE", None)
+        if not isinstance(declared, Declaration):
+            raise TypeError(f"{package}.{name} declares no rule: it needs RULE = Declaration(...)")
+        said = {field.name: getattr(declared, field.name) for field in fields(declared)}
+        rules.append(Rule(**said, name=name, find=module.find, documentation=module.__doc__ or ""))
+    rules.sort(key=lambda rule: rule.code)
     for rule, following in itertools.pairwise(rules):
         if rule.code == following.code:
             raise ValueError(f"the rules {rule.name} and {following.name} both have the code {rule.code}")
     return tuple(rules)
-
-
-def _rule_of(name: str) -> Rule:
-    module = importlib.import_module(name)
-    declared = getattr(module, "RULE", None)
-    if not isinstance(declared, Declaration):
-        raise TypeError(f"{name} declares no rule: it needs RULE = Declaration(...)")
-    said = {field.name: getattr(declared, field.name) for field in fields(declared)}
-    return Rule(**said, name=name.rpartition(".")[2], find=module.find, documentation=module.__doc__ or "")
 
 
 RULES: tuple[Rule, ...] = discover()

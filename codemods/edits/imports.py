@@ -143,7 +143,6 @@ def _aliases(imported: cst.Import | cst.ImportFrom) -> Sequence[cst.ImportAlias]
 
 
 def _bound(imported: cst.Import | cst.ImportFrom) -> set[str]:
-    """Return the names that an import statement binds."""
     return {alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in _aliases(imported)}
 
 

@@ -37,8 +37,6 @@ def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst
     They are made from the last in the text to the first, as occurrences are counted from the start. None of them may
     change what another one changes.
 
-    None of the repairs may change what another one changes.
-
     Raises:
         PlaceError: the module does not have what one of them is to change.
     """

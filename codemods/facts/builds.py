@@ -15,8 +15,8 @@ _CONTAINERS = frozenset(
 )
 SEQUENTIAL = "Sequential"
 """The name of a container that calls what it holds."""
-_LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
-"""Torch's parameters, and modules that have some of their own."""
+LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
+"""The names of torch's parameters, and of modules that have some of their own."""
 _SAME = frozenset({"_from_config", "from_config", "from_pretrained"}) | IN_PLACE
 """Methods that return an instance of their class, or the module itself."""
 _UNKNOWN = Build("unknown")
@@ -182,11 +182,6 @@ class Builder(Interpreter[Build]):
                 yield built  # `nn.Sequential(Block(), Block())` holds its arguments themselves
             else:
                 yield Build("spread", items=(built,))
-
-
-def is_learned(built: Build) -> bool:
-    """Tell whether a build is, or holds, a parameter or one of torch's modules that have some."""
-    return any(map(_LEARNED.match, built.class_names()))
 
 
 def _spread(built: Build) -> list[Build]:

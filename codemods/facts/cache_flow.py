@@ -14,6 +14,7 @@ from ckpt_surgery.model_patches.release_names import CACHE_STOPPERS, CACHE_SWITC
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
 _CACHE = "cache"
+_LISTS = (ast.List, ast.ListComp, ast.Tuple, ast.Dict)
 
 
 def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> Iterator[ModuleCall]:
@@ -62,7 +63,6 @@ class _CacheReader(Interpreter[None]):
         """Ignore the values: none is followed."""
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, None]]:
-        """Note what a loop goes over."""
         self.value(iterable)
         for inner in walk(target):
             if isinstance(inner, ast.Name):
@@ -146,7 +146,9 @@ class _CacheReader(Interpreter[None]):
                 for inner in values:
                     yield from self._made(inner, tests, seen)
             case _:
-                if not _holds_none_alone(value):
+                # a value that only makes room holds none: `[None] * n`, `tuple([None] * n)`
+                lists = [node for node in walk(value) if isinstance(node, _LISTS)]
+                if not lists or any(ast.unparse(node) != "[None]" for node in lists):
                     yield tests, value.lineno
 
     def _is_off(self, tests: _Tests, line: int) -> bool:
@@ -180,14 +182,6 @@ def _is_false_in_training(test: ast.expr) -> bool:
         case ast.IfExp(test=inner, orelse=ast.Constant(value=False)):
             return _is_false_in_training(inner)
     return False
-
-
-def _holds_none_alone(value: ast.expr) -> bool:
-    """Tell whether a value only makes room: `[None] * n`, `tuple([None] * n)`."""
-    lists = [inner for inner in walk(value) if isinstance(inner, ast.List | ast.ListComp | ast.Tuple | ast.Dict)]
-    return bool(lists) and all(
-        isinstance(inner, ast.List) and [ast.unparse(item) for item in inner.elts] == ["None"] for inner in lists
-    )
 
 
 def _names(expressions: Iterable[ast.expr]) -> set[str]:

@@ -89,7 +89,6 @@ class _Uncurrying(ast.NodeTransformer):
         self._names = names
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Give the checkpoint function all at once."""
         match node.func:
             case ast.Call(func=ast.Call(func=checkpoint, args=[], keywords=options), args=[run], keywords=[]) if (
                 is_checkpoint(checkpoint, self._names)

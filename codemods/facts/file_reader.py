@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckpt_surgery.codemods.facts.builds import Builder, is_learned
+from ckpt_surgery.codemods.facts.builds import LEARNED, Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_facts import (
@@ -118,7 +118,6 @@ class _ClassReader:
         """The classes that the module sets attributes of."""
 
     def read(self, node: ast.ClassDef, guard: str) -> Class:
-        """Read one class, which stands under the test `guard`."""
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
         builder = Builder()
@@ -276,7 +275,8 @@ def _holds_class(built: Build) -> bool:
 
 def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
     """Return the attributes that have parameters, and the methods that return what one of them makes."""
-    names = dict.fromkeys(name for name, builds in builder.attributes.items() if any(map(is_learned, builds)))
+    classes = {name: [each for b in builds for each in b.class_names()] for name, builds in builder.attributes.items()}
+    names = {name: None for name, made in classes.items() if any(map(LEARNED.match, made))}
     for function in functions if names else ():
         match function.body[-1]:
             case ast.Return(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name))) if name in names:

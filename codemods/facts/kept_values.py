@@ -14,14 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import (
-    dotted,
-    drops_gradient,
-    last_name,
-    statements_below,
-    values_of,
-    walk,
-)
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, last_name, statements_below, values_of, walk
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _SHAPES = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape", "size", "training"})
@@ -142,14 +135,15 @@ class _ForwardReader(Interpreter[_Held]):
         self._methods = methods
         self._functions = functions
         constructor = walk(methods["__init__"]) if "__init__" in methods else []
-        self._attributes = dict.fromkeys(_parameters(constructor), ValueFlow.GRADIENT)
-        self._modules = frozenset(  # most of what it sets to what a call returns are modules
-            target.attr
-            for node in constructor
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            for target in node.targets
-            if isinstance(target, ast.Attribute) and dotted(target.value) == "self"
-        )
+        self._attributes: dict[str, ValueFlow] = {}
+        self._modules: set[str] = set()  # most of what it sets to what a call returns are modules
+        for node in constructor:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                attributes = [target for target in node.targets if isinstance(target, ast.Attribute)]
+                names = [target.attr for target in attributes if dotted(target.value) == "self"]
+                self._modules.update(names)
+                if last_name(node.value.func) == "Parameter":
+                    self._attributes |= dict.fromkeys(names, ValueFlow.GRADIENT)
         self._set: set[str] = set()
         self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
@@ -209,7 +203,6 @@ class _ForwardReader(Interpreter[_Held]):
         return self.env.get(node.id, _Held(ValueFlow.NOTHING, "" if node.id in self._own else node.id))
 
     def attribute(self, node: ast.Attribute, base: _Held) -> _Held:
-        """Return what an attribute holds, and note that one of `self` is read."""
         name = node.attr
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             self.loaded.add(name)
@@ -226,14 +219,12 @@ class _ForwardReader(Interpreter[_Held]):
         return _Held(max(index.flow, base.flow), ast.unparse(node) if is_option else base.place)
 
     def compare(self, node: ast.Compare | ast.UnaryOp) -> _Held:
-        """Return a value without gradient."""
         parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         return _Held(min(ValueFlow.VALUE, self._most_of(parts)))
 
     # -- what is kept
 
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
-        """Follow what runs in a context, perhaps without gradient."""
         most = self._most
         if any(drops_gradient(item.context_expr) for item in node.items):
             self._most = ValueFlow.VALUE
@@ -253,7 +244,6 @@ class _ForwardReader(Interpreter[_Held]):
         self.bind(target, held)
 
     def augment(self, node: ast.AugAssign) -> None:
-        """Follow `target += value`."""
         flow, target = self.value(node.value).flow, node.target
         if isinstance(target, ast.Name):
             before = self.env.get(target.id, _Held(ValueFlow.NOTHING, target.id))
@@ -274,7 +264,6 @@ class _ForwardReader(Interpreter[_Held]):
             self._keep(target.id, value.flow)
 
     def store(self, target: ast.Attribute | ast.Subscript, value: _Held) -> None:
-        """Record what goes to an attribute or an item."""
         if isinstance(target, ast.Subscript) and self._is_tensor_write(target):
             self._write_input(target.value, "item")
         else:
@@ -341,7 +330,6 @@ class _ForwardReader(Interpreter[_Held]):
         return max((self.value(node).flow for node in nodes), default=ValueFlow.NOTHING)
 
     def call(self, node: ast.Call) -> _Held:
-        """Return what a call returns, after recording what it keeps."""
         given = self._most_of(values_of(node))
         if _RANDOM.match(name := dotted(node.func)):
             self.drawn[(name, self._method)] = None
@@ -402,13 +390,3 @@ def _attribute_of(node: ast.expr) -> str:
             return node.attr
         node = node.func if isinstance(node, ast.Call) else node.value
     return ""
-
-
-def _parameters(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield the attributes that nodes make parameters: `self.scale = nn.Parameter(...)`."""
-    for node in nodes:
-        match node:
-            case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(func=function)
-            ) if last_name(function) == "Parameter":
-                yield name

@@ -245,11 +245,9 @@ class _CallCounter(ModuleFlow):
         self._taken: dict[int, int] = {}
 
     def count(self, function: Function, given: Mapping[str, Value]) -> None:
-        """Count the calls of a function and of those that it defines."""
         self.enter(function.body, self.env | self.defaults(function.args) | dict(given))
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """Count what a function inside calls."""
         if isinstance(node, Function):
             self.count(node, {})
 

@@ -103,11 +103,6 @@ def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
     return own
 
 
-def makes_functions(text: str) -> bool:
-    """Tell whether a function of this text makes another: its own `def` is among the first characters."""
-    return "lambda" in text or text.find("def ", len("        def ")) > 0
-
-
 def read_late(maker: ast.FunctionDef) -> set[str]:
     """Return the names around a function that the functions it returns look up when they run.
 

@@ -73,11 +73,7 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
 
 
 REENTRANT = FileFact[Mapping[Span, tuple[Argument, ...]]](
-    "reentrant",
-    lambda file: dict(_reentrant(file)),
-    nothing={},
-    signs=("checkpoint(",),
-    worth=speaks_of_checkpointing,
+    "reentrant", lambda file: dict(_reentrant(file)), nothing={}, signs=("checkpoint(",), worth=speaks_of_checkpointing
 )
 """The calls of torch's checkpoint function that say `use_reentrant=True` or nothing of it, with their arguments."""
 UNKEPT = FileFact[tuple[Unkept, ...]](

@@ -29,7 +29,6 @@ from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.rebinding import (
     bound_in,
-    makes_functions,
     nodes_of,
     parameters_of,
     read_late,
@@ -143,8 +142,12 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
     if has_calls:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
             calls.learn(*scope)
-    texts = ((scope, file.text(scope[0])) for scope in scopes)
-    concerned = [scope for scope, text in texts if makes_functions(text) or (has_calls and calls.may_be_in(text))]
+    concerned = []
+    for scope in scopes:
+        text = file.text(scope[0])
+        makes_functions = "lambda" in text or text.find("def ", len("        def ")) > 0  # behind its own `def`
+        if makes_functions or (has_calls and calls.may_be_in(text)):
+            concerned.append(scope)
     read = tuple(call for scope in concerned for call in calls.read(*scope))
     return Checkpointed((*read, *calls.in_helpers()), tuple(calls.late))
 
@@ -267,7 +270,6 @@ class _Scope(ModuleFlow):
         self.follow(function.body)
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """Note a function, which is a scope of its own."""
         if isinstance(node, ast.FunctionDef) and node not in self.inner:
             self.inner.append(node)
             self._made.setdefault(node.name, []).append(node)
@@ -284,13 +286,11 @@ class _Scope(ModuleFlow):
                 self._none[target.lineno] = name
 
     def bind(self, target: ast.expr, value: Value) -> None:
-        """Note the names that the function binds."""
         super().bind(target, value)
         if isinstance(target, ast.Name):
             self._bound.add(target.id)
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Note a checkpoint call, and what it is given."""
         if not node.args or not self._calls.is_one(node.func):
             if node.args or node.keywords:
                 self.others.setdefault(id(node), _Place(node, self.statement, self.loops))
@@ -345,7 +345,6 @@ class _Scope(ModuleFlow):
         return {name for name, (late, _) in (captured or {}).items() if late} | by_makers
 
     def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
-        """Yield what a call's function may be."""
         match node:
             case ast.Name(id=name) if name in self._aliases and name not in asked:
                 for value in self._aliases[name]:

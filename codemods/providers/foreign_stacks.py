@@ -40,9 +40,5 @@ def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
 
 
 FOREIGN_STACKS = FileFact[tuple[ForeignStacks, ...]](
-    "foreign_stacks",
-    lambda file: tuple(_read(file)),
-    nothing=(),
-    signs=("checkpoint",),
-    worth=speaks_of_checkpointing,
+    "foreign_stacks", lambda file: tuple(_read(file)), nothing=(), signs=("checkpoint",), worth=speaks_of_checkpointing
 )

@@ -71,7 +71,13 @@ def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
     for place, call in names.calls:
         match call.func:
             case ast.Attribute(value=owner, attr=name) if name in SWITCH_ON and (model := dotted(owner)):
-                values = list(_values(names, place, model))
+                values = [
+                    (at, value, name == model)  # an attribute of `self` may be set anywhere in the class
+                    for name, assigned in names.assigned.items()
+                    if model in name and model in _TARGETS.split(name)
+                    for at, value in assigned
+                    if _beside(at, place, model)
+                ]
                 cause = _wrapped(names, place, call, values)
                 if not cause and values and not _TRAINS_OTHERWISE.search(file.source):
                     cause = _evaluated(names, place, model, [value for _, value, alone in values if alone])
@@ -79,16 +85,6 @@ def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
                     reason, shown = cause
                     text, why = f"{ast.unparse(call.func)}()", dotted(shown.func) or tail(shown.func)
                     yield IneffectiveSwitch(place.spot(call), reason, text, model, why, shown.lineno)
-
-
-def _values(names: Names, place: ScriptNode, model: str) -> Iterator[tuple[ScriptNode, ast.expr, bool]]:
-    """Yield what is assigned to a model where it is switched on; an attribute of `self` anywhere in the class.
-
-    The last tells whether it alone is assigned to, and not a tuple with it in it.
-    """
-    for name, assigned in names.assigned.items():
-        if model in name and model in _TARGETS.split(name):
-            yield from ((at, value, name == model) for at, value in assigned if _beside(at, place, model))
 
 
 def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:

@@ -170,7 +170,6 @@ def _trains_blocks(node: ast.AST, model: str) -> bool:
 
 
 def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWrite]:
-    """Yield what a function writes into embeddings that it made, statement by statement."""
     held: dict[str, ast.expr] = {}
     unseen = {
         id(inner)
@@ -195,7 +194,6 @@ def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWr
 
 
 def _written(statement: ast.stmt) -> ast.expr | None:
-    """Return what a statement writes into in place."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=written)]) | ast.AugAssign(target=ast.Subscript(value=written)):
             return written

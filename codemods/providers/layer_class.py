@@ -6,18 +6,22 @@ import ast
 import re
 
 from ckpt_surgery.codemods.facts.fact import FileFact
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 _LOOKED_UP = re.compile(r"[\"'](\w+)[\"'] in kwargs\b")
 
 
-def _cleared(file: FileSyntax) -> tuple[str, ...] | None:
-    for node in file.tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == LAYER_CLASS:
-            return tuple(_LOOKED_UP.findall(file.text(node)))
-    return None
-
-
-CLEARED = FileFact[tuple[str, ...] | None]("cleared", _cleared, nothing=None, signs=(f"class {LAYER_CLASS}",))
+CLEARED = FileFact[tuple[str, ...] | None](
+    "cleared",
+    lambda file: next(
+        (
+            tuple(_LOOKED_UP.findall(file.text(node)))
+            for node in file.tree.body
+            if isinstance(node, ast.ClassDef) and node.name == LAYER_CLASS
+        ),
+        None,
+    ),
+    nothing=None,
+    signs=(f"class {LAYER_CLASS}",),
+)
 """The keywords that the layer class clears: `"past_key_values" in kwargs`. None where a file does not define it."""

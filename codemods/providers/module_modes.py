@@ -46,7 +46,6 @@ class _EvalReader(ModuleFlow):
         self._functions = functions
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
-        """Follow `target = value`, which may replace `train` or set `training`."""
         match target, value:
             case (ast.Attribute(value=module, attr="train"), _) | (
                 ast.Attribute(value=module, attr="training"),
@@ -56,7 +55,6 @@ class _EvalReader(ModuleFlow):
         super().assign(target, value)
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Note a call that ends training mode."""
         match node:
             case ast.Call(func=ast.Attribute(attr="eval"), args=[]):
                 self.held |= base.paths

@@ -7,9 +7,5 @@ from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.extract import SIGNS, extract_script, may_be_script
 
 SCRIPT = FileFact[ScriptFacts | None](
-    "script",
-    lambda file: extract_script(file.tree, file.source),
-    nothing=None,
-    signs=SIGNS,
-    worth=may_be_script,
+    "script", lambda file: extract_script(file.tree, file.source), nothing=None, signs=SIGNS, worth=may_be_script
 )

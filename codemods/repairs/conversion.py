@@ -119,7 +119,6 @@ def convert(
 def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
 ) -> Iterator[Because]:
-    """Yield why it is not safe to make these classes layers."""
     for layer in layers:
         at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
         if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):

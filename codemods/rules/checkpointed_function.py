@@ -82,10 +82,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
         read = context.tree.names.read(path)[CHECKPOINTED]
         blocks = set(beside_direct_calls(context.tree, path)) if read.calls else set()
         for function in read.calls:
-            faults = _bound_late(function) if function.span in blocks else _faults(context, path, function)
-            for message, applicability in faults:
-                safe = applicability is Applicability.SAFE
-                repairs = (_repair(context, path, function),) if safe else ()
+            for message, applicability in _faults(context, path, function, late_alone=function.span in blocks):
+                repairs: tuple[SourceRepair, ...] = ()
+                if applicability is Applicability.SAFE:
+                    option = NewArgument(None, _OPTION, "False")
+                    arguments = [NewArgument(at, given.name) for at, given in enumerate(function.args)]
+                    arguments = [option if given.keyword == _OPTION else given for given in arguments]
+                    arguments += [] if option in arguments else [option]
+                    repairs = (call_repair(context.tree, path, function.span, arguments),)
                 scope, line = function.scope, function.first_line
                 yield context.finding(RULE, path, function.span, scope, message, applicability, repairs, line)
         for late in read.late:
@@ -97,10 +101,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             if answer is not Answer.NO:
                 yield context.finding(RULE, path, late.span, late.scope, message, applicability, (), late.first_line)
         for unkept in context.tree.names.read(path)[UNKEPT]:
-            worth = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
-            keep = () if unkept.is_budget else (name_repair(context.tree, path, unkept.span, "True"),)
-            repairs = keep if unkept.dropout else ()
-            yield context.finding(RULE, path, unkept.span, unkept.scope, _drawn(unkept), worth, repairs)
+            yield _unkept(context, path, unkept)
         for counting in context.tree.names.read(path)[COUNTING_POLICIES]:
             message = (
                 f"{counting.policy} decides by `{counting.counter}`, which goes on counting where torch asks it again "
@@ -109,23 +110,21 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield context.finding(RULE, path, counting.span, "", message, Applicability.INFO)
 
 
-def _drawn(unkept: Unkept) -> str:
+def _unkept(context: RuleContext, path: str, unkept: Unkept) -> Finding:
+    """Return the finding of an option by which a recompute draws other random numbers."""
+    dropout, repairs = f"in a file with dropout (`{unkept.dropout}`)", tuple[SourceRepair, ...]()
     if unkept.is_budget:
-        where = f"in a file with dropout (`{unkept.dropout}`)" if unkept.dropout else "is right only without dropout"
-        return f"{unkept.option} {where}: the backward of torch.compile may draw dropout again, with another mask"
-    if not unkept.dropout:
-        return (
-            "preserve_rng_state=False is right only where nothing draws random numbers: each dropout has another mask"
-        )
-    how = "the recompute draws another mask, and the gradients are wrong"
-    return f"preserve_rng_state=False in a file with dropout (`{unkept.dropout}`): {how}; leave it out"
-
-
-def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
-    """Yield what is wrong with a call where the loop around it rebinds what its function looks up."""
-    rebound = [capture.name for capture in function.captures if capture.rebound]
-    if rebound:
-        yield _late(function.callee, rebound, "the loop rebinds"), Applicability.UNSAFE
+        where = dropout if unkept.dropout else "is right only without dropout"
+        message = f"{unkept.option} {where}: the backward of torch.compile may draw dropout again, with another mask"
+    elif unkept.dropout:
+        how = "the recompute draws another mask, and the gradients are wrong"
+        message = f"preserve_rng_state=False {dropout}: {how}; leave it out"
+        repairs = (name_repair(context.tree, path, unkept.span, "True"),)
+    else:
+        message = "preserve_rng_state=False is right only where nothing draws random numbers: "
+        message += "each dropout has another mask"
+    worth = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
+    return context.finding(RULE, path, unkept.span, unkept.scope, message, worth, repairs)
 
 
 def _late(function: str, names: Collection[str], how: str) -> str:
@@ -136,9 +135,16 @@ def _late(function: str, names: Collection[str], how: str) -> str:
     )
 
 
-def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
+def _faults(
+    context: RuleContext, path: str, function: CheckpointedFunction, *, late_alone: bool
+) -> Iterator[tuple[str, Applicability]]:
     """Yield what is wrong with a call, and what that is worth. A repair puts right what is safe."""
     callee, option = function.callee, function.option
+    rebound = [capture.name for capture in function.captures if capture.rebound]
+    faults = [_late(callee, rebound, "the loop rebinds")] if rebound else []
+    if late_alone:
+        yield from ((fault, Applicability.UNSAFE) for fault in faults)
+        return
     keywords = passed_on(argument.name for argument in function.args)
     if function.refused:
         message = f"{callee} gets {quoted(function.refused)} by keyword, which it does not take: pass it by position"
@@ -153,8 +159,6 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     if unclear:
         message = f"{callee} is given {quoted(unclear)}: if that is past state, the recompute writes it again"
         yield message, Applicability.UNKNOWN
-    rebound = [capture.name for capture in function.captures if capture.rebound]
-    faults = [message for message, _ in _bound_late(function)]
     if len(past) > len(unclear):
         again = quoted(name for name in past if name not in _ANY_CACHE)
         faults.append(
@@ -227,14 +231,3 @@ def _past(function: CheckpointedFunction) -> list[str]:
     ]
     names += [capture.name for capture in function.captures if capture.passed_on and is_past_state(capture.name)]
     return [name for name in dict.fromkeys(names) if name not in function.dropped]
-
-
-def _repair(context: RuleContext, path: str, function: CheckpointedFunction) -> SourceRepair:
-    """Return the repair that adds `use_reentrant=False` to the call."""
-    option = NewArgument(None, _OPTION, "False")
-    arguments = [
-        option if argument.name == _OPTION else NewArgument(position, argument.name)
-        for position, argument in enumerate(function.args)
-    ]
-    made = arguments if option in arguments else [*arguments, option]
-    return call_repair(context.tree, path, function.span, made)

@@ -31,10 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.launch_facts import Launch
-from ckpt_surgery.codemods.facts.script_facts import CheckpointSwitch, ScriptFacts, Spot
+from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches
 
@@ -50,29 +50,28 @@ def find(context: RuleContext) -> Iterator[Finding]:
         for launch in doubling[:1]:
             for switch in script.switches:
                 trained = switch.kind == "method" or script.trainers
-                if trained and (not switch.conditional or launch.checkpointing):
-                    yield _finding(context, path, script, switch, launch)
+                if not trained or (switch.conditional and not launch.checkpointing):
+                    continue
+                message = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
+                repairs: tuple[SourceRepair, ...] = ()
+                applicability = Applicability.UNSAFE
+                if switch.kind == "argument":
+                    message += f": {_REFUSED}"
+                    if not launch.conditional:
+                        repairs = (name_repair(context.tree, path, switch.spot.span, "False"),)
+                else:
+                    where = ""
+                    if not any(mode.mode == "reentrant" for mode in script.modes):
+                        applicability = Applicability.INFO
+                        where = "up to transformers 4.57, where it is reentrant, "
+                    message += (
+                        f" checkpoints the blocks twice: no more memory is saved, and {where}each block runs its "
+                        "forward three times a step; leave it to FSDP"
+                    )
+                yield context.script_finding(RULE, path, switch.spot, message, applicability, repairs)
         if not script.switches and script.trainers:
             for launch in doubling:
                 if launch.checkpointing:
                     spot = Spot(Span(launch.line, 0, launch.line, 0), launch.line, "")
                     message = f"this command switches on gradient checkpointing and that of FSDP: {_REFUSED}"
                     yield context.script_finding(RULE, path, spot, message, Applicability.UNSAFE)
-
-
-def _finding(
-    context: RuleContext, path: str, script: ScriptFacts, switch: CheckpointSwitch, launch: Launch
-) -> Finding:
-    both = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
-    if switch.kind == "argument":
-        off = name_repair(context.tree, path, switch.spot.span, "False")
-        repairs = () if launch.conditional else (off,)
-        return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, repairs)
-    reentrant = any(mode.mode == "reentrant" for mode in script.modes)
-    applicability = Applicability.UNSAFE if reentrant else Applicability.INFO
-    where = "" if reentrant else "up to transformers 4.57, where it is reentrant, "
-    message = (
-        f"{both} checkpoints the blocks twice: no more memory is saved, and {where}each block runs its forward three "
-        "times a step; leave it to FSDP"
-    )
-    return context.script_finding(RULE, path, switch.spot, message, applicability)

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.script_facts import Collective
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 
 RULE = Declaration(code="CKPT102", subject=Subject.SCRIPT, repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
@@ -46,21 +45,20 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every collective that some ranks do not call."""
     for path, script in context.tree.scripts():
         for collective in script.collectives:
-            yield context.script_finding(RULE, path, collective.spot, _message(collective))
-
-
-def _message(collective: Collective) -> str:
-    condition = f"`{collective.condition}` on line {collective.condition_line}"
-    if collective.depends_on == "gradient":
-        return (
-            f"{collective.callee}(...) runs only if {condition} is so on this rank: ranks that differ hang, or mix "
-            "the gradients of different parameters; use sync_gradients(model)"
-        )
-    if collective.unless:
-        condition += f", unless {' or '.join(f'`{text}`' for text in collective.unless)} is true"
-    waits = collective.callee.rpartition(".")[2] in ("barrier", "monitored_barrier", "wait_for_everyone")
-    counterpart = "; where one rank is to go first, it needs the same call behind what it does" if waits else ""
-    return (
-        f"{collective.callee}(...) runs on some ranks only, depending on {condition}: the ranks wait for each other "
-        f"forever, or mix different tensors; call it on all ranks, outside the condition{counterpart}"
-    )
+            condition = f"`{collective.condition}` on line {collective.condition_line}"
+            if collective.unless:
+                unless = f", unless {' or '.join(f'`{text}`' for text in collective.unless)} is true"
+            else:
+                unless = ""
+            waits = collective.callee.rpartition(".")[2] in ("barrier", "monitored_barrier", "wait_for_everyone")
+            message = (
+                f"{collective.callee}(...) runs on some ranks only, depending on {condition}{unless}: the ranks wait "
+                "for each other forever, or mix different tensors; call it on all ranks, outside the condition"
+            )
+            message += "; where one rank is to go first, it needs the same call behind what it does" if waits else ""
+            if collective.depends_on == "gradient":
+                message = (
+                    f"{collective.callee}(...) runs only if {condition} is so on this rank: ranks that differ hang, "
+                    "or mix the gradients of different parameters; use sync_gradients(model)"
+                )
+            yield context.script_finding(RULE, path, collective.spot, message)

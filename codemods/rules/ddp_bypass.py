@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.script_facts import Bypass, ScriptFacts, Spot
+from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 
@@ -41,33 +41,29 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every forward around a wrapper that a backward pass depends on."""
     for path, script in context.tree.scripts():
         for bypass in script.bypasses:
-            message, applicability = _verdict(bypass, script)
+            backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
+            applicability = Applicability.UNKNOWN
+            if not bypass.sure and not script.sign("ddp", "accelerate"):
+                message = (
+                    f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this "
+                    "file does not show whether that is inside DistributedDataParallel, where no gradient would be "
+                    "synchronised"
+                )
+            elif not bypass.runs:
+                message = (
+                    f"{bypass.callee}(...) is handed {bypass.inner}, the module inside DistributedDataParallel: if "
+                    f"it runs it, {backward} synchronises no gradient"
+                )
+            else:
+                applicability = Applicability.UNSAFE
+                reached = "" if bypass.callee.startswith(bypass.inner) else f", reached by {bypass.inner}"
+                through = f', or call_through_ddp(ddp, "{bypass.method}", ...)' if bypass.method else ""
+                message = (
+                    f"{bypass.callee}(...) runs the module inside DistributedDataParallel{reached}: {backward} "
+                    f"synchronises no gradient; call the wrapper{through}, or sync_gradients(model) before the step"
+                )
             yield context.script_finding(RULE, path, bypass.spot, message, applicability)
         if script.gave_up:
             spot = Spot(Span(1, 0, 1, 0), 1, "")
             message = "this script's functions call each other too much to follow where its losses come from"
             yield context.script_finding(RULE, path, spot, message, Applicability.UNKNOWN)
-
-
-def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
-    """Return the message, and how sure it is: the file has to show the wrapping, and the call to run the module."""
-    backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
-    if not bypass.sure and not script.sign("ddp", "accelerate"):
-        return (
-            f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this file does "
-            "not show whether that is inside DistributedDataParallel, where no gradient would be synchronised",
-            Applicability.UNKNOWN,
-        )
-    if not bypass.runs:
-        return (
-            f"{bypass.callee}(...) is handed {bypass.inner}, the module inside DistributedDataParallel: if it runs "
-            f"it, {backward} synchronises no gradient",
-            Applicability.UNKNOWN,
-        )
-    reached = "" if bypass.callee.startswith(bypass.inner) else f", reached by {bypass.inner}"
-    through = f', or call_through_ddp(ddp, "{bypass.method}", ...)' if bypass.method else ""
-    return (
-        f"{bypass.callee}(...) runs the module inside DistributedDataParallel{reached}: {backward} synchronises no "
-        f"gradient; call the wrapper{through}, or sync_gradients(model) before the step",
-        Applicability.UNSAFE,
-    )

@@ -95,9 +95,7 @@ from ckpt_surgery.model_patches.release_names import FLAG, LAYERS_SINCE, NON_REE
 from ckpt_surgery.text import listed
 
 RULE = Declaration(
-    code="CKPT002",
-    repair=RepairKind.SAFE,
-    commit="{}: the inline checkpoint branch gives way to the direct call",
+    code="CKPT002", repair=RepairKind.SAFE, commit="{}: the inline checkpoint branch gives way to the direct call"
 )
 
 
@@ -327,8 +325,15 @@ def _obstacle(inline: InlineBranch) -> Because | None:
         return Obstacle.NO_ELSE.about()
     if inline.is_elif or inline.is_expression:
         return Obstacle.OTHER_FORM.about("an elif" if inline.is_elif else "a conditional expression")
-    uncalled = (call.callee for call in inline.checkpoints if not _is_called_directly(call, inline))
-    return next(map(Obstacle.NOT_CALLED.about, uncalled), None)
+    for checkpoint in inline.checkpoints:
+        # calls of `self.conv` or `self.mid.conv` are no block calls, and are not recorded one by one
+        called = not any({ELEMENT, LOCAL} & set(path) for path in checkpoint.paths)
+        called = called or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
+        if checkpoint.wrapping == "closure":
+            called = any(call.callee == checkpoint.callee for call in inline.direct)
+        if not called:
+            return Obstacle.NOT_CALLED.about(checkpoint.callee)
+    return None
 
 
 def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Because | None:
@@ -338,16 +343,7 @@ def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Be
     return next(map(Obstacle.SWITCHES.about, switching), None)
 
 
-def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
-    if checkpoint.wrapping == "closure":
-        return any(call.callee == checkpoint.callee for call in inline.direct)
-    # calls of `self.conv` or `self.mid.conv` are no block calls, and are not recorded one by one
-    in_stack = any({ELEMENT, LOCAL} & set(path) for path in checkpoint.paths)
-    return not in_stack or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
-
-
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
-    """Yield why the repair of a branch is not safe."""
     tree, test = context.tree, inline.test or ""
     if "other" in inline.body_kinds:
         yield Obstacle.OTHER_STATEMENTS.about()

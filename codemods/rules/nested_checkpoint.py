@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
+from ckpt_surgery.codemods.tree.answers import reachable
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(code="CKPT006", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
@@ -30,26 +31,16 @@ RULE = Declaration(code="CKPT006", repair=RepairKind.NONE, applicability=Applica
 
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every layer with layers inside."""
-    for ref in context.tree.names.checked_classes():
-        inner = sorted({part.name for part in _layers_inside(context, ref)}) if _is_layer(context, ref) else []
+    tree = context.tree
+
+    def is_layer(ref: ClassRef) -> bool:
+        return tree.bases.is_layer(ref) is Answer.YES
+
+    for ref in filter(is_layer, tree.names.checked_classes()):
+        inside = reachable(
+            tree.containers.parts(ref), lambda part: () if is_layer(part) else tree.containers.parts(part)
+        )
+        inner = sorted({part.name for part in inside if is_layer(part) and part is not ref})
         if inner:
             message = f"{ref.name} holds {', '.join(inner)}: computed three times a step"
             yield context.class_finding(RULE, ref, message)
-
-
-def _is_layer(context: RuleContext, ref: ClassRef) -> bool:
-    return context.tree.bases.is_layer(ref) is Answer.YES
-
-
-def _layers_inside(context: RuleContext, ref: ClassRef) -> Iterator[ClassRef]:
-    """Yield the layers that a class holds, those inside other layers left out."""
-    seen = {ref}
-    waiting = [ref]
-    while waiting:
-        for part in context.tree.containers.parts(waiting.pop()):
-            if part not in seen:
-                seen.add(part)
-                if _is_layer(context, part):
-                    yield part
-                else:
-                    waiting.append(part)

@@ -72,7 +72,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
     if context.include_unsupported:
         holders |= frozenset(tree.names.checked_classes())
     seen: set[tuple[ClassRef, bool]] = set()
-    for element in sorted(tree.blocks.elements(holders), key=_place):
+
+    def place(element: StackElement) -> tuple[str, int, bool, bool, str]:
+        holder, ref = element.holder, element.element
+        return ref.path, ref.cls.span.line, not element.is_block, holder.path != ref.path, holder.name
+
+    for element in sorted(tree.blocks.elements(holders), key=place):
         ref = element.element
         key = (ref, element.is_block)
         if key in seen or ref.path not in tree.checked or tree.blocks.checkpointed_by_hand(ref):
@@ -97,7 +102,6 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
-    """Return the finding of a block that is no layer."""
     tree, ref = context.tree, element.element
 
     def finding(message: str, applicability: Applicability, repairs: tuple[SourceRepair, ...] = ()) -> Finding:
@@ -142,9 +146,3 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
 
 def _stack(element: StackElement) -> str:
     return f"{element.holder.name}.{element.attribute}"
-
-
-def _place(element: StackElement) -> tuple[str, int, bool, bool, str]:
-    elsewhere = element.holder.path != element.element.path
-    line = element.element.cls.span.line
-    return (element.element.path, line, not element.is_block, elsewhere, element.holder.name)

@@ -38,11 +38,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.launch_facts import Launch, Strategy
-from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, ScriptFacts, Sign
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
-from ckpt_surgery.codemods.scripts.setups import known_launches, may_need_reentrance
+from ckpt_surgery.codemods.scripts.setups import known_launches
 from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.requirements import only_since
 from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
@@ -75,7 +75,8 @@ def _findings(
             )
             yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
     sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)
-    left_alone = any(may_need_reentrance(launch, script) for launch in launches)
+    zero = [each for each in launches if each.setup.strategy is Strategy.ZERO and each.setup.stage in (3, None)]
+    left_alone = any(launch.adapters or script.sign("adapters", "some_adapters") for launch in zero)
     for mode in script.modes:
         if mode.mode == "non_reentrant":
             continue
@@ -92,7 +93,13 @@ def _findings(
                 f"twice, but PEFT adapters under DeepSpeed ZeRO-3 (before 0.19.3) need it; {_doubt(sign, launches)}"
             )
         applicability = Applicability.SAFE if sure else Applicability.UNSAFE
-        repairs = () if left_alone else (_repair(context, path, mode),)
+        repairs: tuple[SourceRepair, ...] = ()
+        if not left_alone and mode.mode == "reentrant":
+            repairs = (name_repair(context.tree, path, mode.spot.span, "False"),)
+        elif not left_alone:
+            arguments = [NewArgument(position, argument.name) for position, argument in enumerate(mode.args)]
+            option = NewArgument(None, "use_reentrant", "False")
+            repairs = (call_repair(context.tree, path, mode.spot.span, (*arguments, option)),)
         yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
 
 
@@ -105,12 +112,3 @@ def _doubt(sign: Sign, launches: Sequence[Launch]) -> str:
         if launch.setup.strategy not in (Strategy.DDP, None):
             return f"this script also runs under {launch.setup} ({launch.place})"
     return f"nothing here shows which of them runs the script ({sign.place})"
-
-
-def _repair(context: RuleContext, path: str, mode: CheckpointMode) -> SourceRepair:
-    """Return the repair that makes `True` `False`, or adds the option last."""
-    if mode.mode == "reentrant":
-        return name_repair(context.tree, path, mode.spot.span, "False")
-    arguments = [NewArgument(position, argument.name) for position, argument in enumerate(mode.args)]
-    option = NewArgument(None, "use_reentrant", "False")
-    return call_repair(context.tree, path, mode.spot.span, (*arguments, option))

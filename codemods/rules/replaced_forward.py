@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES, ForwardPatch
+from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_layer_of_transformers
 from ckpt_surgery.codemods.tree.requirements import only_before
 
@@ -43,20 +43,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for each forward that is put in the place of a layer's."""
     for path in context.tree.checked:
         for patch in context.tree.names.files[path][FORWARD_PATCHES]:
+            targets = context.tree.names.named(path, patch.target)
+            classes = [target for target in targets if isinstance(target, ClassRef)]
+            of_tree = any(context.tree.bases.is_layer(ref) is Answer.YES for ref in classes)
+            of_transformers = not classes and is_layer_of_transformers(External(patch.target, patch.module))
             is_older = only_before(_FIRST, context.tree.layers.required(path))
-            if _is_of_a_layer(context, path, patch) and not is_older:
+            if (patch.stack or of_tree or of_transformers) and not is_older:
                 message = (
                     f"{patch.target}.forward is replaced: from transformers 5.23 on the layer's own checkpoints, "
                     "and this one does not; call wrap_blocks(model) after it, or patch what the layer holds"
                 )
                 yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
-
-
-def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool:
-    """Tell whether what is patched is surely a layer of transformers, or one that this tree makes."""
-    if patch.stack:
-        return True
-    classes = [target for target in context.tree.names.named(path, patch.target) if isinstance(target, ClassRef)]
-    if classes:
-        return any(context.tree.bases.is_layer(ref) is Answer.YES for ref in classes)
-    return is_layer_of_transformers(External(patch.target, patch.module))

@@ -30,6 +30,7 @@ from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.tree.answers import reachable
 from ckpt_surgery.codemods.tree.arguments import reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
@@ -68,7 +69,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for owner, names in blocked.items():
         if not names or owner.path not in context.tree.checked:
             continue
-        group = _group(context, owner, callers)
+        # the classes that share calls with it, itself first: all are reordered, or none
+        group = reachable([owner], lambda each: [other for site in callers[each] for other in _owners(context, site)])
         others = [member.name for member in group if set(blocked[member]) != set(names)]
         others += [name for site in callers[owner] for name, _ in site.others]
         uses = (use for member in group for use in _uses(context, member, group))
@@ -92,20 +94,7 @@ def _owners(context: RuleContext, site: CallSite) -> tuple[ClassRef, ...]:
     return tuple(dict.fromkeys(forward[0] for forward in forwards if forward))
 
 
-def _group(context: RuleContext, owner: ClassRef, callers: _Callers) -> tuple[ClassRef, ...]:
-    """Return the classes that share calls with `owner`, itself first: all are reordered, or none."""
-    group = {owner: None}
-    waiting = [owner]
-    while waiting:
-        for site in callers[waiting.pop()]:
-            new = [other for other in _owners(context, site) if other not in group]
-            group.update(dict.fromkeys(new))
-            waiting += new
-    return tuple(group)
-
-
 def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[Because]:
-    """Yield the uses of a class's forward that no repair here follows."""
     tree = context.tree
     for heir in tree.bases.heirs(owner):
         if heir.cls.forward and (heir not in group or "super().forward" in tree.source(heir.path).of(heir.cls.span)):

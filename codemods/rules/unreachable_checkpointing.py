@@ -75,7 +75,6 @@ def _is_block(tree: SourceTree, ref: ClassRef) -> bool:
 
 
 def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
-    """Tell whether anything that checkpoints is inside."""
     seen, waiting, doubt = {ref}, [ref], False
     while waiting:
         holder = waiting.pop()
@@ -100,22 +99,19 @@ def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
     names = set[str]()
     for base in tree.bases.lineage(ref):
         nodes = walk(tree.class_node(base))
-        unclear = {name for node in nodes if isinstance(node, ast.Assign) for name in _unclear(node)}
+        set_to = [node for node in nodes if isinstance(node, ast.Assign) and not _is_clear(node.value)]
+        targets = [target for node in set_to for target in node.targets]
+        parts = (part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each]))
+        unclear = set(map(dotted, parts))
         used = [node.func if isinstance(node, ast.Call) else node.iter for node in nodes if isinstance(node, _USES)]
         names |= unclear.intersection(map(dotted, used))
     attributes = (name.removeprefix("self.") for name in names if name.startswith("self."))
     for name in attributes:
         inside = (tree.containers.reached(ref, (name, *[ELEMENT] * depth)) for depth in range(3))
-        targets = (target for reached in inside for target in reached)
-        if not any(isinstance(each, ClassRef) or each.module or not each.name.islower() for each in targets):
+        held = (target for reached in inside for target in reached)
+        if not any(isinstance(each, ClassRef) or each.module or not each.name.islower() for each in held):
             return True
     return False
-
-
-def _unclear(statement: ast.Assign) -> Iterator[str]:
-    """Yield the attributes that a statement sets to a value that does not show what it is."""
-    for target in () if _is_clear(statement.value) else statement.targets:
-        yield from map(dotted, target.elts if isinstance(target, ast.Tuple) else [target])
 
 
 def _is_clear(value: ast.expr) -> bool:

@@ -198,7 +198,6 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         self.gone = False
 
     def calls(self, statements: Sequence[ast.stmt]) -> Calls:
-        """Return the collectives that statements call."""
         self.follow(statements)
         return self.env
 
@@ -245,7 +244,6 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         """Ignore names: they are not followed."""
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
-        """Note the collectives among the calls of an expression."""
         if self.statement in self.telling:
             if isinstance(node, ast.Call) and not self.gone:
                 self._note(node)

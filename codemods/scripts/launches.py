@@ -138,21 +138,17 @@ def commands(text: str) -> Iterator[Launch]:
         for quote in "`\"'":  # one that was opened before the command ends it
             if before.count(quote) % 2:
                 command = command.partition(quote)[0]
-        launch = _launch(match[1], _words(command), text.count("\n", 0, match.start()) + 1)
+        try:
+            words = shlex.split(command)
+        except ValueError:  # a quote that is never closed
+            words = command.split()
+        parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+        launch = _launch(match[1], parts, text.count("\n", 0, match.start()) + 1)
         if launch:
             yield launch
 
 
-def _words(command: str) -> list[str]:
-    try:
-        words = shlex.split(command)
-    except ValueError:  # a quote that is never closed
-        words = command.split()
-    return [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-
-
 def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
-    """Return the launch that a command is; None if it starts no script."""
     position = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
     if position is None:
         return None
@@ -195,7 +191,6 @@ def _is_set(options: Options, name: str) -> bool:
 
 
 def _file(options: Options, kind: ConfigurationKind, *names: str) -> Configuration | None:
-    """Return the configuration file that one of the options names."""
     file = next(filter(None, map(options.get, names)), None)
     return Configuration(file, kind) if file else None
 

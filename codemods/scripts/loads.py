@@ -71,7 +71,6 @@ def _placement(values: Sequence[ast.expr | None]) -> str:
 
 
 def _is_not_trained(names: Names, load: ScriptNode) -> bool:
-    """Tell whether the loaded model is only merged or evaluated, and not trained."""
     bound = {
         name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement
     }

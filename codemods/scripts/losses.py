@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
-from ckpt_surgery.codemods.facts.syntax import NO_GRADIENT, called, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, walk
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
 from ckpt_surgery.codemods.scripts.slices import SYNCHRONISES, UNWRAP, functions_to_follow, prepares
@@ -151,7 +151,7 @@ class LossReader(Interpreter[TracedValue]):
             if parameter.annotation and self.names.is_wrapper(parameter.annotation):
                 env[name] = TracedValue(wrappers=frozenset({scope}))
         no_gradient = self.no_gradient
-        self.no_gradient |= any(map(_switches_gradients_off, function.decorator_list))
+        self.no_gradient |= any(map(drops_gradient, function.decorator_list))
         self.frames.append(_Frame(function, scope, cls or outer.cls, dict(outer.functions)))
         returned = self.enter(function.body, {**env, **given})
         self.frames.pop()
@@ -175,7 +175,7 @@ class LossReader(Interpreter[TracedValue]):
 
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
         before = self.no_gradient
-        self.no_gradient |= any(_switches_gradients_off(item.context_expr) for item in node.items)
+        self.no_gradient |= any(drops_gradient(item.context_expr) for item in node.items)
         ended = super().inside(node)
         self.no_gradient = before
         return ended
@@ -373,7 +373,6 @@ class LossReader(Interpreter[TracedValue]):
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
 
     def _local(self, func: ast.expr) -> Function | None:
-        """Return the function of this file that a call runs."""
         match func, self.frame.cls:
             case ast.Name(id=name), _:
                 return self.frame.functions.get(name) or self.names.functions.get(name)
@@ -410,8 +409,3 @@ class LossReader(Interpreter[TracedValue]):
 
     def _spot(self, node: ast.expr) -> Spot:
         return Spot(span_of(node), self.statement.lineno, self.frame.scope)
-
-
-def _switches_gradients_off(node: ast.expr) -> bool:
-    """Tell whether this is `torch.no_grad()`, also without the call."""
-    return tail(called(node)) in NO_GRADIENT

@@ -63,7 +63,8 @@ class RankTests:
         targets = [place.node.target for place in names.places if isinstance(place.node, ast.For)]
         self.looped = {node.id for target in targets for node in walk(target) if isinstance(node, ast.Name)}
         for name, assigned in names.assigned.items():
-            values = [value for _, value in assigned if not _is_constant(value)]
+            plain = ((value, value.operand if isinstance(value, ast.UnaryOp) else value) for _, value in assigned)
+            values = [value for value, number in plain if not isinstance(number, ast.Constant)]
             if values and all(map(self._is_rank, values)):
                 self.ranks.add(name)
             answers = {_answer(value, self._on_rank_0) for value in values}
@@ -105,9 +106,11 @@ class RankTests:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
                     if self._is_rank(side):
-                        # Each rank gets its turn of a loop over them.
-                        is_alike = _asks_for_ranks(op, other) or dotted(other) in self.looped
-                        return None if is_alike else isinstance(op, _YES)
+                        text = ast.unparse(other)
+                        # `rank != -1`, `rank is not None`, `rank >= 0` ask whether there are several processes
+                        several = text in ("-1", "None") or (text == "0" and isinstance(op, ast.GtE | ast.Lt))
+                        # and each rank gets its turn of a loop over them
+                        return None if several or dotted(other) in self.looped else isinstance(op, _YES)
                 return None
             case ast.Call(func=func) if tail(func) in _MAIN:
                 return True
@@ -196,14 +199,3 @@ def _needs(test: ast.expr, simple: _Answer) -> Iterator[Outcome]:
                     yield from outcomes(value, isinstance(op, ast.And))
                 else:
                     yield from _needs(value, simple)
-
-
-def _is_constant(value: ast.expr) -> bool:
-    """Tell whether a value is a constant, or a negative number."""
-    return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
-
-
-def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
-    """Tell whether a comparison asks for several processes: `rank != -1`, `rank is not None`, `rank >= 0`."""
-    text = ast.unparse(other)
-    return text in ("-1", "None") or (text == "0" and isinstance(op, ast.GtE | ast.Lt))

@@ -41,12 +41,6 @@ def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) ->
     return (*calls, *started)
 
 
-def may_need_reentrance(launch: Launch, script: ScriptFacts) -> bool:
-    """Tell whether a launch trains adapters of PEFT, or may, under a ZeRO that is of stage 3 or may be."""
-    adapters = launch.adapters or script.sign("adapters", "some_adapters")
-    return launch.setup.strategy is Strategy.ZERO and launch.setup.stage in (3, None) and bool(adapters)
-
-
 def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
     """Return a launch with what its configuration file adds to what it says itself."""
     file, own = launch.configuration, launch.setup

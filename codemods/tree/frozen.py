@@ -19,9 +19,6 @@ def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributeP
 
     It may belong to the class or to what holds it. It freezes everything and trains some of these modules again, or it
     freezes what a forward runs before them.
-
-    It freezes everything and trains some of these modules again, or it freezes what a forward runs before them. Empty
-    where there is none.
     """
     for holder in tree.freezing_classes:
         if holder is owner or owner in tree.containers.with_parts(holder):

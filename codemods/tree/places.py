@@ -53,8 +53,10 @@ class Places:
     def _occurrence(self, span: Span, *kinds: type[ast.expr | ast.stmt]) -> Occurrence:
         definition, scope = self._scope(span)
         inside = statements_below(scope) if kinds == (ast.If,) else _inside(scope)
-        nodes = sorted((node for node in inside if isinstance(node, kinds)), key=_source_order)
-        at = next(at for at, node in enumerate(nodes) if span_of(node) == span)
+        spans = {node: span_of(node) for node in inside if isinstance(node, kinds)}
+        # outer nodes before those that begin at the same place
+        nodes = sorted(spans, key=lambda node: (*spans[node][:2], -spans[node].end_line, -spans[node].end_column))
+        at = next(at for at, node in enumerate(nodes) if spans[node] == span)
         code = self._code(nodes[at])
         return Occurrence(definition, code, sum(self._code(node) == code for node in nodes[:at]))
 
@@ -65,9 +67,13 @@ class Places:
         return "".join(self._source.of(span_of(node.func if isinstance(node, ast.Call) else node)).split())
 
     def _scope(self, span: Span) -> tuple[Definition, ast.Module | _Scope]:
-        """Return the innermost definition around a span."""
         tree, scopes = self._syntax(span)
-        around = [(name, node) for name, node in scopes if _holds(node, span)]
+        around = [
+            (name, node)
+            for name, node in scopes
+            if first_line_of(node) <= span.line
+            and (span.end_line, span.end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+        ]
         if not around:
             return Definition(), tree
         innermost, scope = around[-1]
@@ -90,11 +96,6 @@ class Places:
         return tree, list(_scopes(tree))
 
 
-def _holds(node: _Scope, span: Span) -> bool:
-    end = (node.end_lineno or 0, node.end_col_offset or 0)
-    return first_line_of(node) <= span.line and (span.end_line, span.end_column) <= end
-
-
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield every node below a node, but for those in f-strings and in the patterns of `case`."""
     waiting = [scope]
@@ -112,9 +113,3 @@ def _scopes(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Scope]]:
             yield from _scopes(inner, f"{prefix}{inner.name}.")
         elif isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
             yield from _scopes(inner, prefix)
-
-
-def _source_order(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
-    """Order outer nodes before those that begin at the same place."""
-    span = span_of(node)
-    return span.line, span.column, -span.end_line, -span.end_column
