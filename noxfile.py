@@ -90,7 +90,7 @@ def docs(session: nox.Session) -> None:
     """Build the site, strictly: a link that leads nowhere or a page that is out of date is an error."""
     install(session, "docs", project="docs")
     session.run("python", "-m", "docs.generate", "--check")
-    session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})  # --quiet would hide what counts
 
 
 @nox.session

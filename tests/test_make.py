@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,23 @@ def requirements(extra: str) -> set[str]:
         inner = re.match(r"ckpt-surgery\[(.*)\]", requirement)
         names |= requirements(inner[1]) if inner else {re.split(r"[^\w-]", requirement)[0]}
     return names
+
+
+def session_commands(noxfile: ast.Module) -> Iterator[tuple[str, ...]]:
+    """The words that are written out in the commands of all sessions."""
+    for node in ast.walk(noxfile):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "session.run":
+            yield tuple(each.value for each in node.args if isinstance(each, ast.Constant))
+
+
+def build_faults(command: str) -> list[str]:
+    """Why a command that builds the site lets a warning pass, such as one of a link that leads nowhere."""
+    words = command.split()
+    if "mkdocs" not in words or "build" not in words:
+        return []
+    faults = [] if {"-s", "--strict"} & {*words} else ["a warning is no error without --strict"]
+    hidden = [f"{word} hides the warnings that --strict counts" for word in words if word in ("-q", "--quiet")]
+    return faults + hidden
 
 
 def make(*arguments: str) -> str:
@@ -75,6 +93,25 @@ def test_make_test_runs_everything() -> None:
 
 def test_the_releases_are_not_in_make_test() -> None:
     assert "releases" not in ast.literal_eval(constant("nox.options.sessions"))
+
+
+def test_a_warning_of_the_site_fails_its_session() -> None:
+    built = [" ".join(words) for words in session_commands(NOXFILE) if "mkdocs" in words]
+    assert built
+    assert [fault for command in built for fault in build_faults(command)] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("mkdocs build", "a warning is no error without --strict"),
+        ("mkdocs build --strict --quiet", "--quiet hides the warnings that --strict counts"),
+        ("mkdocs -q build -s", "-q hides the warnings that --strict counts"),
+    ],
+)
+def test_a_build_that_lets_warnings_pass_is_seen(command: str, fault: str) -> None:
+    assert build_faults(command) == [fault]
+    assert build_faults("mkdocs build -s") == []
 
 
 def test_what_make_check_tests_is_there() -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from ckpt_surgery.optional import PYTHON, TESTED
 from ckpt_surgery.version import __version__
-from tests.test_make import MAKEFILE, SESSIONS, constant
+from tests.test_make import MAKEFILE, SESSIONS, build_faults, constant
 from tests.test_packaging import ROOT, tracked_files
 
 FILES = [name for name in tracked_files(ROOT) if name.endswith((".yml", ".yaml"))]
@@ -49,6 +49,7 @@ def workflow_faults(workflow: Mapping[Any, Any]) -> list[str]:
         for step in job["steps"]:
             script = step.get("run", "")
             faults += unknown_commands(script)
+            faults += [fault for line in script.splitlines() for fault in build_faults(line)]
             faults += [f"in the code: {found}" for found in re.findall(r"\$\{\{.*?\}\}", script)]
             if "uses" in step and not MAJOR.fullmatch(step["uses"]):
                 faults.append(f"no major version: {step['uses']}")
@@ -73,6 +74,7 @@ def test_a_workflow_runs_what_there_is(name: str) -> None:
         ({"jobs": {"a": {"steps": []}}}, "a has no time limit"),
         ({"steps": [{"run": "make tset"}]}, "no target tset"),
         ({"steps": [{"run": "python -m nox --session dosc"}]}, "no session dosc"),
+        ({"steps": [{"run": "mkdocs build"}]}, "a warning is no error without --strict"),
         ({"steps": [{"run": "echo ${{ github.ref }}"}]}, "in the code: ${{ github.ref }}"),
         ({"steps": [{"uses": "actions/checkout@main"}]}, "no major version: actions/checkout@main"),
     ],

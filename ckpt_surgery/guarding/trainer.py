@@ -27,7 +27,8 @@ from ckpt_surgery.static.plan_file import read_plan
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
     """Guards the model that a Trainer trains, from the start of the training to its end.
 
-    `report` holds what it saw; it is also printed at the end on the first rank.
+    `report` holds what it saw; it is also printed at the end on the first rank. `every`, `prove`, `on_fault` and
+    `patience` are those of `guard`.
 
     Args:
         wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
@@ -36,7 +37,6 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
             raised.
         plan: the file of a plan, which is applied to the model in place of `wrap_blocks`; `fit --write` and `plan
             --yaml` write one.
-        every, prove, on_fault, patience: as in `guard`.
 
     Raises:
         OptionError: the file is not a plan, or a value is not one that `guard` takes.
