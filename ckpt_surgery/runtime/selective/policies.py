@@ -104,9 +104,14 @@ class OperatorRole:
     may_draw: bool
 
     @property
+    def is_relative(self) -> bool:
+        """Whether what runs before or after it decides about its result, or it decides about theirs."""
+        return bool(self.is_softmax or self.weighted_sum or self.score_of or self.picks)
+
+    @property
     def is_fixed(self) -> bool:
         """Whether the same choices keep it whatever runs before and after it."""
-        return bool(self.choices) and not (self.is_softmax or self.weighted_sum or self.score_of or self.picks)
+        return bool(self.choices) and not self.is_relative
 
 
 def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
@@ -123,7 +128,11 @@ def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
 
 
 def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
-    """List the operators that may be kept, and those that run them; None if that depends on all operators."""
+    """List the operators that may be kept, and those that run them; None if all operators have to be seen.
+
+    All have to be seen where one takes numbers for tensors: the 2 in `x * 2`, which is `aten.mul.Tensor(x, 2)`,
+    reaches a watcher as a number, and torch takes only a tensor back. Such an operator has an overload for scalars.
+    """
     names: set[str] = set()
     for choice in choices:
         if choice.name not in VOCABULARY or choice.name == RANDOM:
@@ -139,6 +148,8 @@ def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
             continue
         packet = getattr(getattr(torch.ops, space), operator, None)
         overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+        if any("Scalar" in each._overloadname for each in overloads):
+            return None
         found += [
             each
             for each in overloads
@@ -172,7 +183,7 @@ def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
         picks=router is not None and name in VOCABULARY[ROUTER],
         may_draw=may_draw,
     )
-    return role if keeping or role.is_softmax or role.weighted_sum or role.score_of else None
+    return role if keeping or role.is_relative else None
 
 
 def operator_name(operator: Any) -> str:

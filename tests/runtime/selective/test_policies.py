@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,9 +13,21 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch import Tensor, nn
 
-from ckpt_surgery import SurgeryError
-from ckpt_surgery.runtime.selective.policies import VOCABULARY, Selector, choices_of, draws, role_of
+from benchmarks.policies import POLICIES
+from ckpt_surgery import SurgeryError, wrap_blocks
+from ckpt_surgery.planning.saving import names_for
+from ckpt_surgery.runtime.selective import policies
+from ckpt_surgery.runtime.selective.policies import (
+    VOCABULARY,
+    Selector,
+    choices_of,
+    draws,
+    in_words,
+    role_of,
+    watched_operators,
+)
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -66,6 +82,69 @@ def test_every_operator_of_torch_in_the_vocabulary_is_there() -> None:
     packets = [getattr(aten, name.removeprefix("aten::")) for name in names]
     choices = choices_of(VOCABULARY)
     assert all(any(role_of(getattr(each, o), choices) for o in each.overloads()) for each in packets)
+
+
+PAGE = "docs/how-to/live-model.md"
+NOT_PLANNED = {"router", "collectives", "random"}
+"""Names whose results are kept for other reasons than the seconds of their recompute."""
+NOT_MEASURED = {"collectives"}
+"""Names of what runs on several ranks only."""
+
+
+def unlisted(vocabulary: Mapping[str, Collection[str]]) -> list[str]:
+    """The places that should list a name of `save` and do not."""
+    page = (Path(__file__).parents[3] / PAGE).read_text(encoding="utf-8")
+    table = page.partition("| name | what is kept |")[2].partition("\n\n")[0]
+    rows = set(re.findall(r'`"([a-z]+)"`', "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))))
+    (option,) = re.findall(r"^ {8}save: (.*?):2", wrap_blocks.__doc__ or "", re.DOTALL | re.MULTILINE)
+    planned = {name: names_for(map(in_words, operators)) for name, operators in vocabulary.items()}
+    listed_in = {
+        PAGE: rows,
+        "the docstring of wrap_blocks": set(re.findall(r'"([a-z]+)"', option)),
+        "planning/saving.py, or NOT_PLANNED here": {n for n, offered in planned.items() if n in offered} | NOT_PLANNED,
+        "benchmarks/policies.py, or NOT_MEASURED here": {*POLICIES} | NOT_MEASURED,
+    }
+    return [
+        f"{name} is not in {place}" for place, names in listed_in.items() for name in vocabulary if name not in names
+    ]
+
+
+def test_every_name_is_listed_where_names_are() -> None:
+    assert unlisted(VOCABULARY) == []
+
+
+def test_a_name_that_is_listed_nowhere_is_seen() -> None:
+    assert len(unlisted({"scale": {"aten::mul"}})) == 4
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = self.linear(hidden_states * 2) * hidden_states.sigmoid() * 0.5
+        return result + hidden_states
+
+
+def gradients(**options: Any) -> list[Tensor | None]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Scaled() for _ in range(3)]).train()
+    if options:
+        wrap_blocks(model, blocks=Scaled, **options)
+    for _ in range(4):  # later steps have calls again without a dispatch mode
+        model(torch.ones(2, 4)).sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_a_name_may_stand_for_operators_that_take_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = {**VOCABULARY, "scale": frozenset({"aten::mul"})}
+    monkeypatch.setattr(policies, "VOCABULARY", MappingProxyType(vocabulary))
+    assert watched_operators(choices_of(["scale"])) is None
+    assert all(watched_operators(choices_of([name])) for name in VOCABULARY if name != "random")
+    plain = gradients()
+    for save in ("scale", "matmul", ["matmul", "scale"]):
+        assert all(map(torch.equal, gradients(save=save), plain))
 
 
 @pytest.mark.parametrize(
