@@ -1,6 +1,6 @@
-"""The guard as a plugin of axolotl: `plugins: [ckpt_surgery.guarding.axolotl.CheckpointGuardPlugin]`.
+"""A plugin that guards what axolotl trains: `plugins: [ckpt_surgery.guarding.axolotl.CheckpointGuardPlugin]`.
 
-axolotl is imported here alone: nothing else imports this file.
+Only this file imports axolotl, and nothing else imports this file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The guard as a callback of transformers' Trainer, and of its subclasses in TRL, sentence-transformers and others."""
+"""`CheckpointGuard`, a callback that guards what transformers' Trainer and its subclasses (TRL and others) train."""
 
 # ruff: noqa: E402
 
 from __future__ import annotations
 
-import sys
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ load_runtime("CheckpointGuard")
 
 from transformers import TrainerCallback
 
-from ckpt_surgery.errors import GuardError, SurgeryWarning
 from ckpt_surgery.guarding.guard import GuardOptions, OnFault
+from ckpt_surgery.guarding.guarded_training import GuardedTraining
 from ckpt_surgery.guarding.report import GuardReport
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+from ckpt_surgery.guarding.takeover import TakeoverOptions
 from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.static.plan_file import read_plan
 
@@ -27,8 +25,8 @@ from ckpt_surgery.static.plan_file import read_plan
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
     """Guards the model that a Trainer trains, from the start of the training to its end.
 
-    `report` holds what it saw; it is also printed at the end on the first rank. `every`, `prove`, `on_fault` and
-    `patience` are those of `guard`.
+    The report is also printed at the end on the first rank. `every`, `prove`, `on_fault` and `patience` are those of
+    `guard`.
 
     Args:
         wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
@@ -54,26 +52,17 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
     ) -> None:
         operation = None if plan is None else partial(apply_plan, read_plan(plan))
         guarding = GuardOptions(every, prove, on_fault, patience)
-        self._options = TakeoverOptions(wrap or plan is not None, operation=operation, guard_options=guarding)
-        self._takeover: Takeover | None = None
-        self.report: GuardReport | None = None
+        self._training = GuardedTraining(TakeoverOptions(wrap or plan is not None, {}, operation, guarding))
+
+    @property
+    def report(self) -> GuardReport | None:
+        """What the guard saw in the last training; None before its end."""
+        return next(iter(self._training.reports), None)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Wrap the model if asked to, and start watching. If that fails, `on_fault="raise"` raises GuardError."""
-        # the Trainer begins again without an end after an error, as for a smaller batch
-        if self._takeover is not None:
-            self._takeover.remove()
-        self._takeover = Takeover(self._options, partial(warnings.warn, category=SurgeryWarning, stacklevel=2))
-        problems = self._takeover.take(model).problems
-        if problems and self._options.guard_options.on_fault == "raise":
-            raise GuardError(problems[0])
+        self._training.begin(model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop watching, print what was seen, and undo what was done."""
-        takeover, self._takeover = self._takeover, None
-        if takeover is None:
-            return
-        self.report = takeover.trained[0].report
-        takeover.remove()
-        if state.is_world_process_zero and self.report is not None:
-            print(self.report, file=sys.stderr)
+        """Stop watching, print what was seen, and undo what was done. A Trainer does not call this after an error."""
+        self._training.end(prints=state.is_world_process_zero)

@@ -120,3 +120,11 @@ def test_a_fault_is_reported_and_an_error_undoes_the_surgery(tmp_path: Path) -> 
     with pytest.raises(GuardError):
         fit(tmp_path, module, LightningGuard(on_fault="raise"))
     assert not any("forward" in vars(layer) for layer in module.model.model.layers)
+
+
+def test_a_model_that_cannot_be_wrapped_is_an_error_if_asked_for(tmp_path: Path) -> None:
+    module = Language()
+    module.model.model.layers[0].compile(backend="eager")
+    with pytest.raises(GuardError):
+        fit(tmp_path, module, LightningGuard(on_fault="raise"))
+    assert not any("forward" in vars(layer) for layer in module.model.model.layers)
