@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import partial
 
 from torch import nn
@@ -26,7 +27,7 @@ class GuardedTraining:
     """
 
     def __init__(self, options: TakeoverOptions) -> None:
-        self.reports: tuple[GuardReport, ...] = ()
+        self.reports: Sequence[GuardReport] = ()
         self._options = options
         self._takeover: Takeover | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -115,7 +116,9 @@ def run_faults(command: Command, accepted: tuple[int, ...]) -> list[str]:
     """Check the exit code and the output of a command that is run."""
     done = run(command.line)
     faults = [] if done.code in accepted else [f"{command.line}: {done.printed}"]
-    return faults if fits(command.shown, done.printed) else [*faults, f"{command.line} prints {done.printed}"]
+    if fits(command.shown, done.printed):
+        return faults
+    return [*faults, f"{command.line} prints something else:\n{difference(command.shown, done.printed)}"]
 
 
 def help_faults(line: str, helped: Run, arguments: list[str]) -> list[str]:
@@ -177,6 +180,34 @@ def fits(shown: tuple[str, ...], printed: str) -> bool:
     patterns = (r"(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + r"\s*\n" for line in shown)
     pattern = re.sub(r"\d+\\\.\d\\ s", r"\\d+\\.\\d s", "".join(patterns))
     return re.fullmatch(pattern, printed) is not None
+
+
+FEW = 10
+"""So many lines are shown whole in a difference."""
+
+
+def difference(shown: tuple[str, ...], printed: str) -> str:
+    """The lines that a page shows and a command did not print (-), and those that it printed instead (+).
+
+    Of many lines in the place of `...`, only those are given that resemble a missing one.
+    """
+    given, lines = ([_timeless(line) for line in each] for each in (shown, printed.splitlines()))
+    rows: list[str] = []
+    matcher = difflib.SequenceMatcher(None, given, lines, autojunk=False)
+    for _, start, end, first, last in matcher.get_opcodes():
+        missing, instead = [line for line in given[start:end] if line != "..."], lines[first:last]
+        any_lines = "..." in given[start:end]
+        if given[start:end] == instead or (any_lines and not missing):
+            continue
+        if any_lines and len(instead) > FEW:
+            instead = [line for each in missing for line in difflib.get_close_matches(each, instead, 1)]
+        rows += [*(f"- {line}" for line in missing), *(f"+ {line}" for line in instead[:FEW])]
+        rows += [f"+ ({len(instead) - FEW} more lines)"] if len(instead) > FEW else []
+    return "\n".join(rows) or printed
+
+
+def _timeless(line: str) -> str:
+    return re.sub(r"\d+\.\d s", "0.0 s", line.rstrip())
 
 
 @cache

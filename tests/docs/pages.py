@@ -8,11 +8,12 @@ import doctest
 import io
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
 import yaml
 
 import ckpt_surgery
@@ -99,6 +100,12 @@ def faults_of(block: Block) -> tuple[str, ...]:
         return (f"what is {block.language}?",)
     plant()
     return tuple(CHECKERS[block.language](block.text))
+
+
+def fail_for(faults: Iterable[str]) -> None:
+    """Fail a test with these faults as they are: pytest would cut them short in a comparison of lists."""
+    if text := "\n".join(faults):
+        pytest.fail(text, pytrace=False)
 
 
 def console_faults(text: str) -> list[str]:

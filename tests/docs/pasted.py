@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.docs.commands import ROOT, Command, command_faults, commands, extras, fits
+from tests.docs.commands import ROOT, Command, command_faults, commands, difference, extras, fits
 from tests.docs.pages import Block, fenced
 
 PASTED = ("README.md", "docs/quickstart.md", "docs/out-of-memory.md", "docs/is-it-right.md")
@@ -93,8 +93,11 @@ def _faults_of_command(command: Command, place: Path) -> list[str]:
     if re.match(r"python -m pip install |make ", command.line):
         return command_faults(command)
     code, printed = _run(["bash", "-c", command.line], place)
-    right = code in (0, 1) and "Traceback" not in printed and fits(command.shown, printed)
-    return [] if right else [f"{command.line} ends with {code} and prints {printed}"]
+    if code not in (0, 1) or "Traceback" in printed:
+        return [f"{command.line} ends with {code} and prints {printed}"]
+    if fits(command.shown, printed):
+        return []
+    return [f"{command.line} prints something else:\n{difference(command.shown, printed)}"]
 
 
 def _run(words: list[str], place: Path) -> tuple[int, str]:

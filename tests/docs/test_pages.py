@@ -23,8 +23,18 @@ from ckpt_surgery.static import check as analyze
 from ckpt_surgery.static import commands as libcst_commands
 from tests.codemods.rules import test_new_rule as made_up
 from tests.docs.checkout import CALL, MODELS, plant
-from tests.docs.commands import ROOT, options, shared_pool
-from tests.docs.pages import block_faults, fenced, fragment_faults, page_paths, prose_faults, read, session_faults
+from tests.docs.commands import ROOT, difference, options, shared_pool
+from tests.docs.pages import (
+    CHECKERS,
+    block_faults,
+    fail_for,
+    fenced,
+    fragment_faults,
+    page_paths,
+    prose_faults,
+    read,
+    session_faults,
+)
 from tests.docs.pasted import PASTED
 from tests.model_patches.test_new_family import FAMILY as MADE_UP_FAMILY
 from tests.releases import CACHE_VARIABLE
@@ -50,7 +60,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_and_links_to_exists(page: str) -> None:
-    assert prose_faults(read(page), page) == []
+    fail_for(prose_faults(read(page), page))
 
 
 @pytest.mark.torch
@@ -58,21 +68,21 @@ def test_what_a_page_names_and_links_to_exists(page: str) -> None:
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_and_examples_of_a_page_work(page: str) -> None:
     with shared_pool():
-        assert block_faults(read(page)) == []
+        fail_for(block_faults(read(page)))
 
 
 @pytest.mark.parametrize("page", FRAGMENTS)
 def test_the_example_of_a_rule_parses(page: str) -> None:
     blocks = fenced(read(page))
     assert {block.language for block in blocks} == {"python"}
-    assert [fault for block in blocks for fault in fragment_faults(block.text)] == []
+    fail_for(fault for block in blocks for fault in fragment_faults(block.text))
 
 
 @pytest.mark.both
 @pytest.mark.parametrize("page", SESSIONS)
 def test_the_session_prints_what_a_page_shows(page: str) -> None:
     (session,) = [block.text for block in fenced(read(page)) if block.language == "pycon"]
-    assert session_faults(session) == []
+    fail_for(session_faults(session))
 
 
 @pytest.mark.torch
@@ -134,6 +144,36 @@ def test_there_are_pages_of_every_kind() -> None:
 def test_a_broken_code_block_is_seen(language: str, text: str, fault: str) -> None:
     page = f"Words.\n\n```{language}\n{text}```\n"
     assert fault in "\n".join([*prose_faults(page), *block_faults(page)])
+
+
+def test_a_failure_names_every_fault_whole() -> None:
+    fail_for([])
+    with pytest.raises(pytest.fail.Exception, match=r"^a{999}\nno file b$"):
+        fail_for(["a" * 999, "no file b"])
+
+
+def test_the_difference_from_a_page_is_short() -> None:
+    lines = [f"module_{i} of {i} layers" for i in range(40)]
+    printed = "".join(f"{line}\n" for line in ["2 files in 1.5 s", *lines, "40 modules"])
+    assert difference(("2 files in 0.1 s", "...", "41 modules"), printed).splitlines() == [
+        "- 41 modules",
+        "+ 40 modules",
+    ]
+    assert difference(("3 files in 0.1 s", *lines, "40 modules"), printed) == "- 3 files in 0.0 s\n+ 2 files in 0.0 s"
+    assert difference(("2 files in 0.1 s", "40 modules"), printed).splitlines()[-1] == "+ (30 more lines)"
+    assert difference(("...",), "") == ""
+
+
+def test_every_kind_of_block_is_explained_to_who_adds_a_page() -> None:
+    section = read("CONTRIBUTING.md").partition("## Add a page")[2].partition("\n## ")[0]
+    table = section.partition("| block | what the tests do |")[2].partition("\n\n")[0]
+    kinds = set(re.findall(r"`(\w+)(?: title=[^`]*)?`", "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))))
+    assert kinds == CHECKERS.keys() - {"fragment"}
+    assert "`python title=" in table
+    navigation = read("mkdocs.yml").partition("\nnav:\n")[2].partition("\n\n")[0]
+    groups = re.findall(r"^  - (\w+):", navigation, re.MULTILINE)
+    assert groups
+    assert [group for group in groups if f"**{group}**" not in section] == []
 
 
 def test_an_example_that_does_not_parse_is_seen() -> None:

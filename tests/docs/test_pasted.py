@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import ROOT
-from tests.docs.pages import read
+from tests.docs.pages import fail_for, read
 from tests.docs.pasted import PASTED, environment, has, install_lines, pasted_faults
 
 
@@ -26,7 +26,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PASTED)
 def test_the_blocks_of_a_page_run_as_pasted_after_its_install_line(page: str, clone: Path) -> None:
-    assert pasted_faults(read(page), clone) == []
+    fail_for(pasted_faults(read(page), clone))
 
 
 def test_pages_that_say_how_to_install_say_the_same() -> None:

@@ -57,14 +57,14 @@ def test_the_end_reports_what_was_wrapped_and_undoes_it(within: bool, capsys: py
     for _ in range(3):
         step(model)
         guarded.check()
-    assert guarded.reports == ()
+    assert not guarded.reports
     guarded.end(prints=True)
     (report,) = guarded.reports
     assert [row.counts for row in report.blocks] == [(1, 1)] * 2
     assert str(report) in capsys.readouterr().err
     assert is_untouched(recipe)
     guarded.end(prints=True)
-    assert guarded.reports == (report,)
+    assert [*guarded.reports] == [report]
     assert capsys.readouterr().err == ""
 
 
