@@ -41,7 +41,7 @@ def session_commands(noxfile: ast.Module) -> Iterator[tuple[str, ...]]:
     """The words that are written out in the commands of all sessions."""
     for node in ast.walk(noxfile):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "session.run":
-            yield tuple(each.value for each in node.args if isinstance(each, ast.Constant))
+            yield tuple(str(each.value) for each in node.args if isinstance(each, ast.Constant))
 
 
 def build_faults(command: str) -> list[str]:
