@@ -38,14 +38,14 @@ def requirements(extra: str) -> set[str]:
 
 
 def session_commands(noxfile: ast.Module) -> Iterator[tuple[str, ...]]:
-    """The words that are written out in the commands of all sessions."""
+    """Yield the words that are written out in the commands of all sessions."""
     for node in ast.walk(noxfile):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "session.run":
             yield tuple(str(each.value) for each in node.args if isinstance(each, ast.Constant))
 
 
 def build_faults(command: str) -> list[str]:
-    """Why a command that builds the site lets a warning pass, such as one of a link that leads nowhere."""
+    """Say why a command that builds the site lets a warning pass, such as one of a link that leads nowhere."""
     words = command.split()
     if "mkdocs" not in words or "build" not in words:
         return []

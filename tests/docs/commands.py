@@ -187,7 +187,7 @@ FEW = 10
 
 
 def difference(shown: tuple[str, ...], printed: str) -> str:
-    """The lines that a page shows and a command did not print (-), and those that it printed instead (+).
+    """Return the lines that a page shows and a command did not print (-), and those that it printed instead (+).
 
     Of many lines in the place of `...`, only those are given that resemble a missing one.
     """

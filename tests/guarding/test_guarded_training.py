@@ -43,7 +43,7 @@ def is_untouched(model: nn.Module) -> bool:
 
 
 def refusing() -> Any:
-    """A model that can be neither wrapped nor watched."""
+    """Make a model that can be neither wrapped nor watched."""
     model = llama(2)
     model.model.layers[0].compile(backend="eager")
     return model

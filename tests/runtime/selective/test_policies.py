@@ -92,7 +92,7 @@ NOT_MEASURED = {"collectives"}
 
 
 def unlisted(vocabulary: Mapping[str, Collection[str]]) -> list[str]:
-    """The places that should list a name of `save` and do not."""
+    """List the places that lack a name of `save`."""
     page = (Path(__file__).parents[3] / PAGE).read_text(encoding="utf-8")
     table = page.partition("| name | what is kept |")[2].partition("\n\n")[0]
     rows = set(re.findall(r'`"([a-z]+)"`', "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))))
