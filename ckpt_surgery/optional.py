@@ -1,5 +1,6 @@
-"""The packages that the runtime half needs and the static half does not: which releases were tested, and one sentence
-where a package is missing, too old, broken, or newer than that.
+"""Check the packages that only the runtime half needs: whether they are there, and whether their releases were tested.
+
+If one is missing, too old, broken or newer than tested, one sentence says so.
 
 Only `load_runtime` imports them to find out.
 """

@@ -1,4 +1,4 @@
-"""The folder of a model with its own code: its configuration and the classes that it names.
+"""Read a model's folder with its own code: its configuration, and the classes that the configuration names.
 
 Nothing in it is imported here.
 """

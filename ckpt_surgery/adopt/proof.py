@@ -1,4 +1,4 @@
-"""The measurements of `verify` before and after the repair, by class, and the decision. Nothing is run here."""
+"""Hold what `verify` measured before and after a repair, by class, and decide on it. Nothing is run here."""
 
 from __future__ import annotations
 

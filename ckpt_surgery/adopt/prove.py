@@ -1,4 +1,4 @@
-"""The proof: `verify` on the folder as it is, and on a repaired copy of it. The code in the folder is run here."""
+"""Run `verify` on a folder as it is and on a repaired copy of it. This runs the code in the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings in a folder's source, their repair in memory, and the repair written to the folder.
+"""Find what is wrong in a folder's source, repair it in memory, and write the repair into the folder.
 
 Nothing is imported or run.
 """

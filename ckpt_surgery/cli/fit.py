@@ -1,4 +1,4 @@
-"""The command `fit`: a training script, made to fit into the memory as its first batch comes."""
+"""The command `fit`: run a training script, and make it fit into memory when its first batch comes."""
 
 from __future__ import annotations
 

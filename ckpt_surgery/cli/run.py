@@ -1,4 +1,4 @@
-"""The command `run`: a training script with its checkpointing repaired and watched, and a table at its end."""
+"""The command `run`: repair and watch the checkpointing of a training script, and print a table at its end."""
 
 from __future__ import annotations
 

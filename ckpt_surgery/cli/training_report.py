@@ -1,4 +1,4 @@
-"""The report of `run` at the end of a script: on each model that it trained, and on memory that ran out."""
+"""Word what `run` prints at the end of a script: about each model that it trained, and memory that ran out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of replicas, averaged and compared by hand, for loops that compute the loss around the wrapper.
+"""Average and compare gradients of replicas by hand, for loops that compute the loss around the wrapper.
 
 Why a loop misses its synchronisation does not matter here; only the gradients that it left do.
 """

@@ -1,4 +1,4 @@
-"""The needs of a DistributedDataParallel run of a model, as data and in words.
+"""Hold what a DistributedDataParallel run of a model needs, as data, and the words for it.
 
 What leads to a need is found out in `ready`.
 """

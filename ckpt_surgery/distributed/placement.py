@@ -1,4 +1,4 @@
-"""Whether a model can be trained with its parameters where they are: split over devices, or offloaded.
+"""Tell whether a model can train with its parameters where they are: split over devices, or offloaded.
 
 Nothing is moved, and what the ranks exchange (gradients, losses) is not looked at.
 """

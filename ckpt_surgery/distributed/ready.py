@@ -1,4 +1,4 @@
-"""`ddp_ready`: what a DistributedDataParallel run of a model needs, by its structure or by steps that are run.
+"""`ddp_ready`: find what a DistributedDataParallel run of a model needs, by its structure or by running steps.
 
 The model is left as it was. What a model consists of, as far as that matters here, is in `structure`; the needs and
 their words are in `needs`.

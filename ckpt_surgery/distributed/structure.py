@@ -1,4 +1,4 @@
-"""What matters to data parallelism in a model's structure: what is shared, what a step may skip, how it checkpoints.
+"""Read from a model's structure what matters to data parallelism: what is shared, skipped or checkpointed.
 
 Nothing is run. What follows from the structure is in `ready`.
 """

@@ -1,4 +1,4 @@
-"""The options with which a script asked its library for checkpointing, and `wrap_blocks` with the same ones."""
+"""Find the options with which a script asked its library for checkpointing, and call `wrap_blocks` with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block's forward writes to its own modules, and whether the backward writes it again."""
+"""Find what a block's forward writes to its own modules, and whether the backward writes it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the script checkpoints by itself, and whether each block of a step is recomputed exactly once."""
+"""Tell what the script checkpoints by itself, and whether each block of a step is recomputed exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state that a block finds on entry: in its forward, and again as its recompute begins."""
+"""Compare the state that a block finds on entry in its forward with the one that its recompute finds."""
 
 from __future__ import annotations
 

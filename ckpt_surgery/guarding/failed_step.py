@@ -1,4 +1,4 @@
-"""A step that ended with torch.OutOfMemoryError: where, what was alive, and the arguments of the model.
+"""Describe a step that ended with torch.OutOfMemoryError: where, what was alive, and the model's arguments.
 
 Of a healthy step only weak references to its inputs are kept. Of a failed one the model is kept, but no frame of the
 traceback and nothing that the step has made.

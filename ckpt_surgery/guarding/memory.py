@@ -1,4 +1,4 @@
-"""The bytes that the forward of each block leaves on a device that counts them, and the peak.
+"""Measure the bytes that the forward of each block leaves on a device that counts them, and the peak.
 
 The counters are those of torch's allocators, on the host: nothing waits for a device. A CPU has none.
 """

@@ -1,4 +1,4 @@
-"""The results of a guard on one model so far, and one step while it runs."""
+"""Collect what a guard has seen of one model so far, and what it sees of the step that is running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training steps of a model: each begins with a forward and ends after its backward. Only the model gets hooks."""
+"""Follow each training step of a model from its forward to the end of its backward. Only the model gets hooks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class StepWatch(UndoableHooks):
 
 
 class StepHooks(UndoableHooks):
-    """Call `begin` before a forward with gradients; what it returns is told as other parts begin, and given to `end`.
+    """Runs `begin` before each forward with gradients, and `end` after its backward, with the watch `begin` returned.
+
+    The watch is told as each part of the step begins.
 
     A forward whose backward has not begun when the next forward begins is given up, and its watch undone, until a
     backward has reached several: the loss is made of several outputs then, and the step has begun with the first.

@@ -1,4 +1,4 @@
-"""The calls that switch checkpointing on in transformers, and the options that each of them overrides."""
+"""Note the calls that switch checkpointing on in transformers, and the options that each of them overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that a process trains: found at their first forward, wrapped on request, and guarded.
+"""Find the models that a process trains at their first forward, guard them, and wrap them on request.
 
 A global module hook of torch, or hooks on the modules of one model, find them. They look at each module once.
 """

@@ -1,4 +1,4 @@
-"""Errors of torch with a known cause in gradient checkpointing: which block they concern, why, and what to change.
+"""Explain errors of torch with a known cause in checkpointing: which block, why, and what to change.
 
 What was not measured is reported as a known cause.
 """

@@ -1,4 +1,4 @@
-"""Parameters that should train and got no gradient so far, and what in the code may keep it from them."""
+"""Find parameters that should train and got no gradient so far, and what in the code may keep it from them."""
 
 from __future__ import annotations
 

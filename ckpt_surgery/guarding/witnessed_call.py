@@ -1,4 +1,4 @@
-"""One block call in a training step: its arguments, the gradients that reach it, and the same call run alone.
+"""Watch one block call in a step, with the gradients that reach it, and run the same call alone.
 
 Running it again without checkpointing takes the memory of one call of one block.
 """

@@ -1,4 +1,4 @@
-"""The one call of a registered attention function in a block: seen, and answered, while the block's own code runs.
+"""Answer a block's one call of a registered attention function while the block's own code runs.
 
 Transformers looks the function up by the name that a module's configuration has. While a block runs here, its modules
 have a stand-in for that configuration, whose name leads to a function of ours; it belongs to this thread, and other

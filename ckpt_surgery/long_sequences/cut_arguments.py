@@ -1,4 +1,4 @@
-"""The arguments of a block that is cut: those of a tile, and those of attention as they are for the whole sequence."""
+"""Cut a block's arguments into those of a tile, and keep those of attention for the whole sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the calls of a block can be cut at its attention, and how they then run.
+"""Decide whether the calls of a block can be cut at its attention, and run them so.
 
 A block can be cut where it mixes tokens in one call of an attention function of transformers alone. That is tried on
 a few tokens in its first call: together, and in two halves.

@@ -1,4 +1,4 @@
-"""One call of a block that is cut at its attention: all else of it runs over one tile of the sequence after another.
+"""Run a block that is cut at its attention: everything else in it takes one tile of the sequence at a time.
 
 Forward: the block's own forward runs by tile until it calls its attention function, which then runs by groups of heads
 over the whole sequence; then it runs by tile once more, and is given what attention has returned. Backward: the same

@@ -1,4 +1,4 @@
-"""A call of a block that is cut, as one node of autograd's graph."""
+"""Put one call of a block that is cut into autograd's graph, as one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room on the device for inputs of blocks that need not wait on the host."""
+"""Count the room on the device for inputs of blocks, which need not wait on the host as long as they fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MLPs of a model that run over shards of their sequence: which modules these are, and why others are not."""
+"""Find the MLPs of a model that can run over shards of their sequence, and say why others can't."""
 
 from __future__ import annotations
 

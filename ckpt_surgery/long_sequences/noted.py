@@ -1,4 +1,4 @@
-"""The sources of logits that are never made, as data, and the losses computed from them instead.
+"""Record operations on logits that are never made, as data, and compute losses from them instead.
 
 A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations can be
 noted is in `lazy_logits`.

@@ -1,4 +1,4 @@
-"""Tensors whose tokens wait in host memory, tile by tile."""
+"""Keep the tokens of a tensor in host memory, tile by tile, until they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of a tiled module: it runs over shards of its input, and again, shard by shard, in the backward.
+"""Run one call of a tiled module over shards of its input, and again, shard by shard, in the backward.
 
 Which modules are tiled, how they are called, and how that is undone is in `tiled`.
 

@@ -1,4 +1,4 @@
-"""The bytes of a token on the device and the host while blocks are cut: counted by their widths, not measured."""
+"""Count the bytes of a token on the device and the host while blocks are cut, by widths and unmeasured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a module treats each token by itself: it runs on four tokens together, alone and in another order.
+"""Test whether a module treats each token by itself, on four tokens together, alone and in another order.
 
 A list of layers cannot say that: a shift, a softmax over the sequence and an attribute that lives from one call to the
 next mix tokens as well. Nothing is left of a probe: buffers, attributes, containers in them and generators are as they

@@ -1,4 +1,4 @@
-"""The bytes of a token on the device and the host, and how many tokens fit, in words."""
+"""Say in words what a token takes of the device and of the host, and how many of them fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scalar that a step trains on."""
+"""Choose the scalar that a step trains on: the output's own loss, or a sum over all that is in the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention and dropout as CUDA runs them, for machines without CUDA: a CPU's operators keep more."""
+"""Run attention and dropout as CUDA does, on machines without CUDA: a CPU's operators keep more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a model's step, and their forms as text, JSON and HTML."""
+"""Hold the figures of a model's step, and render them as text, JSON and HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a step: what its tensors add up to, when and where. Text and pages of them live elsewhere."""
+"""Add up the tensors of a step, by moment and place. Text and pages of the sums live elsewhere."""
 
 from __future__ import annotations
 

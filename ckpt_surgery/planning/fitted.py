@@ -1,4 +1,4 @@
-"""The choice of `fit` for a model, as figures and as text."""
+"""Say what `fit` has chosen for a model, as figures and as text."""
 
 from __future__ import annotations
 

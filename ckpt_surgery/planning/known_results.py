@@ -1,4 +1,4 @@
-"""A cache of operators' results on tensors without data: alike blocks run the same operators on the same shapes.
+"""Cache operators' results on tensors without data: alike blocks run the same operators on the same shapes.
 
 torch has its own cache, but checks at each look-up that an entry holds for any kind of tensor. This one looks up only
 dense, real tensors of at least one dimension, and operators that make or view one tensor.

@@ -1,4 +1,4 @@
-"""Low-rank adapters on a model, of the sizes that PEFT gives them: to count what they keep, not to train them."""
+"""Put low-rank adapters of PEFT's sizes on a model, to count what they keep and not to train them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to train in which blocks do different things, combined from metered steps."""
+"""Combine metered steps into ways to train in which blocks do different things."""
 
 from __future__ import annotations
 

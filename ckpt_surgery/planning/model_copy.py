@@ -1,4 +1,4 @@
-"""Copies of models whose functions refer to the copy, too: `copy.deepcopy` leaves functions as they are.
+"""Copy models together with the functions on them: `copy.deepcopy` would leave those with the original.
 
 `block.forward = lambda x: old(x)` is such a function: in a plain deep copy it still runs the block of the original.
 """

@@ -1,4 +1,4 @@
-"""Estimates for models that do not run on shapes: a tiny model runs a step with data, and its sizes are scaled.
+"""Estimate models that do not run on shapes: a tiny model runs a step with data, and its sizes are scaled.
 
 Each length in a tensor's shape is matched with the configuration field, the batch or the tokens of this size in the
 tiny model, and becomes their size in the released one. The tiny model has few layers: what its blocks keep stands for

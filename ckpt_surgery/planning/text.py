@@ -1,4 +1,4 @@
-"""The figures of a step as text."""
+"""Render the figures of a step as text."""
 
 from __future__ import annotations
 

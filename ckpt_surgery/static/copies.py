@@ -1,4 +1,4 @@
-"""`# Copied from` comments: a copy stays equal to its source, or loses the comment, with a note that says why."""
+"""Keep `# Copied from` comments true: a copy equals its source, or loses the comment, with a note that says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs as changes of texts: which can be made at once, the text after them, and where it differs."""
+"""Turn repairs into changes of texts: choose those that can be made at once, and apply them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines that git says were changed since a revision."""
+"""Ask git which lines were changed since a revision."""
 
 from __future__ import annotations
 

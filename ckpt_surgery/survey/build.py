@@ -1,4 +1,4 @@
-"""The model and the inputs of one target, built in the process that runs them."""
+"""Build the model and the inputs of one target, in the process that runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets of a configuration file, or of a folder with one: classes of transformers, or the folder's own code."""
+"""List the targets of a configuration file, or of a folder with one: classes of transformers, or its own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One target from beginning to end, inside a worker: build it, run the reference, examine each mode, report each step.
+"""Examine one target inside a worker: build it, run the reference, examine each mode, report each step.
 
 If a surgery is asked for, what runs after it is examined too, on the same model.
 """

@@ -1,4 +1,4 @@
-"""The files that the verdict on a target depends on beside the installed packages, with their SHA-256."""
+"""List the files that the verdict on a target depends on beside the installed packages, with their SHA-256."""
 
 from __future__ import annotations
 

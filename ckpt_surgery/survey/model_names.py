@@ -1,4 +1,4 @@
-"""Model types, class names and further runs of a class, looked up in the installed transformers."""
+"""Look up model types, class names and further runs of a class in the installed transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From MODEL arguments to targets. Nothing is built here.
+"""Resolve MODEL arguments to targets. Nothing is built here.
 
 A name is looked up by `model_names`, a folder read by `configurations`; `variants` adds further runs of a class.
 """

@@ -1,4 +1,4 @@
-"""Workers and the jobs of a survey: which worker does what next, and what happens if one dies or takes too long.
+"""Give the jobs of a survey to workers: which does what next, and what happens if one dies or takes too long.
 
 Knows the events of `examination` and nothing of models.
 """

@@ -1,4 +1,4 @@
-"""The arguments of one forward while they are being made, and the sizes that the model's configuration implies."""
+"""Hold the arguments of one forward while they are being made, and the sizes that the configuration implies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model classes of the installed transformers, by name: in the auto mappings, exported, and parts of models.
+"""List the model classes of the installed transformers: in the auto mappings, exported, and parts of models.
 
 The module of a model is imported only when its entry is loaded.
 """

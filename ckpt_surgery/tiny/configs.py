@@ -1,4 +1,4 @@
-"""The configurations inside a configuration, and what is set in all of them."""
+"""Find the configurations inside a configuration, and set values in all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyword arguments for a model's forward, drawn from a seed and tried on the model itself.
+"""Make keyword arguments for a model's forward, drawn from a seed and tried on the model itself.
 
 What the arguments are is decided in `modalities`, `placeholders`, `labels` and `forms`.
 """

@@ -1,4 +1,4 @@
-"""Labels for a model's loss: candidates by its heads and its forward's signature, the likeliest first."""
+"""Make labels for a model's loss: candidates by its heads and its forward's signature, the likeliest first."""
 
 from __future__ import annotations
 

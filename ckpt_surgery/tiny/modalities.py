@@ -1,4 +1,4 @@
-"""Text, pixels, audio and series for a forward, by the names in its signature and the sizes in the configuration.
+"""Make text, pixels, audio and series for a forward, by the names in its signature and the configuration's sizes.
 
 What single families need on top is in `model_patches`, and made in `forms`.
 """

@@ -1,4 +1,4 @@
-"""A tiny model that trains: the smallest form first, then more careful ones, until one trains for a step."""
+"""Make a tiny model that trains: the smallest form first, then more careful ones, until one trains for a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image, video and audio tokens in the text: as many as the model's vision or audio part makes features."""
+"""Put image, video and audio tokens into the text: as many as the model's vision or audio part makes features."""
 
 from __future__ import annotations
 

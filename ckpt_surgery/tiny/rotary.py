@@ -1,4 +1,4 @@
-"""Rotary parameters of a configuration: sections and factors that follow the size of a head."""
+"""Shrink the rotary parameters of a configuration: sections and factors follow the size of a head."""
 
 from __future__ import annotations
 

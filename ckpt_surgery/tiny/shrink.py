@@ -1,4 +1,4 @@
-"""A configuration shrunk to the size of a unit test, with the same architecture.
+"""Shrink a configuration to the size of a unit test, with the same architecture.
 
 Only generic rules apply here, by the names and types of fields; what single families need is in `model_patches`.
 """

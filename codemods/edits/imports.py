@@ -1,6 +1,6 @@
-"""Import statements in the style and order of the file's own.
+"""Write import statements in the style and order of the file's own.
 
-libcst's AddImportsVisitor writes relative imports twice or makes them absolute, hence these.
+libcst's AddImportsVisitor writes relative imports twice or makes them absolute, hence this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reach what a transformer changes: down the named class and function, past everything else.
+"""Find the class, function or call that a repair changes, and make only the nodes on the way to it anew.
 
 A visitor that enters every node of a modeling file takes most of a second. Here a transformer asks for the path to its
 target, and only the nodes on it are made anew: all others stay what they are, to the byte.

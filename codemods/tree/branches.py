@@ -1,4 +1,4 @@
-"""Inline branches: what their checkpoint calls run, and where these disagree with the direct calls."""
+"""Compare inline branches with the direct calls beside them: what they run, and where they disagree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of blocks: which classes a call may run, and what is wrong with its arguments."""
+"""Resolve calls of blocks: which classes a call may run, and what is wrong with its arguments."""
 
 from __future__ import annotations
 

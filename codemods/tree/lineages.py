@@ -1,5 +1,4 @@
-"""Which classes are the same: that of a modular file, that of the generated file, and those of models that inherit
-them under another name.
+"""Find which classes are the same: in a modular file, in the generated file, and in models that inherit them.
 
 `class FooModel(BarModel)` in `modular_foo.py` makes the converter copy what BarModel is made of: `FooLayer`
 in `modeling_foo.py` is then `BarLayer` of `modeling_bar.py`, and a repair of one without the other would be

@@ -1,4 +1,4 @@
-"""The blocks of a live model: its checkpointing layers, and plain modules that should be checkpointing layers.
+"""Find the blocks of a live model: its checkpointing layers, and plain modules that should be such layers.
 
 This looks at modules only; it runs and changes nothing.
 """

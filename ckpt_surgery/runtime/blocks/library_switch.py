@@ -1,4 +1,4 @@
-"""The checkpointing state that transformers keeps on a model: flags, a switch, a function, hooks.
+"""Read and set the checkpointing state that transformers keeps on a model: flags, a switch, a function, hooks.
 
 Under a surgery the flags are off, except those that it sets on stacks to say what is checkpointed.
 """

@@ -1,4 +1,4 @@
-"""Modules that a model repeats, whatever their names: for models that are not transformers' own.
+"""Find the modules that a model repeats, whatever their names: for models that are not transformers' own.
 
 `verify` judges models of transformers by what names and parameters say about their blocks. Elsewhere it is enough that
 checkpointing a module pays, since the gradients are right in any case.

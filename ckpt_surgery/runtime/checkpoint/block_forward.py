@@ -1,4 +1,4 @@
-"""The replacement of a block's `forward`. It is an attribute of the block, and is copied and pickled with it."""
+"""Replace a block's `forward`. The replacement is an attribute of the block, copied and pickled with it."""
 
 from __future__ import annotations
 

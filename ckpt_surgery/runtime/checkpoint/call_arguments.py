@@ -1,4 +1,4 @@
-"""The arguments of one block call: their names, and the caches to leave out.
+"""Name the arguments of one block call, and tell which caches to leave out.
 
 This looks at values only. `recompute` decides what runs a block, and how often.
 """

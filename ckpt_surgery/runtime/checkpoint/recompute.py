@@ -1,4 +1,4 @@
-"""One call of a block under checkpointing: the first pass now, and the same computation again in the backward.
+"""Run one call of a block under checkpointing: the first pass now, and the same again in the backward.
 
 The function that checkpoints, and its options, are not known here. It is given a function of gradient tensors.
 

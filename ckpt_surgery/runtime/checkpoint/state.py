@@ -1,8 +1,8 @@
-"""The state that a block's forward reads and leaves behind besides tensors that it returns.
+"""Save and restore what a block's forward reads and leaves behind, besides the tensors that it returns.
 
-It is noted before a call of the block, put back for its recompute, and after that as the forward left it.
+The state is noted before a call of the block, put back for its recompute, and after that as the forward left it.
 
-These are, each with a class of transformers 5.23.0 whose recompute is wrong without it:
+It consists of, each with a class of transformers 5.23.0 whose recompute is wrong without it:
 
 - buffers and frozen parameters that the forward writes in place: the running statistics of EfficientNetBlock;
 - attributes and buffers that it sets on modules of the block: the ranges of IBertLayer's QuantAct, the window shift of

@@ -1,4 +1,4 @@
-"""The weights of a block that DeepSpeed's ZeRO-3 partitions among ranks: whole while the block runs, then empty."""
+"""Gather the weights of a block that DeepSpeed's ZeRO-3 partitions among ranks, while the block runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers outside the device, with exact sizes and reused over steps: the base of every store, and host memory.
+"""Lend buffers outside the device, of exact sizes and reused over steps: the base of all stores, and host memory.
 
 Host memory is pinned up to a limit and pageable beyond it; none is taken where the host has little left.
 """

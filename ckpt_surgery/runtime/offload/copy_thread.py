@@ -1,4 +1,4 @@
-"""A single thread that copies in the order of requests, while the step goes on."""
+"""Copy on a single thread, in the order of requests, while the step goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block inputs in files instead of host memory. No process leaves a file behind, however it ends."""
+"""Keep block inputs in files instead of host memory. No process leaves a file behind, however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host memory left for this process, by the kernel and by the limits of control groups."""
+"""Tell how much host memory is left for this process, by the kernel and by the limits of control groups."""
 
 from __future__ import annotations
 

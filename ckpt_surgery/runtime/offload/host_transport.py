@@ -1,4 +1,4 @@
-"""Copies between device and host memory, concurrent with compute where the device has streams."""
+"""Copy between device and host memory, concurrently with compute where the device has streams."""
 
 from __future__ import annotations
 

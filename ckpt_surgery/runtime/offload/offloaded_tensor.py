@@ -1,4 +1,4 @@
-"""Tensors that autograd saves for blocks, moving or staying, and the order of block calls."""
+"""Follow the tensors that autograd saves for blocks, moved or not, and the order of block calls."""
 
 from __future__ import annotations
 

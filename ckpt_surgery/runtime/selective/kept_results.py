@@ -1,4 +1,4 @@
-"""The results that a policy keeps of one call of a block: noted in the forward, and given in the recompute.
+"""Keep results of one block call by a policy: note them in the forward, and give them to the recompute.
 
 Torch's own selective checkpointing gives a result once, leaves operators that write in place where they are, and does
 not let generators go on behind what it did not run again. Here

@@ -1,4 +1,4 @@
-"""The summary of what a policy kept in a step, as data and in words. It does not need torch."""
+"""Sum up what a policy kept in a step, as data and in words. It does not need torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of one operator in a block's forward, kept until the recompute."""
+"""Keep the result of one operator in a block's forward until the recompute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names in `save`, and the operators that they stand for: their results are kept instead of computed again.
+"""Look up the names in `save`: the operators that they stand for, whose results are kept and not recomputed.
 
 Nothing is kept here: `kept_results` does that, and torch's own selective checkpointing in compiled code.
 """

@@ -1,4 +1,4 @@
-"""Calls of a few operators in a block, intercepted by torch's dispatcher above autograd.
+"""Intercept the calls of a few operators in a block, by torch's dispatcher and above autograd.
 
 Each operator has a kernel at a dispatch key that torch has for its tests. A guard includes the key while a block runs,
 on its thread: other operators fall through it, and outside of a block nothing is seen.

@@ -1,4 +1,4 @@
-"""The self-check of one call: compare what its recompute makes with what its forward made.
+"""Check one call of a block: compare what its recompute makes with what its forward made.
 
 The tensors that decide the gradients are compared: those that operators save, in their order. Only a few sums of each
 are held.

@@ -1,4 +1,4 @@
-"""The Triton kernel that sums over the bits of many tensors in one launch.
+"""Sum over the bits of many tensors in one launch, by a Triton kernel.
 
 Each word of 32 bits is multiplied by an odd number below 2**33 that no other word of its tensor has, and all are added
 up modulo 2**64. So a change of one word, or of the places of two, always changes the sum: the difference of two words

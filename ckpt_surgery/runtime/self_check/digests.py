@@ -1,6 +1,6 @@
-"""Exact sums over the bits of all that a run of a block saves, made at its end in as few launches as can be.
+"""Sum exactly over the bits of all that a run of a block saves, at its end and in as few launches as can be.
 
-They tell whether two runs saved the same, and not how far they are apart: see `fingerprints` for that. A sum is
+The sums tell whether two runs saved the same, and not how far they are apart: see `fingerprints` for that. A sum is
 
 1. on a CPU the CRC-32 of the memory. Its polynomial is primitive: no change within 32 bits goes unseen, and no two
    words of 32 bits that have changed places within 512 MB;

@@ -1,4 +1,4 @@
-"""A few sums over a tensor, by which recomputes are compared with their forwards.
+"""Take a few sums over a tensor, by which a recompute is compared with its forward.
 
 The sum over the bits is exact: it shows whether anything differs, and where each element stands. The sum over the
 values shows by how much. Both are computed on the tensor's device, without waiting for it, and are all that is kept.

@@ -1,8 +1,8 @@
-"""The self-check of one call by exact sums alone, which costs next to nothing.
+"""Check one call of a block by exact sums alone, which costs next to nothing.
 
-Where they can be read at once and differ, the block runs a few more times: if these agree, it is no noise and is
-reported. Sums that a device has yet to compute are compared once, when the backward has ended. Where a difference may
-be noise, the block is suspected: its next call is looked at closely.
+Where the sums can be read at once and differ, the block runs a few more times: if those runs agree, the difference is
+no noise and is reported. Sums that a device has yet to compute are compared once, when the backward has ended. Where a
+difference may be noise, the block is suspected: its next call is looked at closely.
 """
 
 from __future__ import annotations

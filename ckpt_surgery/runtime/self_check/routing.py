@@ -1,4 +1,4 @@
-"""The experts that a block chose for its tokens, so that a recompute with other choices is reported as such."""
+"""Record the experts that a block chose for its tokens, and report a recompute with other choices as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule by which a block's recomputes are compared with their forwards."""
+"""Decide in which calls a block's recompute is compared with its forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `wrap_blocks`: the only place that checks their values."""
+"""Check the options of `wrap_blocks`, and hold them. Nothing else checks their values."""
 
 from __future__ import annotations
 

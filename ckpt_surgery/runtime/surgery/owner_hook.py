@@ -1,4 +1,4 @@
-"""The hook that a surgery puts on the modules that own stacks of blocks."""
+"""Prepare each forward of a module around blocks: adopt what others put on the blocks, and stop its own cache."""
 
 from __future__ import annotations
 

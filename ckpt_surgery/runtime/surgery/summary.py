@@ -1,4 +1,4 @@
-"""The summary of a surgery: what it did to each stack of its model, as data and as a table."""
+"""Sum up what a surgery did to each stack of its model, as data and as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allowed kernels of scaled dot-product attention: a setting of the process that a block may depend on."""
+"""Read and set which kernels scaled dot-product attention may use: a setting of the process that blocks depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about the class of a module: its ancestors, the names in its code, and what `model_patches` knows about it."""
+"""Tell what the class of a module is: its ancestors, its library, and what `model_patches` knows of its family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handling of what a surgery refuses."""
+"""Decide what becomes of an error in a surgery: it is raised, or reported once while the training goes on."""
 
 from __future__ import annotations
 

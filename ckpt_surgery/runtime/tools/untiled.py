@@ -1,4 +1,7 @@
-"""Whether modules run untiled: because their caller is tiled itself, or to compare a tiled run with an untiled one."""
+"""A switch that makes tiled modules run untiled on this thread: inside a tile, or for a run to compare with.
+
+It lies below both parts that set it: tiling in `long_sequences`, and the proof in `guarding`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a series is ready: every reason against it, from the evidence alone."""
+"""Judge whether a series is ready: list every reason against it, from the evidence alone."""
 
 from __future__ import annotations
 

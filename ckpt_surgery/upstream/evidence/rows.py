@@ -1,4 +1,4 @@
-"""The reports of `verify` on the base and on the series, compared: one row for each class and mode."""
+"""Compare the reports of `verify` on the base and on the series: one row for each class and mode."""
 
 from __future__ import annotations
 

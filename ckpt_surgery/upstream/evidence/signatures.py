@@ -1,4 +1,4 @@
-"""Forwards whose positional parameters a series changed, which breaks callers that pass them by position."""
+"""Find forwards whose positional parameters a series changed, which breaks callers that pass them by position."""
 
 from __future__ import annotations
 

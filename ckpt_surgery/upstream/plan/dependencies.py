@@ -1,4 +1,4 @@
-"""Which families have classes of one another, by `# Copied from` comments and by modular inheritance."""
+"""Tell which families have classes of one another, by `# Copied from` comments and by modular inheritance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to repair, decided before anything is written: which families, in which commits, in which order.
+"""Plan what to repair before anything is written: which families, in which commits, in which order.
 
 Reads source only. All paths that leave this module are relative to the top of the checkout.
 """

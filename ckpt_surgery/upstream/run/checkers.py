@@ -1,4 +1,4 @@
-"""Upstream's own converter, fixers and checkers, as far as a checkout has them, run in our worktrees.
+"""Run upstream's own converter, fixers and checkers in our worktrees, as far as a checkout has them.
 
 Upstream has had two ways to run them: one script for each, and later one runner (`utils/checkers.py`) for all.
 """

@@ -1,4 +1,4 @@
-"""What keeps upstream's generic checkpointing tests from a model family: overrides in the family's own test files.
+"""Find what keeps upstream's generic checkpointing tests from a family: overrides in the family's own test files.
 
 Whether they should be removed is decided in `regression`.
 """

@@ -1,4 +1,4 @@
-"""git, as far as a patch series needs it: questions, commits and patches.
+"""Ask git what a patch series needs to know, and make its commits and patches.
 
 Nothing here writes to a checkout, an index or a branch of the user's. Dates and options are fixed, so that the same
 input gives the same commits and the same patches.

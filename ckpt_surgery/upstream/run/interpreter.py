@@ -1,4 +1,4 @@
-"""The checkout's own Python: which one it is, and commands run with it.
+"""Find the checkout's own Python, and run commands with it.
 
 What is run, and what its outcome means, is decided by `checks`, `reproduce`, `regression` and `pytest_run`.
 """

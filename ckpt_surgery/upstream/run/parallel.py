@@ -1,4 +1,4 @@
-"""Several of the checkout's commands at once, each in worktrees that no other uses meanwhile."""
+"""Run several of the checkout's commands at once, each in worktrees that no other uses meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream's tests, run with pytest in a checkout: how each ended, read from the JUnit report, and on the base too."""
+"""Run upstream's tests in a checkout, and on the base too, and read from the JUnit report how each ended."""
 
 from __future__ import annotations
 

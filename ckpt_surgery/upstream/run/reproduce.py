@@ -1,4 +1,4 @@
-"""What the checkout's own Python has, and `verify` and imports in its processes.
+"""Ask the checkout's own Python what is installed in it, and run imports and `verify` in its processes.
 
 The workers have the checkout's torch and transformers and nothing of our requirements: this module imports the
 standard library and our own package only.

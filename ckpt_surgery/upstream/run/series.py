@@ -1,4 +1,4 @@
-"""One series: its commits, made one after another in one of our worktrees, and what was seen on the way.
+"""Build one series: make its commits one after another in one of our worktrees, and note what was seen.
 
 Decides which families stay in. What is run, and how, is decided by `checks`, `reproduce` and `regression`.
 """

@@ -1,4 +1,4 @@
-"""Two worktrees of one checkout, and what works on them."""
+"""Hold what every series of a run is made with: two worktrees of one checkout, and what works on them."""
 
 from __future__ import annotations
 
