@@ -1,4 +1,4 @@
-"""Read a model's folder with its own code: its configuration, and the classes that the configuration names.
+"""The folder of a model with its own code: its configuration and the classes that it names.
 
 Nothing in it is imported here.
 """

@@ -1,4 +1,4 @@
-"""Follow the graph of one block call: what it adds to gradients of arguments, and what a backward runs of it."""
+"""The graph of one block call: what it adds to the gradients of its arguments, and what a backward runs of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch tensors that a block hands on in containers among its arguments, such as a shared dictionary."""
+"""Tensors that a block hands on to others in containers among its arguments, such as a shared dictionary."""
 
 from __future__ import annotations
 

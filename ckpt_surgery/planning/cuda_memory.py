@@ -1,4 +1,4 @@
-"""Estimate what PyTorch takes on a CUDA device for and beside tensors, as far as its source says.
+"""Memory that PyTorch takes on a CUDA device for and beside tensors, as far as its source says.
 
 cuDNN's workspace is not counted: cuDNN chooses it at run time for each shape, and publishes no rule.
 """

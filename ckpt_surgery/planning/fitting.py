@@ -1,4 +1,4 @@
-"""Make the parts of a default configuration fit together: each class sets its defaults by itself.
+"""Default configurations whose parts do not fit together, because each class sets its defaults by itself.
 
 If a model type's defaults build no model that runs, it is tried again with the fields that its family names, or else
 with the widths below. The config.json of a released checkpoint is never changed.

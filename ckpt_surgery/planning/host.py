@@ -1,4 +1,4 @@
-"""Stand in for host memory in a step on shapes: what moves there leaves the device, and comes back new."""
+"""Host memory for a step on shapes: what moves there leaves the device, and comes back as a new tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List what a training could change beside checkpointing, and the words for it. Imports no torch."""
+"""Changes to a training beside checkpointing, and the words for them. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the bytes alive at the moments that may be a step's peak: the peak of a mixture of steps follows.
+"""The bytes alive at the moments of a step that may be its peak, from which the peak of a mixture of steps follows.
 
 A block's backward frees what the block kept, and begins while all blocks before it still keep theirs. Anything else
 that is alive then depends on this block alone: it is read from a step in which the block does the same.

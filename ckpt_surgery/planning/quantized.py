@@ -1,4 +1,4 @@
-"""Stand in for linear layers with 4-bit weights, in the sizes of bitsandbytes, to count what they keep."""
+"""Linear layers with 4-bit weights, of the sizes that bitsandbytes gives them: to count what they keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bound the time of operators on a device from below: to compute at its peak rate, or to move the bytes.
+"""The least time of operators on a device: the time to compute at its peak rate or to move bytes, whichever is longer.
 
 Operators run one after another; each reads its arguments from memory and writes its results. Launches, communication
 between ranks, and caches that hold an argument are not counted.

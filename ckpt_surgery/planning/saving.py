@@ -1,4 +1,4 @@
-"""List the operators of a checkpointed block whose results a plan may keep, and what keeping them changes.
+"""The operators of a checkpointed block whose results a plan may keep instead of recomputing, and what that changes.
 
 The names are those of the option `save` of `wrap_blocks`. Each is metered alone; what several keep adds up.
 """

@@ -1,4 +1,4 @@
-"""Render the figures of a step as text."""
+"""The figures of a step as text."""
 
 from __future__ import annotations
 

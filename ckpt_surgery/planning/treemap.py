@@ -1,4 +1,4 @@
-"""Lay out rectangles with areas in proportion to weights, as near to squares as rows of them allow."""
+"""Rectangles whose areas are in proportion to weights, as near to squares as rows of them allow."""
 
 from __future__ import annotations
 

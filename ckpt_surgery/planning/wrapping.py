@@ -1,4 +1,4 @@
-"""Turn what was chosen for each block of a model into arguments of `wrap_blocks`."""
+"""Arguments of `wrap_blocks` that make each block of a model do what was chosen for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make worktrees of a repository of our own in a temporary folder, and leave nothing of them behind."""
+"""Worktrees of a repository of our own, in a temporary folder, of which nothing is left behind."""
 
 from __future__ import annotations
 
