@@ -1,4 +1,4 @@
-"""Count how often a block's computation is entered in the forward and in the backward of a step.
+"""Count how often a block's computation is entered in a step's forward and backward, and note what it begins under.
 
 No single probe sees every entry, so each block has three. A probe may miss entries but never counts one twice, so the
 largest count is the right one.
@@ -7,22 +7,23 @@ largest count is the right one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from torch import nn
 from torch.autograd.function import BackwardCFunction
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
-from ckpt_surgery.measure.call_state import CallStates
+from ckpt_surgery.measure.casting import autocast_of
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.model_hook import ModelHook, is_selective
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.runtime.checkpoint.state import put_for
+from ckpt_surgery.runtime.tools.classes import hooks_of_others
 from ckpt_surgery.runtime.tools.rng import generator_state
 from ckpt_surgery.torch_names import current_autograd_node, current_graph_task_id
 
@@ -30,6 +31,10 @@ FORWARD, BACKWARD, ASIDE, WITHIN = range(4)
 """The phases of a step; the last is a backward that the forward itself runs, as for forces."""
 ENDLESS = 500
 """So many recomputes of one call, and a backward goes round in circles: the slowest of these take the whole night."""
+HOOKS = "hooks"
+AUTOCAST_STATES = ("autocast", "dtype of autocast")
+"""The names of states of a call that are no attributes."""
+_OWN_MODE = "training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,36 @@ class EndlessBackward(CkptSurgeryError):
     """A backward that runs a block so often that it will not end."""
 
 
+class CallStates:
+    """The states in which calls of one module began, in the forward and in the backward of a step.
+
+    They are what no argument carries: autocast, hooks, plain attributes. A recompute in another state gives another
+    result, or fails.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Counter[Hashable], Counter[Hashable]]] = {}
+
+    def note(self, module: nn.Module, *, again: bool) -> None:
+        """Note the state in which a call of the module begins; `again` marks a recompute."""
+        states: list[tuple[str, Hashable]] = [*zip(AUTOCAST_STATES, autocast_of(module), strict=True)]
+        states.append((HOOKS, tuple(map(id, hooks_of_others(module)))))
+        for name, value in vars(module).items():
+            if isinstance(value, str | bool) and name != _OWN_MODE:
+                states.append((name, value))
+            elif type(value) is list and all(isinstance(item, str) for item in value):
+                states.append((name, tuple(value)))
+        for name, state in states:
+            self._seen.setdefault(name, (Counter(), Counter()))[again][state] += 1
+
+    def differing(self) -> Iterator[str]:
+        """Name the states in which recomputes do not match forwards."""
+        for name, (first, again) in self._seen.items():
+            unknown = any(value not in first for value in again)
+            if unknown or (first.total() == again.total() and first != again):
+                yield name
+
+
 @dataclass(slots=True)
 class _Tally:
     """The entries that the probes of one block saw, by phase."""
@@ -66,6 +101,38 @@ class _Tally:
     selective: bool = False
     rng_states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # by phase and probe
     states: dict[str, CallStates] = field(default_factory=dict)  # by submodule; "" for the block
+
+    def entries(self) -> Entries:
+        """Return the largest count that a probe has, in forward and backward."""
+        forward = max(self.calls[FORWARD], self.checkpointed[FORWARD])
+        used = [counts for counts in self.submodules.values() if counts[FORWARD]]
+        direct = bool(used) and not forward
+        if direct:
+            forward = min(counts[FORWARD] for counts in used)
+        # A submodule may run several times per entry: scale its count by that of the forward.
+        recomputes = {}
+        for phase in (BACKWARD, WITHIN):
+            by_submodule = -(-used[0][phase] * forward // used[0][FORWARD]) if used else 0
+            # a self-check may run what is inside once more
+            by_submodule = 0 if self.checkpointed[phase] else by_submodule
+            recomputes[phase] = max(self.calls[phase], self.checkpointed[phase], by_submodule)
+        within = bool(recomputes[WITHIN])
+        backward = recomputes[BACKWARD] or min(recomputes[WITHIN], forward)
+        parts = () if backward else tuple(name for name, counts in self.submodules.items() if counts[BACKWARD])
+        return Entries(forward, backward, direct, within, self.selective, parts)
+
+    def rng_differs(self) -> bool:
+        """Tell whether every probe that saw a recompute saw a generator state that it never saw in the forward.
+
+        A single probe proves nothing: one outside the checkpoint, such as a block's hook, runs before states are
+        restored.
+        """
+        seen_before = [
+            states <= self.rng_states.get((FORWARD, probe), set())
+            for (phase, probe), states in self.rng_states.items()
+            if phase == BACKWARD
+        ]
+        return bool(seen_before) and not any(seen_before)
 
 
 class EntryCounter:
@@ -89,7 +156,7 @@ class EntryCounter:
 
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called
     with each block whose recompute begins behind that of another, apart from those inside others: the first of those
-    that are recomputed together. With `states`, what calls and recomputes begin under is noted (see `call_state`).
+    that are recomputed together. With `states`, what calls and recomputes begin under is noted (see `CallStates`).
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises OptionError if a block is not a module of `model`.
     """
@@ -102,7 +169,9 @@ class EntryCounter:
         *,
         states: bool = False,
     ) -> None:
-        self._paths = _paths(model)
+        self._paths: dict[nn.Module, list[str]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            self._paths.setdefault(module, []).append(path)
         self._on_recompute = on_recompute
         self._notes_states = states
         self._recomputed: nn.Module | None = None
@@ -116,27 +185,23 @@ class EntryCounter:
         self._devices = devices_of(model)
         self._phase = FORWARD
         self._recomputing: set[type] = set()
-        self._handles: list[RemovableHandle] = []
-        self._functions: list[tuple[nn.Module, dict[str, Any]]] = []
+        self._changes = ExitStack()
 
     def __enter__(self) -> EntryCounter:
         layers = {tally.block for tally in self._tallies.values()}
         layers |= {module for module in self._paths if hasattr(module, FUNCTION)}
         for tally in self._tallies.values():
-            self._hook(tally.block, partial(self._count_call, tally))
-            self._wrap_checkpoint(tally)
-            for name, submodule in _exclusive_submodules(tally.block, self._paths, layers - {tally.block}):
-                self._hook(submodule, partial(self._count_submodule, tally, name, submodule))
+            self._hook(tally.block, partial(self._enter, tally, "", tally.block))
+            if (checkpoint := getattr(tally.block, FUNCTION, None)) is not None:
+                entered = ModelHook(partial(self._count, tally, tally.checkpointed, "checkpoint"))
+                counted = _CountedCheckpoint(checkpoint, tally.block, entered)
+                put_for(self._changes, vars(tally.block), FUNCTION, counted)
+            for name, submodule in self._exclusive_submodules(tally.block, layers - {tally.block}):
+                self._hook(submodule, partial(self._enter, tally, name, submodule))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        for module, attributes in self._functions:
-            vars(module).pop(FUNCTION, None)
-            vars(module).update(attributes)
+    def __exit__(self, *_: object) -> None:
+        self._changes.close()
 
     def start_backward(self) -> None:
         """Count entries as recomputes from now on."""
@@ -148,7 +213,7 @@ class EntryCounter:
 
     def entries(self) -> dict[str, Entries]:
         """Return the entries of each block, by its name in `blocks`."""
-        return {name: _entries(tally) for name, tally in self._tallies.items()}
+        return {name: tally.entries() for name, tally in self._tallies.items()}
 
     @property
     def modes(self) -> frozenset[Mode]:
@@ -170,7 +235,7 @@ class EntryCounter:
 
     def rng_mismatches(self) -> tuple[str, ...]:
         """Name the blocks whose recompute began in a state of torch's generators that no forward began in."""
-        return tuple(name for name, tally in self._tallies.items() if _rng_differs(tally))
+        return tuple(name for name, tally in self._tallies.items() if tally.rng_differs())
 
     def other_states(self) -> dict[str, str]:
         """Name the first thing that recomputes of each block or submodule found different from its forwards."""
@@ -179,15 +244,26 @@ class EntryCounter:
         )
         return {name: what for name, each in states for what in list(each.differing())[:1]}
 
+    def _exclusive_submodules(self, block: nn.Module, layers: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the submodules that run only in `block`: neither shared nor in another checkpointed layer."""
+        paths = self._paths[block]
+        prefixes = tuple(f"{path}." if path else "" for path in paths)
+        parents = {"", *(path[:end] for path in paths for end in range(len(path)) if path[end] == ".")}
+        ancestors = {module for module, its_paths in self._paths.items() if not parents.isdisjoint(its_paths)}
+        foreign = {submodule for layer in layers - ancestors for submodule in layer.modules()}
+        for name, submodule in block.named_modules():
+            exclusive = all(path.startswith(prefixes) for path in self._paths[submodule])
+            if submodule is not block and submodule not in foreign and exclusive:
+                yield name, submodule
+
     def _hook(self, module: nn.Module, count: Callable[[], None]) -> None:
         hook = ModelHook(lambda _module, _arguments: count())
-        self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
+        self._changes.callback(module.register_forward_pre_hook(hook, prepend=True).remove)
 
-    def _count_call(self, tally: _Tally) -> None:
-        self._count(tally, tally.calls, "block")
-        self._note_state(tally, "", tally.block)
-
-    def _note_state(self, tally: _Tally, name: str, module: nn.Module) -> None:
+    def _enter(self, tally: _Tally, name: str, module: nn.Module) -> None:
+        """Count a call of the block, or of a submodule by its name, and note what it begins under."""
+        counts = tally.submodules.setdefault(name, Counter()) if name else tally.calls
+        self._count(tally, counts, f"submodule {name}" if name else "block")
         if self._notes_states and self._phase in (FORWARD, BACKWARD):
             tally.states.setdefault(name, CallStates()).note(module, again=self._phase == BACKWARD)
 
@@ -212,21 +288,6 @@ class EntryCounter:
         if together:  # one checkpoint holds both
             return
         self._on_recompute(block)
-
-    def _count_submodule(self, tally: _Tally, name: str, submodule: nn.Module) -> None:
-        self._count(tally, tally.submodules.setdefault(name, Counter()), f"submodule {name}")
-        self._note_state(tally, name, submodule)
-
-    def _wrap_checkpoint(self, tally: _Tally) -> None:
-        block = tally.block
-        checkpoint = getattr(block, FUNCTION, None)
-        if checkpoint is None:
-            return
-
-        own = {k: v for k, v in vars(block).items() if k == FUNCTION}
-        self._functions.append((block, own))
-        entered = ModelHook(partial(self._count, tally, tally.checkpointed, "checkpoint"))
-        vars(block)[FUNCTION] = _CountedCheckpoint(checkpoint, block, entered)
 
 
 class _CountedCheckpoint:
@@ -268,67 +329,8 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
-    paths: dict[nn.Module, list[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        paths.setdefault(module, []).append(path)
-    return paths
-
-
-def _exclusive_submodules(
-    block: nn.Module, paths: Mapping[nn.Module, list[str]], layers: set[nn.Module]
-) -> list[tuple[str, nn.Module]]:
-    """List the submodules that run only in `block`: neither shared nor in another checkpointed layer."""
-    prefixes = tuple(f"{path}." if path else "" for path in paths[block])
-    foreign = {submodule for layer in layers - _ancestors(block, paths) for submodule in layer.modules()}
-    return [
-        (name, submodule)
-        for name, submodule in block.named_modules()
-        if submodule is not block
-        and submodule not in foreign
-        and all(path.startswith(prefixes) for path in paths[submodule])
-    ]
-
-
-def _ancestors(block: nn.Module, paths: Mapping[nn.Module, list[str]]) -> set[nn.Module]:
-    parents = {path[:end] for path in paths[block] for end in range(len(path)) if path[end] == "."}
-    return {module for module, own_paths in paths.items() if not parents.isdisjoint(own_paths) or "" in own_paths}
-
-
 def _runs(function: Callable[..., Any], block: nn.Module) -> bool:
     """Tell whether `function` is the block, a method bound to it, or a partial of these or of an unbound `forward`."""
     if isinstance(function, partial):
         return (bool(function.args) and function.args[0] is block) or _runs(function.func, block)
     return function is block or getattr(function, "__self__", None) is block
-
-
-def _entries(tally: _Tally) -> Entries:
-    forward = max(tally.calls[FORWARD], tally.checkpointed[FORWARD])
-    used = [counts for counts in tally.submodules.values() if counts[FORWARD]]
-    direct = bool(used) and not forward
-    if direct:
-        forward = min(counts[FORWARD] for counts in used)
-    # A submodule may run several times per entry: scale its count by that of the forward.
-    recomputes = {}
-    for phase in (BACKWARD, WITHIN):
-        by_submodule = -(-used[0][phase] * forward // used[0][FORWARD]) if used else 0
-        # a self-check may run what is inside once more
-        by_submodule = 0 if tally.checkpointed[phase] else by_submodule
-        recomputes[phase] = max(tally.calls[phase], tally.checkpointed[phase], by_submodule)
-    within = bool(recomputes[WITHIN])
-    backward = recomputes[BACKWARD] or min(recomputes[WITHIN], forward)
-    parts = () if backward else tuple(name for name, counts in tally.submodules.items() if counts[BACKWARD])
-    return Entries(forward, backward, direct, within, tally.selective, parts)
-
-
-def _rng_differs(tally: _Tally) -> bool:
-    """Tell whether every probe that saw a recompute saw a generator state that it never saw in the forward.
-
-    A single probe proves nothing: one outside the checkpoint, such as a block's hook, runs before states are restored.
-    """
-    seen_before = [
-        states <= tally.rng_states.get((FORWARD, probe), set())
-        for (phase, probe), states in tally.rng_states.items()
-        if phase == BACKWARD
-    ]
-    return bool(seen_before) and not any(seen_before)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.kinds import Precision
+from ckpt_surgery.runtime.checkpoint.state import put_for
 from ckpt_surgery.torch_names import ConvNd, TorchDispatchMode
 
 DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
@@ -34,8 +35,18 @@ def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None
         with torch.autocast(device, dtype=AUTOCAST):
             yield
     else:
-        with _cast(model, DTYPES[precision]), _quick_convolutions(model, precision):
+        slow = any(isinstance(m, ConvNd) and m.weight.device.type == "cpu" for m in model.modules())
+        wide = precision is Precision.FLOAT16 and slow
+        with _cast(model, DTYPES[precision]), _WideConvolutions() if wide else nullcontext():  # type: ignore[no-untyped-call]
             yield
+
+
+def autocast_of(module: nn.Module) -> tuple[bool, torch.dtype | None]:
+    """Tell whether autocast is on for the device of a module, and to which dtype it casts if so."""
+    parameters = nn.Module.parameters(module)  # a module's own may take arguments
+    device = next((parameter.device.type for parameter in parameters), "cpu")
+    enabled = torch.is_autocast_enabled(device)
+    return enabled, torch.get_autocast_dtype(device) if enabled else None
 
 
 def cast_to(value: Any, precision: Precision | None) -> Any:
@@ -50,31 +61,17 @@ def cast_to(value: Any, precision: Precision | None) -> Any:
 def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Replace parameters instead of writing them: a cast in place would drop the hooks that others have on them."""
     stand_ins: dict[int, nn.Parameter] = {}
-    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
-    for module in model.modules():
-        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for held in tables:
-            for name, tensor in list(held.items()):
+    with ExitStack() as stack:
+        for module in model.modules():
+            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for table, name, tensor in [(held, *item) for held in tables for item in held.items()]:
                 if tensor is None or tensor.dtype not in WIDE:
                     continue
-                replaced.append((held, name, tensor))
-                if isinstance(tensor, nn.Parameter):
-                    if id(tensor) not in stand_ins:
-                        stand_ins[id(tensor)] = _parameter(tensor, dtype)
-                    held[name] = stand_ins[id(tensor)]
-                else:
-                    held[name] = tensor.to(dtype)
-    try:
+                if isinstance(tensor, nn.Parameter) and id(tensor) not in stand_ins:
+                    cast = tensor.detach().to(dtype)
+                    stand_ins[id(tensor)] = nn.Parameter(cast, requires_grad=tensor.requires_grad)
+                put_for(stack, table, name, stand_ins[id(tensor)] if id(tensor) in stand_ins else tensor.to(dtype))
         yield
-    finally:
-        for table, name, tensor in replaced:
-            table[name] = tensor
-
-
-def _quick_convolutions(model: nn.Module, precision: Precision) -> AbstractContextManager[object]:
-    slow = (m for m in model.modules() if isinstance(m, ConvNd) and m.weight.device.type == "cpu")
-    wide = precision is Precision.FLOAT16 and any(slow)
-    return _WideConvolutions() if wide else nullcontext()  # type: ignore[no-untyped-call]
 
 
 class _WideConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,12 +84,6 @@ class _WideConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         wide = [value.float() if isinstance(value, Tensor) else value for value in args]
         result = func(*wide, **(kwargs or {}))
-        return tuple(map(_narrow, result)) if isinstance(result, tuple) else _narrow(result)
-
-
-def _narrow(result: Tensor | None) -> Tensor | None:
-    return None if result is None else result.half()
-
-
-def _parameter(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().to(dtype), requires_grad=parameter.requires_grad)
+        if isinstance(result, tuple):
+            return tuple(None if part is None else part.half() for part in result)
+        return result.half()

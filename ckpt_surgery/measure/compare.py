@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ckpt_surgery.measure.block_entries import Entries
-from ckpt_surgery.measure.call_state import AUTOCAST_STATES
+from ckpt_surgery.measure.block_entries import AUTOCAST_STATES, Entries
 from ckpt_surgery.measure.contents import NOISE_EPS, differ, other_outputs
 from ckpt_surgery.measure.cost import MOST_HELD, WORTH_SAVING, cost_faults, cost_of, wanted_recomputes
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.record import RunRecord, input_name
 from ckpt_surgery.measure.results import Cost, Fault
 from ckpt_surgery.runtime.tools.tensors import same_bits
 
@@ -62,6 +61,11 @@ class Verdict:
         return not self.faults
 
     @property
+    def gradient_fault(self) -> Fault | None:
+        """The first fault by which the two runs do not compute the same; None if they do."""
+        return next((fault for fault in self.faults if fault.level in ("run", "set", "values")), None)
+
+    @property
     def error(self) -> float:
         """The largest relative error of a gradient; 0 where all are equal bit for bit."""
         return max((self.errors or {}).values(), default=0.0)
@@ -89,10 +93,12 @@ def compare(
     largest absolute difference over largest absolute value. A gradient that is missing altogether where the reference
     has one above zero always counts.
     """
-    broken = _broken(reference, checkpointed)
-    if broken:
+    if checkpointed.error and checkpointed.error.endless:
+        return Verdict((Fault(FaultKind.BACKWARD_UNFINISHED, details={"error": checkpointed.error.message}),))
+    runs = ((FaultKind.REFERENCE_RAISED, reference), (FaultKind.STEP_RAISED, checkpointed))
+    if broken := [Fault(kind, details={"error": str(run.error)}) for kind, run in runs if run.error]:
         return Verdict(tuple(broken))
-    ours, theirs = all_gradients(reference), all_gradients(checkpointed)
+    ours, theirs = reference.all_gradients, checkpointed.all_gradients
     given = noise_floors(reference) if floors is None else floors
     floor = {name: given.get(name, _NONE) for name in {**ours, **theirs}}
     lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor[n]))
@@ -101,28 +107,17 @@ def compare(
     wrong = tuple(n for n, error in errors.items() if not error <= (tolerance or 0.0))
     cost = None if lost else cost_of(reference, checkpointed)
     in_parts = _blocks_in_parts(reference, checkpointed, sound=not lost)
-    # the loss of an output without one leaves out what has no gradient any more
-    loss = [] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, _NONE).entry, tolerance or 0.0)
+    verdict = Verdict((), lost, gained, wrong, errors, cost, in_parts)
+    states = checkpointed.states.items()
+    recast = tuple(name for name, what in states if what in AUTOCAST_STATES and name in checkpointed.entries)
     faults = [
         *([] if only_packs(checkpointed) else _recompute_faults(reference, checkpointed, in_parts)),
-        *_set_faults(lost, gained, len(ours)),
-        *(loss or _output_faults(reference, checkpointed)),
-        *_value_faults(wrong, errors, len(ours)),
+        *_value_faults(reference, checkpointed, verdict, given.get(LOSS, _NONE).entry, tolerance or 0.0),
         *_state_faults(reference, checkpointed),
         *(cost_faults(reference, checkpointed, cost) if cost else []),
-        *_autocast_faults(checkpointed),
+        *([Fault(FaultKind.AUTOCAST_NOT_RESTORED, recast)] if recast else []),
     ]
-    return Verdict(tuple(faults), lost, gained, wrong, errors, cost, in_parts)
-
-
-def all_gradients(run: RunRecord) -> dict[str, Tensor | None]:
-    """Return the gradients of the parameters, and those of the inputs under `input <name>`."""
-    return {**run.gradients, **{input_name(name): gradient for name, gradient in run.input_gradients.items()}}
-
-
-def input_name(name: str) -> str:
-    """Return the name of a model input in faults, distinct from every parameter."""
-    return f"input {name}"
+    return replace(verdict, faults=tuple(faults))
 
 
 def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]:
@@ -132,42 +127,29 @@ def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]
     entry and `NORM_MARGIN` times the norm of what did, with a few units in the last place of the gradient itself.
     Without any, one floor for all from the dtype and the run's largest gradient entry, which hides more.
     """
-    ours = all_gradients(reference)
+    ours = reference.all_gradients
     eps = max(map(_eps, ours.values()), default=0.0)
     if not repeated:
         scale = max(map(_largest, ours.values()), default=0.0)
         floors = {name: Floor(NOISE_EPS * _eps(gradient) * scale) for name, gradient in ours.items()}
         return {**floors, LOSS: Floor(NOISE_EPS * eps * abs(reference.loss))}
-    theirs = [all_gradients(run) for run in repeated]
-    floors = {name: _floor(gradient, [run.get(name) for run in theirs]) for name, gradient in ours.items()}
+    theirs = [run.all_gradients for run in repeated]
+    floors = {}
+    for name, gradient in ours.items():
+        changes = [_moved(gradient, run.get(name)) for run in theirs]
+        entry, norm = NOISE_MARGIN * max(map(_largest, changes)), NORM_MARGIN * max(map(_norm, changes))
+        many = gradient is not None and gradient.numel() >= MANY_ENTRIES
+        roundings = _roundings(gradient)
+        limit = norm + roundings * _norm(gradient) if many else math.inf
+        floors[name] = Floor(entry + roundings * _largest(gradient), limit)
     moved = max(abs(reference.loss - run.loss) for run in repeated)
     return {**floors, LOSS: Floor(NOISE_MARGIN * moved + 4 * eps * abs(reference.loss))}
-
-
-def _floor(gradient: Tensor | None, repeated: list[Tensor | None]) -> Floor:
-    moved = [_moved(gradient, other) for other in repeated]
-    entry = NOISE_MARGIN * max(map(_largest, moved)) + _roundings(gradient) * _largest(gradient)
-    if gradient is None or gradient.numel() < MANY_ENTRIES:
-        return Floor(entry)
-    return Floor(entry, NORM_MARGIN * max(map(_norm, moved)) + _roundings(gradient) * _norm(gradient))
 
 
 def _roundings(gradient: Tensor | None) -> float:
     """Return a few roundings relative to the largest entry; a precise dtype may have more of them without a fault."""
     eps = _eps(gradient)
     return eps * (4 if eps > 1e-4 else 128)
-
-
-def root_of_eps(run: RunRecord) -> float:
-    """Return the root of the dtype's eps: sums in any order differ by less, and few faults do."""
-    return float(max(map(_eps, run.gradients.values()), default=0.0) ** 0.5)
-
-
-def _broken(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
-    if checkpointed.error and checkpointed.error.endless:
-        return [Fault(FaultKind.BACKWARD_UNFINISHED, details={"error": checkpointed.error.message})]
-    runs = ((FaultKind.REFERENCE_RAISED, reference), (FaultKind.STEP_RAISED, checkpointed))
-    return [Fault(kind, details={"error": str(run.error)}) for kind, run in runs if run.error]
 
 
 def _largest(gradient: Tensor | None) -> float:
@@ -189,16 +171,12 @@ def _moved(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
     return ours - theirs
 
 
-def _difference(ours: Tensor | None, theirs: Tensor | None) -> float:
-    return _largest(_moved(ours, theirs))
-
-
 def _has(here: Tensor | None, there: Tensor | None, floor: Floor) -> bool:
     """Tell whether only `here` is a gradient: `there` is missing, or is noise while `here` is above the noise."""
     if there is None:
         return _largest(here) != 0
     above, below = not _largest(here) <= floor.entry, _largest(there) <= floor.entry
-    return above and below and not _difference(here, there) <= floor.entry
+    return above and below and not _largest(_moved(here, there)) <= floor.entry
 
 
 def _error(ours: Tensor | None, theirs: Tensor | None, floor: Floor) -> float:
@@ -291,38 +269,25 @@ def _entry_fault(
     return FaultKind.RECOMPUTE_COUNT, {**totals, "forward": forward, "backward": backward}
 
 
-def _set_faults(lost: tuple[str, ...], gained: tuple[str, ...], total: int) -> list[Fault]:
-    sets = ((FaultKind.GRADIENT_LOST, lost), (FaultKind.GRADIENT_GAINED, gained))
-    return [Fault(kind, names, {"count": len(names), "total": total}) for kind, names in sets if names]
-
-
-def _loss_faults(reference: RunRecord, checkpointed: RunRecord, floor: float, tolerance: float) -> list[Fault]:
-    allowed = max(floor, tolerance * max(abs(reference.loss), abs(checkpointed.loss)))
-    if abs(reference.loss - checkpointed.loss) <= allowed:
-        return []
-    return [Fault(FaultKind.LOSS_VALUE, details={"reference": reference.loss, "found": checkpointed.loss})]
-
-
-def _autocast_faults(run: RunRecord) -> list[Fault]:
-    names = tuple(module for module, what in run.states.items() if what in AUTOCAST_STATES and module in run.entries)
-    return [Fault(FaultKind.AUTOCAST_NOT_RESTORED, names)] if names else []
-
-
-def _output_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
-    others = tuple(other_outputs(reference.outputs, checkpointed.outputs))
-    if not others:
-        return []
-    names = tuple(f"output {name}".rstrip() for name in others)
-    return [Fault(FaultKind.OUTPUT_VALUE, names, {"count": len(others), "total": len(reference.outputs)})]
-
-
-def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: int) -> list[Fault]:
-    if not wrong:
-        return []
-    worst = max(wrong, key=lambda name: weight(errors[name]))
-    names = (worst, *(name for name in wrong if name != worst))
-    details = {"error": errors[worst], "count": len(wrong), "total": total}
-    return [Fault(FaultKind.GRADIENT_VALUE, names, details)]
+def _value_faults(
+    reference: RunRecord, checkpointed: RunRecord, verdict: Verdict, floor: float, tolerance: float
+) -> Iterator[Fault]:
+    """Yield the faults of gradients, of the loss, which has this floor, and of the outputs."""
+    total, errors = len(reference.all_gradients), verdict.errors or {}
+    for kind, names in ((FaultKind.GRADIENT_LOST, verdict.lost), (FaultKind.GRADIENT_GAINED, verdict.gained)):
+        if names:
+            yield Fault(kind, names, {"count": len(names), "total": total})
+    ours, theirs = reference.loss, checkpointed.loss
+    others = tuple(f"output {name}".rstrip() for name in other_outputs(reference.outputs, checkpointed.outputs))
+    # the loss of an output without one leaves out what has no gradient any more
+    if not verdict.lost and not abs(ours - theirs) <= max(floor, tolerance * max(abs(ours), abs(theirs))):
+        yield Fault(FaultKind.LOSS_VALUE, details={"reference": ours, "found": theirs})
+    elif others:
+        yield Fault(FaultKind.OUTPUT_VALUE, others, {"count": len(others), "total": len(reference.outputs)})
+    if verdict.wrong:
+        worst = max(verdict.wrong, key=lambda name: weight(errors[name]))
+        names = (worst, *(name for name in verdict.wrong if name != worst))
+        yield Fault(FaultKind.GRADIENT_VALUE, names, {"error": errors[worst], "count": len(names), "total": total})
 
 
 def weight(error: float) -> float:
@@ -334,10 +299,13 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     faults = []
     names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
     changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
+    before, after = reference.buffers_before, checkpointed.buffers_before
+    both = (n for n in before if n in after and n not in reference.unread)
+    late = tuple(n for n in both if differ(before[n], after[n]))  # equal after the backward all the same
     if not reference.unread.issuperset(changed):
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
-    elif late := tuple(_written_late(reference, checkpointed)):
+    elif late:
         faults.append(Fault(FaultKind.BUFFER_LATE, late, {"count": len(late), "total": len(reference.buffers)}))
     faults += cache_faults(checkpointed, reference)
     drawing = tuple(n for n in checkpointed.rng.mismatches if n in reference.calls and reference.calls[n].uses_rng)
@@ -348,21 +316,11 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     return faults
 
 
-def _written_late(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
-    """Yield the buffers that are equal after the backward and differ before it."""
-    for name, before in reference.buffers_before.items():
-        after = checkpointed.buffers_before.get(name)
-        if after is not None and name not in reference.unread and differ(before, after):
-            yield name
-
-
 def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
     """Return a fault for each cache, and one for other inputs and attributes, that only this backward wrote to."""
     grown = [
         Fault(
-            FaultKind.CACHE_WRITTEN,
-            (input_name(name),),
-            {"before": before, "forward": forward, "backward": backward},
+            FaultKind.CACHE_WRITTEN, (input_name(name),), {"before": before, "forward": forward, "backward": backward}
         )
         for name, (before, forward, backward) in run.cache.items()
         if backward != forward
@@ -382,4 +340,4 @@ def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
     if ours.itemsize < 2 or ours.layout != torch.strided:  # such tensors cannot be subtracted
         return False
     # a forward without gradients, as in reentrant mode, takes other kernels here and there
-    return _difference(ours, theirs) <= NOISE_EPS * _eps(ours) * _largest(ours)
+    return _largest(_moved(ours, theirs)) <= NOISE_EPS * _eps(ours) * _largest(ours)

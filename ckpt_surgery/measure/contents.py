@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import sqrt
 from typing import Any
 
@@ -23,7 +24,14 @@ Contents = list[tuple[Fingerprint | None, float]]
 
 def contents_of(value: Any) -> Contents:
     """Fingerprint each tensor in a value once. No meter counts the memory that takes."""
-    return [_figures(tensor) for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values()]
+    contents: Contents = []
+    for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values():
+        sums = None
+        with suppress(RuntimeError, TypeError):  # kinds of tensors that lack an operator
+            if is_plain(tensor) and not tensor.is_quantized:  # operators of other kinds may end the process
+                sums, size = fingerprint(tensor), magnitude(tensor)
+        contents.append((None, float(tensor._version)) if sums is None else (sums, size))
+    return contents
 
 
 def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -> bool:
@@ -62,16 +70,6 @@ def other_outputs(before: Mapping[str, Contents], after: Mapping[str, Contents])
                 yield name
         elif differ(ours, theirs, loosely=True):
             yield name
-
-
-def _figures(tensor: Tensor) -> tuple[Fingerprint | None, float]:
-    if is_plain(tensor) and not tensor.is_quantized:  # operators of other kinds may end the process
-        try:
-            if (found := fingerprint(tensor)) is not None:
-                return found, magnitude(tensor)
-        except (RuntimeError, TypeError):  # kinds of tensors that lack an operator
-            pass
-    return None, float(tensor._version)
 
 
 def _is_close(

@@ -5,8 +5,6 @@ This reads records only; it runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Cost, Fault
@@ -45,7 +43,16 @@ def wanted_recomputes(reference: RunRecord, block: str, unknown: int = 1) -> int
 def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
     """List the faults in what a step with checkpointing keeps or computes beyond its due."""
     faults = []
-    holding = tuple(_holding(reference, checkpointed))
+    told = checkpointed.memory.told
+    held = {name: size - told.get(name, 0) for name, size in checkpointed.memory.held.items()}
+    holding = tuple(
+        name
+        for name, could in reference.memory.held.items()
+        # that a block is not recomputed is a fault of its own
+        if (name not in checkpointed.entries or checkpointed.entries[name].backward)
+        and could > LITTLE * reference.memory.kept
+        and held.get(name, 0) > MOST_HELD * could
+    )
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
     saved = cost.reference_kept_bytes - cost.kept_bytes
     if holding or (possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible):
@@ -81,13 +88,3 @@ def _most_growth(reference: RunRecord) -> float:
     gradients = (gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and again)
     largest = max(held, default=0)
     return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - largest) + sum(gradients)
-
-
-def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
-    """Yield the blocks that keep what they recompute."""
-    for name, could in reference.memory.held.items():
-        if name in checkpointed.entries and not checkpointed.entries[name].backward:
-            continue  # that it is not recomputed is a fault of its own
-        held = checkpointed.memory.held.get(name, 0) - checkpointed.memory.told.get(name, 0)
-        if could > LITTLE * reference.memory.kept and held > MOST_HELD * could:
-            yield name

@@ -45,11 +45,12 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
 
     A skip says why none is filled although the model may take one. `reference` is a run without checkpointing.
     """
-    if any(after > before for before, after, _ in reference.cache.values()) or _makes_none(setup):
+    makes_none = getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
+    if makes_none or any(after > before for before, after, _ in reference.cache.values()):
         return None
     parameters = _parameters(setup.model)
     arguments = _arguments_for_caches(parameters)
-    state = [name for name, parameter in parameters.items() if _holds_state(parameter)]
+    state = [n for n, p in parameters.items() if n in PAST_STATE or _ANY_CACHE.search(_annotation(p))]
     switch = CACHE_SWITCH if CACHE_SWITCH in parameters else ""
     if not (arguments or state or switch):
         return None
@@ -60,10 +61,13 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
         details = {"argument": arguments[0], "error": "transformers makes none for its configuration"}
         return Skip(("state",), SkipKind.NO_CACHE, details)
     error = ""
+    positions = {
+        name: positional_key(place) for place, name in enumerate(inspect.signature(setup.model.forward).parameters)
+    }
     switches: list[dict[str, Any]] = [{}, {switch: True}] if switch else [{}]
     together = [tuple(arguments)] if len(arguments) > 1 else []
     for names, switched, make in product([*together, *((name,) for name in arguments)], switches, makers):
-        keys = tuple(_key(setup, name) for name in names)
+        keys = tuple(key if (key := positions.get(name, name)) in setup.inputs else name for name in names)
         inputs = partial(_new_inputs, keys, make, switched)
         record = setup.run(None, **inputs())
         if record.error is None and any(after > before for before, after, _ in record.cache.values()):
@@ -73,20 +77,8 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
 
 
-def _makes_none(setup: Setup) -> bool:
-    """Tell whether the model's configuration switches the cache off."""
-    return getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
-
-
 def _new_inputs(keys: tuple[str, ...], make: Callable[[], Any], switch: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: make() for key in keys}, **switch}
-
-
-def _key(setup: Setup, argument: str) -> str:
-    """Return an argument's key among the inputs: its position where it was passed by position."""
-    parameters = list(inspect.signature(setup.model.forward).parameters)
-    place = positional_key(parameters.index(argument)) if argument in parameters else argument
-    return place if place in setup.inputs else argument
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
@@ -102,10 +94,6 @@ def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[s
     """List the arguments that take a `Cache`, by name first and then by annotation."""
     named = [name for name in CACHE_ARGUMENT if name in parameters]
     return named + [n for n, p in parameters.items() if _CACHE.search(_annotation(p)) and n not in named]
-
-
-def _holds_state(parameter: inspect.Parameter) -> bool:
-    return parameter.name in PAST_STATE or _ANY_CACHE.search(_annotation(parameter)) is not None
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

@@ -1,22 +1,27 @@
-"""Judge one mode of checkpointing level by level against the run without."""
+"""Run a model without checkpointing, and judge each mode of checkpointing level by level against that."""
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.errors import VerifyError
+from ckpt_surgery.errors import CkptSurgeryError, VerifyError
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name, only_packs
+from ckpt_surgery.measure.compare import Verdict, cache_faults, compare, only_packs
 from ckpt_surgery.measure.cost import WORTH_SAVING
+from ckpt_surgery.measure.given_cache import GivenCache, given_cache
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
-from ckpt_surgery.measure.noise import gradient_fault
+from ckpt_surgery.measure.loop import LoopLevel
+from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.ranks import judge_ranks
-from ckpt_surgery.measure.record import RunRecord
-from ckpt_surgery.measure.reference import Reference
+from ckpt_surgery.measure.record import RunRecord, StepPart, input_name
 from ckpt_surgery.measure.results import (
     DEEP_LEVELS,
     LEVELS,
@@ -30,29 +35,109 @@ from ckpt_surgery.measure.results import (
     ModeReport,
     Outcome,
     Skip,
-    skipped_mode,
 )
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
-from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, CLAIM, FLAG
 from ckpt_surgery.text import error_line, listed
 
-_KEEPS_ON_PURPOSE = (
-    SkipKind.GRADIENT_IN_FORWARD,
-    SkipKind.SELECTIVE_POLICY,
-    SkipKind.OWN_PARTS,
-    SkipKind.OWN_PACKING,
-)
+_KEEPS_ON_PURPOSE = (SkipKind.GRADIENT_IN_FORWARD, SkipKind.SELECTIVE_POLICY, SkipKind.OWN_PARTS, SkipKind.OWN_PACKING)
 """The reasons not to judge what a model keeps: it was told to."""
 
 
-def judge(setup: Setup, reference: Reference, mode: Mode) -> ModeReport:
-    """Run with checkpointing in this mode, and report the levels at which it differs from the reference, and why."""
-    return _Judge(setup, reference, mode).report()
+class Reference:
+    """The run without checkpointing, which every mode is compared with. Made by `run_reference`.
+
+    More such runs are made only where something looks wrong, or a level asks for them, and once each. With
+    `before_surgery` the record is of a run before a surgery of the model.
+    """
+
+    def __init__(self, setup: Setup, record: RunRecord, *, before_surgery: bool = False) -> None:
+        self._setup = setup
+        self._before_surgery = before_surgery
+        self.record = record
+        self._noisy = NoisyReference(self._run, (record,), setup.tolerance)
+
+    @cached_property
+    def _loops(self) -> LoopLevel:
+        return LoopLevel(self._setup, self.record, self._noisy.rounding)
+
+    @cached_property
+    def _precisions(self) -> PrecisionLevel:
+        return PrecisionLevel(self._setup)
+
+    def deep_verdict(self, level: Level, mode: Mode, step: RunRecord) -> LevelVerdict:
+        """Judge the level loop or precision, whose runs without checkpointing are kept here.
+
+        `step` is one step in this mode.
+        """
+        return self._loops.verdict(mode, step) if level == "loop" else self._precisions.verdict(mode)
+
+    def verdict(self, run: RunRecord) -> Verdict:
+        """Compare a run with the reference: by equal bits, or else by the measured noise."""
+        return self._noisy.verdict(0, run)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the run without checkpointing differs in any bit when it is repeated."""
+        return self._noisy.is_noisy
+
+    @cached_property
+    def irreproducible(self) -> Fault | None:
+        """The fault of a model whose runs without checkpointing differ; None where they agree."""
+        first = self._noisy.irreproducible
+        if first is None:
+            return None
+        return Fault(FaultKind.IRREPRODUCIBLE, explanation=FaultCause(CauseKind.OWN_STATE), underlying=first)
+
+    @cached_property
+    def changed_by_surgery(self) -> bool:
+        """Whether runs without checkpointing agree after the surgery, but not with the one before it."""
+        again = self._before_surgery and self.irreproducible and Reference(self._setup, self._setup.run(None))
+        return isinstance(again, Reference) and again.irreproducible is None
+
+    @cached_property
+    def given_cache(self) -> GivenCache | Skip | None:
+        """The run that fills an empty cache, a skip that says why none does, or None where none can be passed."""
+        return given_cache(self._setup, self.record)
+
+    def equals_without_cache(self, run: RunRecord) -> bool:
+        """Tell whether the model can be told to make no cache, and then computes the same as `run`."""
+        if CACHE_SWITCH not in inspect.signature(self._setup.model.forward).parameters:
+            return False
+        told: dict[str, Any] = {CACHE_SWITCH: False}
+        without = self._setup.run(None, **told)
+        verdict = compare(without, run, floors=self._noisy.floors(0), tolerance=self._setup.tolerance)
+        return verdict.gradient_fault is None
+
+    def _run(self, rounding_seed: int) -> tuple[RunRecord, ...]:
+        return (self._setup.run(None, rounding_seed=rounding_seed),)
 
 
-class _Judge:
-    """One mode while it is judged."""
+def run_reference(setup: Setup) -> Reference:
+    """Run once without checkpointing. Raises VerifyError where that run is no reference."""
+    name = setup.name
+    try:
+        record = setup.run(None)
+    except CkptSurgeryError:
+        raise
+    except Exception as error:  # whatever switching checkpointing off, or putting back what the model holds, raises
+        raise VerifyError(f"{name} cannot be run with its checkpointing off: {error_line(error)}") from error
+    if record.error:
+        what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
+        raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")
+    if problem := not_finite((record,)):
+        raise VerifyError(
+            f"in the run of {name} without checkpointing {problem}: nothing can be held against it; try other inputs "
+            "or float32"
+        )
+    if not any(gradient is not None for gradient in record.gradients.values()):
+        raise VerifyError(f"the loss reaches no parameter of {name}: it needs some that require gradient")
+    return Reference(setup, record)
+
+
+class ModeJudge:
+    """Run with checkpointing in one mode, and report the levels at which it differs from the reference, and why."""
 
     def __init__(self, setup: Setup, reference: Reference, mode: Mode) -> None:
         self._setup = setup
@@ -62,8 +147,8 @@ class _Judge:
 
     def report(self) -> ModeReport:
         started = time.perf_counter()
-        if (own := self._reference.record.own_checkpoint) is not None:
-            return self._own_checkpoint(str(own))
+        if own := self._reference.record.own_checkpoint:
+            return self._own_checkpoint(own)
         try:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
@@ -82,7 +167,7 @@ class _Judge:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
-        if gradient_fault(verdict) and not run.error and self._reference.is_noisy:
+        if verdict.gradient_fault and not run.error and self._reference.is_noisy:
             run = self._setup.run(self._mode)
             self._case = replace(self._case, run=run)
             verdict = self._reference.verdict(run)
@@ -104,7 +189,7 @@ class _Judge:
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
         if not everything and self._mode not in run.modes and not has_surgery(self._setup.model):
-            return skipped_mode(self._mode, SkipKind.OTHER_MODE)
+            return ModeReport.skipped(self._mode, SkipKind.OTHER_MODE)
         skips = [*unjudged, *(skip for v in levels.values() for skip in v.skips)]
         skipped = {level for skip in skips for level in skip.levels if level not in levels}
         skipped |= {level for level, found in levels.items() if not found.measured}
@@ -125,15 +210,13 @@ class _Judge:
         """List the levels that cannot be judged although the step ended."""
         if run.error is not None:
             return []
-        without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
-        cut_off: list[Level] = ["cost"] if verdict.lost and self._setup.blocks else []
-        kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
-        asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
-        skips = [Skip(levels, kind) for levels, kind in asked if levels]
-        entries, figures = (
-            run.entries.values(),
-            {"kept": run.memory.kept, "reference": self._reference.record.memory.kept},
-        )
+        skips = []
+        if not self._setup.blocks:
+            skips = [Skip(levels, SkipKind.NO_BLOCKS)] if (levels := self._asked("recompute", "cost")) else []
+        elif verdict.lost and "cost" in self._setup.levels:
+            skips = [Skip(("cost",), SkipKind.GRADIENTS_LOST)]
+        entries = run.entries.values()
+        figures = {"kept": run.memory.kept, "reference": self._reference.record.memory.kept}
         if "cost" in self._setup.levels and any(fault.level == "cost" for fault in verdict.faults):
             if any(each.within for each in entries):
                 skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
@@ -141,11 +224,12 @@ class _Judge:
                 skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
             elif verdict.in_parts:
                 skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
-        if only_packs(run):
-            judged: tuple[Level, ...] = ("recompute", "cost", *DEEP_LEVELS)
-            levels = tuple(level for level in judged if level in self._setup.levels)
-            skips += [Skip(levels, SkipKind.OWN_PACKING, figures)] if levels else []
+        if only_packs(run) and (levels := self._asked("recompute", "cost", *DEEP_LEVELS)):
+            skips.append(Skip(levels, SkipKind.OWN_PACKING, figures))
         return skips
+
+    def _asked(self, *levels: Level) -> tuple[Level, ...]:
+        return tuple(level for level in levels if level in self._setup.levels)
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
         """Judge the levels loop and precision. Where a single step is wrong already, they would show nothing new."""
@@ -240,7 +324,6 @@ class _Judge:
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()
     ) -> dict[Level, Outcome]:
-        """Return the outcome of each level."""
         failed = {fault.level for fault in faults}
         outcomes: dict[Level, Outcome] = {}
         for level in LEVELS:

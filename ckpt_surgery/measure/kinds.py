@@ -3,67 +3,68 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal, Self
+
+Level = Literal["run", "recompute", "set", "values", "state", "cost", "loop", "precision", "ranks"]
 
 
 class FaultKind(StrEnum):
-    """The ways in which checkpointing goes wrong. The comment above each group names its level."""
+    """The ways in which checkpointing goes wrong, each with the level that it fails."""
 
-    # run
-    NOT_SWITCHED_ON = "not_switched_on"
-    IRREPRODUCIBLE = "irreproducible"
-    REFERENCE_RAISED = "reference_raised"
-    STEP_RAISED = "step_raised"
-    STEP_UNFINISHED = "step_unfinished"
-    BACKWARD_UNFINISHED = "backward_unfinished"
-    SURGERY_UNFINISHED = "surgery_unfinished"
-    REBUILD_UNFINISHED = "rebuild_unfinished"
-    # recompute
-    NO_BLOCKS = "no_blocks"
-    NOTHING_CHECKPOINTED = "nothing_checkpointed"
-    NOT_RECOMPUTED = "not_recomputed"
-    SWITCHED_OFF = "switched_off"
-    PART_NOT_RECOMPUTED = "part_not_recomputed"
-    RECOMPUTE_COUNT = "recompute_count"
-    FORWARD_COUNT = "forward_count"
-    # set
-    GRADIENT_LOST = "gradient_lost"
-    GRADIENT_GAINED = "gradient_gained"
-    LOST_IN_REFERENCE = "lost_in_reference"
-    # values
-    LOSS_VALUE = "loss_value"
-    OUTPUT_VALUE = "output_value"
-    GRADIENT_VALUE = "gradient_value"
-    # state
-    BUFFER_CHANGED = "buffer_changed"
-    BUFFER_LATE = "buffer_late"
-    CACHE_WRITTEN = "cache_written"
-    WRITTEN_AGAIN = "written_again"
-    CACHE_STEP_RAISED = "cache_step_raised"
-    RNG_NOT_RESTORED = "rng_not_restored"
-    RNG_MOVED = "rng_moved"
-    # cost
-    KEPT_BYTES = "kept_bytes"
-    RECOMPUTED_BYTES = "recomputed_bytes"
-    LEFT_BYTES = "left_bytes"
-    BACKWARD_FLOPS = "backward_flops"
-    # loop
-    LOOP_DIFFERS = "loop_differs"
-    GROWING_BYTES = "growing_bytes"
-    SAVING_LOST = "saving_lost"
-    # precision
-    PRECISION_DIFFERS = "precision_differs"
-    AUTOCAST_NOT_RESTORED = "autocast_not_restored"
-    # ranks
-    RANK_MISSING = "rank_missing"
-    RANK_STEP_RAISED = "rank_step_raised"
-    RANKS_DISAGREE = "ranks_disagree"
-    PARAMETERS_DIFFER = "parameters_differ"
-    WEIGHTS_DIFFER = "weights_differ"
-    GRADIENTS_DIFFER = "gradients_differ"
-    GRADIENTS_MISSING = "gradients_missing"
-    MEAN_LOST = "mean_lost"
-    MEAN_GAINED = "mean_gained"
-    MEAN_VALUE = "mean_value"
+    level: Level
+
+    def __new__(cls, value: str, level: Level = "run") -> Self:  # a look-up by value gives no level
+        kind = str.__new__(cls, value)
+        kind._value_, kind.level = value, level
+        return kind
+
+    NOT_SWITCHED_ON = "not_switched_on", "run"
+    IRREPRODUCIBLE = "irreproducible", "run"
+    REFERENCE_RAISED = "reference_raised", "run"
+    STEP_RAISED = "step_raised", "run"
+    STEP_UNFINISHED = "step_unfinished", "run"
+    BACKWARD_UNFINISHED = "backward_unfinished", "run"
+    SURGERY_UNFINISHED = "surgery_unfinished", "run"
+    REBUILD_UNFINISHED = "rebuild_unfinished", "run"
+    NO_BLOCKS = "no_blocks", "recompute"
+    NOTHING_CHECKPOINTED = "nothing_checkpointed", "recompute"
+    NOT_RECOMPUTED = "not_recomputed", "recompute"
+    SWITCHED_OFF = "switched_off", "recompute"
+    PART_NOT_RECOMPUTED = "part_not_recomputed", "recompute"
+    RECOMPUTE_COUNT = "recompute_count", "recompute"
+    FORWARD_COUNT = "forward_count", "recompute"
+    GRADIENT_LOST = "gradient_lost", "set"
+    GRADIENT_GAINED = "gradient_gained", "set"
+    LOST_IN_REFERENCE = "lost_in_reference", "set"
+    LOSS_VALUE = "loss_value", "values"
+    OUTPUT_VALUE = "output_value", "values"
+    GRADIENT_VALUE = "gradient_value", "values"
+    BUFFER_CHANGED = "buffer_changed", "state"
+    BUFFER_LATE = "buffer_late", "state"
+    CACHE_WRITTEN = "cache_written", "state"
+    WRITTEN_AGAIN = "written_again", "state"
+    CACHE_STEP_RAISED = "cache_step_raised", "state"
+    RNG_NOT_RESTORED = "rng_not_restored", "state"
+    RNG_MOVED = "rng_moved", "state"
+    KEPT_BYTES = "kept_bytes", "cost"
+    RECOMPUTED_BYTES = "recomputed_bytes", "loop"
+    LEFT_BYTES = "left_bytes", "loop"
+    BACKWARD_FLOPS = "backward_flops", "cost"
+    LOOP_DIFFERS = "loop_differs", "loop"
+    GROWING_BYTES = "growing_bytes", "loop"
+    SAVING_LOST = "saving_lost", "loop"
+    PRECISION_DIFFERS = "precision_differs", "precision"
+    AUTOCAST_NOT_RESTORED = "autocast_not_restored", "precision"
+    RANK_MISSING = "rank_missing", "ranks"
+    RANK_STEP_RAISED = "rank_step_raised", "ranks"
+    RANKS_DISAGREE = "ranks_disagree", "ranks"
+    PARAMETERS_DIFFER = "parameters_differ", "ranks"
+    WEIGHTS_DIFFER = "weights_differ", "ranks"
+    GRADIENTS_DIFFER = "gradients_differ", "ranks"
+    GRADIENTS_MISSING = "gradients_missing", "ranks"
+    MEAN_LOST = "mean_lost", "ranks"
+    MEAN_GAINED = "mean_gained", "ranks"
+    MEAN_VALUE = "mean_value", "ranks"
 
 
 class LoopKind(StrEnum):

@@ -9,7 +9,7 @@ Running the model takes the time: where one loop can continue from another, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,23 +17,23 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ckpt_surgery.measure.adapters import Adapted, can_adapt
 from ckpt_surgery.measure.compare import Floor
 from ckpt_surgery.measure.cost import LEAST_SAVING, WORTH_SAVING
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.training import Training, are_samples_alike, run_training
-from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
+from ckpt_surgery.measure.training import Training, TrainingJudge, are_samples_alike, run_training, sorted_out
 from ckpt_surgery.runtime.tools.containers import tensors
 
 _STEP = 0.01
 """What the first step of the optimizer moves the parameter with the largest gradient by."""
 _ADAPTERS = 2
 """Adapters for each block."""
+_RANK = 4
+_SCALE = 0.05
 
 _LoopKinds = tuple[LoopKind, ...]
 
@@ -159,7 +159,6 @@ def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
 
 
 def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
-    """Overwrite the model's gradients with those of a leading step, if there is one."""
     for record in leading:
         for name, parameter in model.named_parameters():
             gradient = record.gradients.get(name)
@@ -168,7 +167,6 @@ def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
 
 
 def _two_forwards_and_retained_graph(training: Training) -> None:
-    """Run two forwards before a backward, and a second backward through the graph of the later one."""
     first, second = training.forward(), training.forward()
     training.backward(first + second, retain=True)
     training.setup.model.zero_grad()
@@ -192,26 +190,59 @@ def _adapters(training: Training) -> None:
     generator = torch.Generator().manual_seed(setup.seed)
     for holder, name in _places_of_adapters(setup):
         setattr(holder, name, Adapted(getattr(holder, name), generator))
+
+    def require_gradient(_module: nn.Module, _arguments: object, output: Any) -> None:
+        for tensor in tensors(output):
+            if tensor.is_leaf and tensor.is_floating_point():
+                tensor.requires_grad_()
+
     for module in setup.model.modules():
         if isinstance(module, nn.Embedding):
-            module.register_forward_hook(_require_gradient)
+            module.register_forward_hook(require_gradient)
     training.backward(training.forward(inputs_require_gradient=True))
 
 
 def _places_of_adapters(setup: Setup) -> dict[tuple[nn.Module, str], None]:
     """Find linear layers of each block, each as its parent module and its name there."""
-    blocks = (block for block in setup.blocks.values() if not block.inside)
-    return {place: None for block in blocks for place in islice(_linear_layers(block.module), _ADAPTERS)}
+    places: dict[tuple[nn.Module, str], None] = {}
+    for block in setup.blocks.values():
+        pairs = ((holder, *child) for holder in block.module.modules() for child in holder.named_children())
+        linear = (
+            (h, name) for h, name, child in pairs if type(child) is nn.Linear or type(child).__name__ == "Conv1D"
+        )
+        places |= {} if block.inside else dict.fromkeys(islice(linear, _ADAPTERS))
+    return places
 
 
-def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    for tensor in tensors(output):
-        if tensor.is_leaf and tensor.is_floating_point():
-            tensor.requires_grad_()
+class Adapted(nn.Module):
+    """A frozen linear layer plus a product of two small matrices that train, as fine-tuning adds them.
 
+    `base` is an `nn.Linear`, or a layer that has its weight as (inputs, outputs), as GPT-2's `Conv1D` does. Inputs are
+    (..., inputs), results (..., outputs).
+    """
 
-def _linear_layers(block: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    for holder in block.modules():
-        for name, child in holder.named_children():
-            if can_adapt(child):
-                yield holder, name
+    def __init__(self, base: nn.Module, generator: torch.Generator) -> None:
+        super().__init__()
+        self.base = base
+        weight: Tensor = base.weight  # type: ignore[assignment]
+        first, second = weight.shape
+        inputs, outputs = (second, first) if isinstance(base, nn.Linear) else (first, second)
+        down, up = (torch.randn(shape, generator=generator) * _SCALE for shape in ((_RANK, inputs), (outputs, _RANK)))
+        self.down = nn.Parameter(down.to(weight.device, weight.dtype))
+        self.up = nn.Parameter(up.to(weight.device, weight.dtype))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the frozen layer, for code that reads a linear layer's weight."""
+        weight: Tensor = self.base.weight  # type: ignore[assignment]
+        return weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias of the frozen layer."""
+        bias: Tensor | None = self.base.bias  # type: ignore[assignment]
+        return bias
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = self.base(hidden)
+        return result + hidden.to(self.down.dtype) @ self.down.T @ self.up.T

@@ -25,7 +25,12 @@ def loss_of(output: Any) -> Tensor:
     if isinstance(own, Tensor) and own.requires_grad:
         return own.mean()
     results = [v for n, v in output.items() if n not in PAST_STATE] if isinstance(output, Mapping) else output
-    terms = [_weighed(tensor) for tensor in tensors(results) if tensor.is_floating_point() and tensor.requires_grad]
+    terms: list[Tensor] = []
+    for tensor in tensors(results):
+        if tensor.is_floating_point() and tensor.requires_grad:
+            flat = tensor.reshape(-1)
+            weights = torch.arange(flat.numel(), device=flat.device, dtype=torch.float64).cos()
+            terms.append((flat * weights.to(flat.dtype)).sum() / math.sqrt(max(flat.numel(), 1)))
     if not terms:
         raise OptionError("the model's output holds no loss and no float tensor that requires gradient")
     return torch.stack([term.to(terms[0].device, terms[0].dtype) for term in terms]).sum()
@@ -40,10 +45,3 @@ def scalar(value: Any) -> Tensor:
     if not value.requires_grad:
         raise OptionError("the loss needs no gradient: it has to depend on a parameter that requires one")
     return value
-
-
-def _weighed(tensor: Tensor) -> Tensor:
-    flat = tensor.reshape(-1)
-    weights = torch.arange(flat.numel(), device=flat.device, dtype=torch.float64).cos()
-    total: Tensor = (flat * weights.to(flat.dtype)).sum()
-    return total / math.sqrt(max(flat.numel(), 1))

@@ -191,7 +191,6 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
                     self.held_by_parts[storage.part] = self.held_by_parts.get(storage.part, 0) + storage.bytes
 
     def start_recompute(self) -> None:
-        """Mark the start of a block's recompute."""
         self._recomputes.append(self._operators)
 
     def recompute_bytes(self, gradients: Iterable[Tensor] = ()) -> tuple[int, ...]:
@@ -269,17 +268,14 @@ class StorageRecord:
     reference: weakref.ref[torch.UntypedStorage]
 
 
-def perturbed_rounding(seed: int = 1) -> TorchDispatchMode:
-    """Return a mode that changes how matrix products, sums and convolutions are rounded.
+class PerturbedRounding(TorchDispatchMode):
+    """Change how matrix products, sums and convolutions are rounded.
 
     The terms of products and sums are added up in reverse order. That alone sometimes gives the same bits, so each
     result is also changed at random, by at most one unit in the last place; `seed` selects the changes.
     """
-    return _PerturbedRounding(seed)
 
-
-class _PerturbedRounding(TorchDispatchMode):
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(int(seed))
 

@@ -12,20 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 
-from ckpt_surgery.measure.compare import (
-    MANY_ENTRIES,
-    Floor,
-    Verdict,
-    all_gradients,
-    compare,
-    noise_floors,
-    root_of_eps,
-)
+from ckpt_surgery.measure.compare import MANY_ENTRIES, Floor, Verdict, compare, noise_floors
 from ckpt_surgery.measure.record import RunRecord
-from ckpt_surgery.measure.results import Fault, Level
-
-_GRADIENT_LEVELS: tuple[Level, ...] = ("run", "set", "values")
-"""The levels that fail where two runs do not compute the same."""
+from ckpt_surgery.measure.results import Fault
 
 _ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elements now and then
 
@@ -71,44 +60,40 @@ class NoisyReference:
     def verdict(self, place: int, run: RunRecord) -> Verdict:
         """Compare a step with the reference step in the same place: by equal bits, or else by the measured noise."""
         reference = self.records[place]
-        strict = compare(reference, run, floors={}, tolerance=self._tolerance)
-        if gradient_fault(strict) is None or run.error:
+
+        def by(floors: Mapping[str, Floor]) -> Verdict:
+            return compare(reference, run, floors=floors, tolerance=self._tolerance)
+
+        strict = by({})
+        if strict.gradient_fault is None or run.error:
             return strict
-        if self._likely is not None:
-            likely = compare(reference, run, floors=self._likely(), tolerance=self._tolerance)
-            if gradient_fault(likely) is None:
-                return likely
+        if self._likely is not None and (likely := by(self._likely())).gradient_fault is None:
+            return likely
         if self.irreproducible:
             return strict
-        rounded = compare(reference, run, floors=self.rounding(place), tolerance=self._tolerance)
-        if gradient_fault(rounded) is None:
+        if (rounded := by(self.rounding(place))).gradient_fault is None:
             return rounded
-        repeated = compare(reference, run, floors=self.floors(place), tolerance=self._tolerance)
-        if gradient_fault(repeated) is None:
+        repeated = by(self.floors(place))
+        if repeated.gradient_fault is None:
             return repeated
-        more: list[Sequence[RunRecord]] = []
-        if self.is_noisy:
-            more += self._again_more
-        if self._may_be_chance(place, repeated):
-            more += self._rounded_more
-        if not more:
-            return repeated
-        floors = noise_floors(reference, *_in_place(place, [*self._rounded, self._again, *more]))
-        return compare(reference, run, floors=floors, tolerance=self._tolerance)
+        more = list(self._again_more) if self.is_noisy else []
+        more += self._rounded_more if self._may_be_chance(place, repeated) else []
+        trainings = [*self._rounded, self._again, *more]
+        return by(noise_floors(reference, *_in_place(place, trainings))) if more else repeated
 
     def _may_be_chance(self, place: int, verdict: Verdict) -> bool:
         """Tell whether everything that differs has few entries, whose noise two runs hardly show.
 
         A bias before a normalisation has a gradient of zero, and what is left of its terms may be anything.
         """
-        gradients = all_gradients(self.records[place])
+        gradients = self.records[place].all_gradients
         named = (gradients.get(name) for name in (*verdict.lost, *verdict.gained, *verdict.wrong))
         return all(gradient is not None and gradient.numel() < MANY_ENTRIES for gradient in named)
 
     def first_fault(self, runs: Sequence[RunRecord]) -> Fault | None:
         """Return the first fault in the steps of another training; None if they compute the same."""
         verdicts = (self.verdict(place, run) for place, run in enumerate(runs[: len(self.records)]))
-        return next(filter(None, map(gradient_fault, verdicts)), None)
+        return next(filter(None, (verdict.gradient_fault for verdict in verdicts)), None)
 
     @cached_property
     def irreproducible(self) -> Fault | None:
@@ -118,7 +103,7 @@ class NoisyReference:
         reported where no two of four runs agree.
         """
         fault = self._difference(self.records, self._again)
-        if fault is None or max(self._eps, *(root_of_eps(record) ** 2 for record in self.records)) < _NARROW:
+        if fault is None or max(self._eps, *(record.root_of_eps**2 for record in self.records)) < _NARROW:
             return fault
         runs = [self.records, self._again, *self._again_more[:2]]
         return fault if all(self._difference(run, other) for run, other in combinations(runs, 2)) else None
@@ -127,13 +112,13 @@ class NoisyReference:
     def is_noisy(self) -> bool:
         """Whether the training differs in any bit when it is repeated."""
         pairs = zip(self.records, self._again, strict=False)
-        return any(gradient_fault(compare(record, again, floors={})) for record, again in pairs)
+        return any(compare(record, again, floors={}).gradient_fault for record, again in pairs)
 
     def _difference(self, training: Sequence[RunRecord], other: Sequence[RunRecord]) -> Fault | None:
         """Return the first fault beyond rounding between two trainings; None where they agree."""
         for record, again in zip(training, other, strict=False):
-            tolerance = max(root_of_eps(record), self._eps**0.5) if self._tolerance is None else self._tolerance
-            if fault := gradient_fault(compare(record, again, floors={}, tolerance=tolerance)):
+            tolerance = max(record.root_of_eps, self._eps**0.5) if self._tolerance is None else self._tolerance
+            if fault := compare(record, again, floors={}, tolerance=tolerance).gradient_fault:
                 return fault
         return None
 
@@ -162,11 +147,6 @@ class NoisyReference:
         return [self._run(seed) for seed in _MORE_ROUNDINGS]
 
 
-def gradient_fault(verdict: Verdict) -> Fault | None:
-    """Return the first fault by which two runs do not compute the same; None if they do."""
-    return next((fault for fault in verdict.faults if fault.level in _GRADIENT_LEVELS), None)
-
-
 def _in_place(place: int, trainings: Sequence[Sequence[RunRecord]]) -> list[RunRecord]:
     return [runs[place] for runs in trainings if place < len(runs) and not runs[place].error]
 
@@ -178,7 +158,7 @@ def not_finite(records: Sequence[RunRecord]) -> str:
             return str(record.error)
         if not math.isfinite(record.loss):
             return f"the loss is {record.loss}"
-        for name, gradient in all_gradients(record).items():
+        for name, gradient in record.all_gradients.items():
             if gradient is not None and not bool(gradient.isfinite().all()):
                 return f"the gradient of {name} holds NaN or infinity"
     return ""

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.meter import Meter
@@ -22,6 +20,7 @@ from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, name_at, positional_names
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, items, tensors
 from ckpt_surgery.runtime.tools.rng import generator_state
+from ckpt_surgery.undo import UndoableHooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,26 @@ class CallFacts:
     backward_calls: int = 0
     leaks: bool = False
 
+    def with_call(self, other: CallFacts) -> CallFacts:
+        """Return the facts about these calls and another one together."""
+        merged: dict[str, Any] = {}
+        for field in fields(self):
+            ours, theirs = getattr(self, field.name), getattr(other, field.name)
+            merged[field.name] = tuple(dict.fromkeys(ours + theirs)) if isinstance(ours, tuple) else ours or theirs
+        both = self.input_requires_grad and other.input_requires_grad
+        return CallFacts(**{**merged, "input_requires_grad": both})
 
-class CallMarker:
-    """A context manager that marks the start and end of the calls of `blocks` in a forward on `meter`."""
+
+class CallMarker(UndoableHooks):
+    """A context manager that marks the start and end of the calls of `blocks` in a forward on `meter`.
+
+    It ends before the backward, so that recomputes are not taken for calls.
+    """
 
     def __init__(self, blocks: Mapping[str, nn.Module], meter: Meter) -> None:
+        super().__init__()
         self._blocks = blocks
         self._meter = meter
-        self._handles: list[RemovableHandle] = []
         self.given: dict[str, Mapping[str, torch.Size]] = {}
         """The shapes of the tensors that the first call of each block was given, by parameter."""
         self.without_gradient: tuple[str, ...] = ()
@@ -74,14 +85,6 @@ class CallMarker:
             self._handles.append(block.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
             self._handles.append(block.register_forward_hook(after, always_call=True, with_kwargs=True))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop marking, so that recomputes in the backward are not taken for calls."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name not in self.given:
@@ -140,11 +143,9 @@ class CallObserver(CallMarker):
         self._calls += 1
         self._hook_backward(name, self._calls, call.new_tensors(output))
         facts = call.facts(output)
-        earlier = self._facts.get(name)
-        self._facts[name] = facts if earlier is None else _merged(earlier, facts)
+        self._facts[name] = self._facts[name].with_call(facts) if name in self._facts else facts
 
     def _hook_backward(self, name: str, call: int, results: list[Tensor]) -> None:
-        """Note when the backward reaches a result of this call."""
 
         def reached(_: Tensor) -> None:
             self._backward_calls.setdefault(name, set()).add(call)
@@ -166,7 +167,9 @@ class _BlockCall:
         self.rng_state = generator_state(devices)
         self.contents = {n: identities(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
         self.cached = self._cached()
-        self.carrying = tuple(n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v))
+        self.carrying = tuple(
+            n for n, v in self.arguments.items() if not isinstance(v, Tensor) and any(map(_carries, tensors(v)))
+        )
         self.versions = {
             n: v._version for n, v in self.arguments.items() if isinstance(v, Tensor) and not v.is_inference()
         }
@@ -198,7 +201,7 @@ class _BlockCall:
             written=tuple(
                 n for n, v in self.versions.items() if self.arguments[n]._version != v and n not in returned
             ),
-            nested_output=_any_gradient(inner),
+            nested_output=any(map(_carries, tensors(inner))),
             input_requires_grad=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
             uses_rng=self.rng_state != generator_state(self.devices),
         )
@@ -212,24 +215,3 @@ def _by_position(block: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 def _carries(tensor: Tensor) -> bool:
     """Tell whether gradient flows on through this tensor. A leaf accumulates its own gradient anywhere."""
     return tensor.requires_grad and not tensor.is_leaf
-
-
-def _any_gradient(value: Any) -> bool:
-    return any(map(_carries, tensors(value)))
-
-
-def _merged(first: CallFacts, second: CallFacts) -> CallFacts:
-    def union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*left, *right)))
-
-    return CallFacts(
-        keyword_gradient=union(first.keyword_gradient, second.keyword_gradient),
-        container_gradient=union(first.container_gradient, second.container_gradient),
-        positional_past=union(first.positional_past, second.positional_past),
-        returned=union(first.returned, second.returned),
-        mutated=union(first.mutated, second.mutated),
-        written=union(first.written, second.written),
-        nested_output=first.nested_output or second.nested_output,
-        input_requires_grad=first.input_requires_grad and second.input_requires_grad,
-        uses_rng=first.uses_rng or second.uses_rng,
-    )

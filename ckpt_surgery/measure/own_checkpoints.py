@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from traceback import walk_stack
 from typing import Any, Self
@@ -30,48 +29,32 @@ OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCheckpoint:
-    """A checkpoint in a model that nobody asked for: the file and line of the call, or a recomputed module.
-
-    `place` is empty where no call of torch's function was seen, and `module` where nothing was recomputed.
-    """
-
-    place: str
-    module: str
-
-    def __str__(self) -> str:
-        return f"at {self.place}" if self.place else f"in {self.module}, which runs again in the backward"
-
-
 class OwnCheckpoints(UndoableHooks):
     """Finds what checkpoints in a step: `look` is called at each operator of the forward.
 
     As a context manager it also finds modules that run again in the backward. `packs` tells whether hooks of the
-    model's own pack what is saved.
+    model's own pack what is saved, and `is_reentrant` whether the first call of torch's checkpoint function is so.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self._model = model
         self.packs = False
+        self.is_reentrant = False
         self._place = self._module = ""
-        self._in_backward = self._is_reentrant = False
+        self._in_backward = False
 
     @property
-    def first(self) -> OwnCheckpoint | None:
-        """The first own checkpoint, or None."""
-        return OwnCheckpoint(self._place, self._module) if self._place or self._module else None
-
-    @property
-    def is_reentrant(self) -> bool:
-        """Whether the first call of torch's checkpoint function is reentrant."""
-        return self._is_reentrant
+    def first(self) -> str:
+        """Where the first own checkpoint is: the file and line of the call, or else a module; empty without one."""
+        if self._place:
+            return f"at {self._place}"
+        return f"in {self._module}, which runs again in the backward" if self._module else ""
 
     @property
     def modes(self) -> frozenset[Mode]:
         """The modes that the first call may have had."""
-        return frozenset(MODES if not self._place else ["reentrant" if self._is_reentrant else "non_reentrant"])
+        return frozenset(MODES if not self._place else ["reentrant" if self.is_reentrant else "non_reentrant"])
 
     def __enter__(self) -> Self:
         for name, module in self._model.named_modules():
@@ -81,10 +64,10 @@ class OwnCheckpoints(UndoableHooks):
 
     def look(self) -> None:
         """Look for a checkpoint around the running operator until one is found, and for hooks that pack."""
-        self.packs = self.packs or _packs()
+        self.packs = self.packs or packing_hook() is not None
         if not self._place and (place := checkpoint_call()):
             self._place = place
-            self._is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
+            self.is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
 
     def start_backward(self) -> None:
         """Take modules that are entered from now on for recomputed ones."""
@@ -95,12 +78,12 @@ class OwnCheckpoints(UndoableHooks):
             self._module = self._module or name
 
 
-def _packs() -> bool:
-    """Tell whether hooks pack what is saved now that are neither this package's nor those of torch's checkpoint."""
+def packing_hook() -> Any:
+    """Return the hook that packs what is saved now, if it is neither ours nor that of torch's checkpoint, or None."""
     hooks = saved_tensors_hooks_now(True)
     if hooks is None or library_of(hooks[0]) == PACKAGE:
-        return False
-    return getattr(hooks[0], "__module__", "") != torch.utils.checkpoint.__name__
+        return None
+    return None if getattr(hooks[0], "__module__", "") == torch.utils.checkpoint.__name__ else hooks[0]
 
 
 def own_functions(result: torch.Tensor) -> tuple[str, ...]:

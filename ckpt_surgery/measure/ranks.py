@@ -10,11 +10,10 @@ import gc
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import Enum
 from typing import Any
 
 import torch
@@ -22,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.measure.compare import compare, noise_floors, root_of_eps, weight
+from ckpt_surgery.measure.compare import compare, noise_floors, weight
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
-from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
+from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.measure.results import Detail, Fault, FaultCause, LevelVerdict, Mode, Skip
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, raw_bytes, shape_of
@@ -42,30 +41,21 @@ _READY_TWICE = "mark a variable ready only once"
 _RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
 
 
-class RankObstacle(Enum):
-    """The reasons why ranks are not compared."""
-
-    ONE_PROCESS = SkipKind.ONE_PROCESS
-    NOT_WRAPPED = SkipKind.NOT_WRAPPED
-    OTHER_GROUP = SkipKind.OTHER_GROUP
-    MIXED_PRECISION = SkipKind.MIXED_PRECISION
-
-
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the module that DistributedDataParallel wraps, or any other module itself."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return inner if isinstance(inner, nn.Module) else model
 
 
-def obstacle(model: nn.Module) -> RankObstacle | None:
+def obstacle(model: nn.Module) -> SkipKind | None:
     """Return what keeps the ranks from being compared; None where they can be."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
-        return RankObstacle.ONE_PROCESS
+        return SkipKind.ONE_PROCESS
     if not isinstance(model, DistributedDataParallel):
-        return RankObstacle.NOT_WRAPPED
+        return SkipKind.NOT_WRAPPED
     if dist.get_world_size(model.process_group) != dist.get_world_size():
-        return RankObstacle.OTHER_GROUP
-    return RankObstacle.MIXED_PRECISION if getattr(model, "mixed_precision", None) is not None else None
+        return SkipKind.OTHER_GROUP
+    return SkipKind.MIXED_PRECISION if getattr(model, "mixed_precision", None) is not None else None
 
 
 def first_problem(model: nn.Module, problem: str | None) -> str | None:
@@ -113,7 +103,7 @@ def judge_ranks(
     time of four more. Costs one step, and while it lasts a second set of gradients.
     """
     if (hindrance := obstacle(model)) is not None:
-        skip = Skip(("ranks",), hindrance.value, {"model": type(unwrapped(model)).__name__})
+        skip = Skip(("ranks",), hindrance, {"model": type(unwrapped(model)).__name__})
         return LevelVerdict(skips=(skip,), measured=False)
     assert isinstance(model, DistributedDataParallel)
     try:
@@ -156,9 +146,10 @@ class _Comparison:
         parameters = dict(self.wrapper.module.named_parameters())
         facts = {name: f"{tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in parameters.items()}
         by_rank = _gathered(facts, self.talk)
-        if odd := _unlike_first(by_rank):
+        if any(facts != by_rank[0] for facts in by_rank):
             names = (n for facts in by_rank for n in facts if any(other.get(n) != facts[n] for other in by_rank))
-            return [Fault(FaultKind.PARAMETERS_DIFFER, _once(names), _ranks(odd, len(by_rank)))]
+            odd = _ranks([facts != by_rank[0] for facts in by_rank])
+            return [Fault(FaultKind.PARAMETERS_DIFFER, tuple(dict.fromkeys(names)), odd)]
         weights = _gathered({name: digest(p) for name, p in parameters.items()}, self.talk)
         return _different(weights, FaultKind.WEIGHTS_DIFFER)
 
@@ -169,21 +160,20 @@ class _Comparison:
         disagreements = []
         for rank, faults in enumerate(by_rank):
             for fault in faults:
-                holders = tuple(other for other, failed in enumerate(levels) if fault.level in failed)
-                if len(holders) < len(by_rank) and holders[0] == rank:
-                    details = _ranks(holders, len(by_rank))
+                failing = [fault.level in failed for failed in levels]
+                if not all(failing) and failing.index(True) == rank:
+                    details = _ranks(failing)
                     disagreements.append(Fault(FaultKind.RANKS_DISAGREE, fault.subjects, details, underlying=fault))
         return disagreements, any("run" in failed for failed in levels)
 
     def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[StepError | None]]:
-        """Run this rank's step, and return it with the errors of all ranks."""
         backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
         # a wrapper that keeps gradients in its buckets takes those that it finds when it is made
         with _group(backend, TIMEOUT) as group, without_gradients(module):
             try:
                 copy = _copy(self.wrapper, group)
             except Exception as error:  # whatever it is, the other ranks have to hear of it
-                return self.reference, _gathered(step_error(StepPart.WRAP, error), self.talk)
+                return self.reference, _gathered(StepError.of(StepPart.WRAP, error), self.talk)
             run = step(_Through(module, copy))
             # The wrapper must not be the last to hold the group: it would end the group's threads while it holds
             # the interpreter's lock, and they may be waiting for that lock (seen with gloo, torch 2.13).
@@ -196,19 +186,15 @@ class _Comparison:
 
     def _broken(self, errors: Sequence[StepError | None]) -> list[Fault]:
         """Return one fault for each error, with the ranks that have it."""
-        first: dict[str, StepError] = {}
-        holders: dict[str, list[int]] = {}
-        for rank, error in enumerate(errors):
-            if error is not None:
-                first.setdefault(_short(error), error)
-                holders.setdefault(_short(error), []).append(rank)
+        texts = [None if error is None else _short(error) for error in errors]
+        first = {text: error for text, error in zip(reversed(texts), reversed(errors), strict=True) if error}
         return [
             Fault(
                 FaultKind.RANK_STEP_RAISED,
-                details={"error": text, **_ranks(holders[text], len(errors))},
-                explanation=self._why(error, every_rank=all(errors)),
+                details={"error": text, **_ranks([other == text for other in texts])},
+                explanation=self._why(first[text], every_rank=all(errors)),
             )
-            for text, error in first.items()
+            for text in dict.fromkeys(filter(None, texts))
         ]
 
     def _why(self, error: StepError, *, every_rank: bool) -> FaultCause | None:
@@ -226,11 +212,24 @@ class _Comparison:
     def _unlike_joined(self, run: RunRecord) -> list[Fault]:
         joined = replace(self.reference, gradients=self._joined(), input_gradients={}, error=None)
         alone = replace(run, input_gradients={})
-        tolerance = root_of_eps(joined) if self.tolerance is None else self.tolerance
+        tolerance = joined.root_of_eps if self.tolerance is None else self.tolerance
         verdict = compare(joined, alone, floors=noise_floors(joined), tolerance=tolerance)
-        sets = {FaultKind.MEAN_LOST: verdict.lost, FaultKind.MEAN_GAINED: verdict.gained}
-        wrong = {name: (verdict.errors or {})[name] for name in verdict.wrong}
-        return _joined_faults(_gathered((sets, wrong), self.talk), len(run.gradients))
+        errors = {
+            FaultKind.MEAN_LOST: dict.fromkeys(verdict.lost, 0.0),
+            FaultKind.MEAN_GAINED: dict.fromkeys(verdict.gained, 0.0),
+            FaultKind.MEAN_VALUE: {name: (verdict.errors or {})[name] for name in verdict.wrong},
+        }
+        by_rank, faults = _gathered(errors, self.talk), []
+        for kind in errors:
+            worst: dict[str, float] = {}
+            for name, error in [item for each in by_rank for item in each[kind].items()]:
+                worst[name] = max(worst.get(name, 0.0), weight(error))
+            if worst:
+                names = tuple(sorted(worst, key=worst.__getitem__, reverse=True))
+                largest = {"error": worst[names[0]]} if kind is FaultKind.MEAN_VALUE else {}
+                details = {**largest, "count": len(names), "total": len(run.gradients)}
+                faults.append(Fault(kind, names, details | _ranks([bool(each[kind]) for each in by_rank])))
+        return faults
 
     def _joined(self) -> dict[str, Tensor | None]:
         """Return the mean over ranks of every gradient; None where no rank has it, zero where one lacks it.
@@ -318,7 +317,6 @@ def _group(backend: str, seconds: float) -> Iterator[dist.ProcessGroup]:
 
 
 def _gathered(value: Any, group: dist.ProcessGroup) -> list[Any]:
-    """Return what every rank passed, by rank."""
     by_rank = [None] * dist.get_world_size(group)
     dist.all_gather_object(by_rank, value, group=group)
     return by_rank
@@ -329,54 +327,22 @@ def _different(by_rank: Sequence[Mapping[str, str | None]], kind: FaultKind) -> 
 
     Where some ranks have nothing under a name, the fault is that gradients are missing.
     """
-    names: dict[tuple[FaultKind, tuple[int, ...]], list[str]] = {}
+    names: dict[tuple[FaultKind, tuple[bool, ...]], list[str]] = {}
     for name in by_rank[0]:
         values = [values.get(name) for values in by_rank]
-        if odd := _unlike_first(values):
-            without = tuple(rank for rank, value in enumerate(values) if value is None)
-            group = (FaultKind.GRADIENTS_MISSING, without) if without else (kind, odd)
+        odd, missing = tuple(value != values[0] for value in values), tuple(value is None for value in values)
+        if any(odd):
+            group = (FaultKind.GRADIENTS_MISSING, missing) if any(missing) else (kind, odd)
             names.setdefault(group, []).append(name)
     return [
-        Fault(kind, tuple(group), {"count": len(group), "total": len(by_rank[0]), **_ranks(ranks, len(by_rank))})
+        Fault(kind, tuple(group), {"count": len(group), "total": len(by_rank[0]), **_ranks(ranks)})
         for (kind, ranks), group in names.items()
     ]
 
 
-def _joined_faults(
-    by_rank: Sequence[tuple[Mapping[FaultKind, tuple[str, ...]], Mapping[str, float]]], total: int
-) -> list[Fault]:
-    """Return the faults of gradients that are not the mean: by rank, the names in each set and the other errors."""
-    faults = []
-    for kind in (FaultKind.MEAN_LOST, FaultKind.MEAN_GAINED):
-        names = _once(name for sets, _ in by_rank for name in sets[kind])
-        holders = [rank for rank, (sets, _) in enumerate(by_rank) if sets[kind]]
-        if names:
-            details = {"count": len(names), "total": total, **_ranks(holders, len(by_rank))}
-            faults.append(Fault(kind, names, details))
-    worst: dict[str, float] = {}
-    for _, wrong in by_rank:
-        for name, error in wrong.items():
-            worst[name] = max(worst.get(name, 0.0), weight(error))
-    if worst:
-        names = tuple(sorted(worst, key=worst.__getitem__, reverse=True))
-        ranks = _ranks([rank for rank, (_, wrong) in enumerate(by_rank) if wrong], len(by_rank))
-        details = {"error": worst[names[0]], "count": len(names), "total": total, **ranks}
-        faults.append(Fault(FaultKind.MEAN_VALUE, names, details))
-    return faults
-
-
-def _unlike_first(values: Sequence[object]) -> tuple[int, ...]:
-    """List the ranks whose value differs from the first rank's."""
-    return tuple(rank for rank, value in enumerate(values) if value != values[0])
-
-
-def _ranks(ranks: Sequence[int], world_size: int) -> dict[str, Detail]:
-    """Return these ranks as details of a fault."""
-    return {"ranks": tuple(ranks), "world_size": world_size}
-
-
-def _once(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
+def _ranks(concerned: Sequence[bool]) -> dict[str, Detail]:
+    """Return the ranks that a fault concerns as its details; there is one truth value for each rank."""
+    return {"ranks": tuple(rank for rank, here in enumerate(concerned) if here), "world_size": len(concerned)}
 
 
 def _short(error: object) -> str:

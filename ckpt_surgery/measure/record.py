@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from torch import Size, Tensor
+from torch import Size, Tensor, finfo
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.contents import Contents
 from ckpt_surgery.measure.meter import FlopCount
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.own_checkpoints import OwnCheckpoint
 from ckpt_surgery.measure.results import MODES, Mode, Timeline
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
@@ -24,13 +23,17 @@ LITTLE = 0.01
 _NO_POINTS = Timeline((), 0)
 
 
+def input_name(name: str) -> str:
+    """Return the name of a model input in faults, distinct from every parameter."""
+    return f"input {name}"
+
+
 class StepPart(StrEnum):
     """The parts of a step."""
 
     FORWARD = "forward"
     LOSS = "loss"
     BACKWARD = "backward"
-    GENERATE = "generate"
     WRAP = "wrapping it again"
 
 
@@ -48,15 +51,15 @@ class StepError:
     refusal: bool = False
     endless: bool = False
 
+    @classmethod
+    def of(cls, part: StepPart, error: Exception) -> StepError:
+        """Return the record of an exception that a step raised."""
+        refusal, endless = isinstance(error, SurgeryError), isinstance(error, EndlessBackward)
+        return cls(part, type(error).__name__, one_line(error), refusal, endless)
+
     def __str__(self) -> str:
         text = self.message.partition(". ")[0] if len(self.message) > _LONG else self.message
         return f"{self.part} raised {self.exception}: {text.rstrip('.')}"
-
-
-def step_error(part: StepPart, error: Exception) -> StepError:
-    """Return the record of an exception that a step raised."""
-    refusal, endless = isinstance(error, SurgeryError), isinstance(error, EndlessBackward)
-    return StepError(part, type(error).__name__, one_line(error), refusal, endless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +118,16 @@ class RunRecord:
         given: the shapes of the tensors that the first call of each block was given, by parameter.
         without_gradient: the block that was called first, where it was given no tensor that requires gradient.
         off: the layers whose own flag says that they are not checkpointed.
-        own_checkpoint: what checkpointed although it was switched off, in runs without checkpointing.
+        own_checkpoint: where something checkpointed although it was switched off, in runs without checkpointing.
         cache: by input that is a cache, its size before the step, after the forward and after the backward.
         written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
         counted: the numbers that are attributes of modules, and that the backward changed.
         drawn: the generators that are attributes of modules, and from which the backward drew.
         functions: third parties' classes of autograd.Function in the graph of the forward.
-        states: what differed between the recompute of a module and its forward, by the module (see `call_state`).
+        states: what differed between the recompute of a module and its forward, by the module (see `CallStates`).
         reentrant: whether the forward began with a reentrant call of torch's checkpoint function.
         packs: whether hooks that are neither torch's nor ours pack what the forward saves, as offloading does.
         modes: those that the recomputes of blocks may have been of.
-        generated: the token ids, shape (batch, length), where asked for.
         error: what ended the step early; what was not reached then is missing.
     """
 
@@ -141,7 +143,7 @@ class RunRecord:
     given: Mapping[str, Mapping[str, Size]] = field(default_factory=dict)
     without_gradient: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
-    own_checkpoint: OwnCheckpoint | None = None
+    own_checkpoint: str = ""
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
@@ -154,8 +156,18 @@ class RunRecord:
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     flops: FlopCount = field(default_factory=FlopCount)
     rng: RngRecord = RngRecord()
-    generated: Tensor | None = None
     error: StepError | None = None
+
+    @property
+    def all_gradients(self) -> dict[str, Tensor | None]:
+        """The gradients of the parameters, and those of the inputs under `input <name>`."""
+        return {**self.gradients, **{input_name(name): gradient for name, gradient in self.input_gradients.items()}}
+
+    @property
+    def root_of_eps(self) -> float:
+        """The root of the dtype's eps: sums in any order differ by less, and few faults do."""
+        dtypes = (gradient.dtype for gradient in self.gradients.values() if gradient is not None)
+        return float(max((finfo(dtype).eps for dtype in dtypes), default=0.0) ** 0.5)
 
     @property
     def refused(self) -> str | None:

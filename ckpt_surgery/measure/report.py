@@ -23,9 +23,6 @@ from ckpt_surgery.measure.results import (
     Skip,
     Timeline,
     finite,
-    mode_report_of,
-    repair_of,
-    timeline_of,
 )
 from ckpt_surgery.text import ShownInNotebooks, aligned, listed, percent, plural, ratio, size, wrapped
 
@@ -161,7 +158,10 @@ class Report(ShownInNotebooks):
         facts = self.facts
         about = [facts.dtype, plural(facts.parameters, "parameter") if facts.parameters else ""]
         about += [f"{package} {version}" for package, version in self.versions.items()]
-        lines = [*wrapped(_headline(self, repaired_by), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
+        kind = f" ({self.model_type})" if self.model_type else ""
+        then = f"; after {repaired_by}: {self.repair.status}" if self.repair else ""
+        headline = f"{self.label}{kind}: " + f"{self.status}{then}".replace("failed", MARKS["failed"])
+        lines = [*wrapped(headline, width), *wrapped(", ".join(filter(None, about)), width, "  ")]
         if facts.source:
             lines += wrapped(f"code: {facts.source}", width, "  ")
         if self.problem:
@@ -169,9 +169,13 @@ class Report(ShownInNotebooks):
         elif not self.supported:
             lines += wrapped("It claims no support for checkpointing. What would be if it did:", width, "  ")
         lines += [*_level_lines(self), *_fault_lines(self, width)]
-        if self.repair is not None:
-            lines += _fault_lines(self.repaired, width, f" after {repaired_by}")
-        return [*lines, *_cost_lines(self), *_surgery_lines(self, width)]
+        if self.repair is None:
+            return [*lines, *_cost_lines(self)]
+        lines += [*_fault_lines(self.repaired, width, f" after {repaired_by}"), *_cost_lines(self)]
+        table = [f"  {line.replace(_RULE, '-')}" for line in self.repair.surgery.splitlines()]
+        said = f"{'Refused' if self.repair.refused else 'Not repaired'}: {self.repair.problem}"
+        problem = wrapped(said, width, "  ") if self.repair.problem else []
+        return [*lines, "", *table, *problem] if table or problem else lines
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data with the facts at the top level; `report_of` reads it back."""
@@ -200,21 +204,11 @@ def report_of(data: Mapping[str, Any]) -> Report:
         **{
             **{name: value for name, value in data.items() if name != "status" and name not in facts},
             "facts": ModelFacts(**facts),
-            "modes": tuple(map(mode_report_of, data["modes"])),
-            "reference": timeline_of(data["reference"]),
-            "repair": repair_of(data["repair"]),
+            "modes": tuple(map(ModeReport.from_dict, data["modes"])),
+            "reference": Timeline.from_dict(data["reference"]),
+            "repair": Repair.from_dict(data["repair"]),
         }
     )
-
-
-def _headline(report: Report, repaired_by: str) -> str:
-    kind = f" ({report.model_type})" if report.model_type else ""
-    then = f"; after {repaired_by}: {_shout(report.repair.status)}" if report.repair else ""
-    return f"{report.label}{kind}: {_shout(report.status)}{then}"
-
-
-def _shout(status: str) -> str:
-    return MARKS["failed"] if status == "failed" else status
 
 
 def _level_lines(report: Report) -> list[str]:
@@ -259,12 +253,3 @@ def _cost_lines(report: Report) -> list[str]:
     legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
     saved = [f"  {title}, {kept}" for title, mode in report.columns(alone=True) if mode for kept in mode.kept_results]
     return ["", *aligned(rows), f"  ({legend})", *saved]
-
-
-def _surgery_lines(report: Report, width: int) -> list[str]:
-    if report.repair is None:
-        return []
-    table = [f"  {line.replace(_RULE, '-')}" for line in report.repair.surgery.splitlines()]
-    said = f"{'Refused' if report.repair.refused else 'Not repaired'}: {report.repair.problem}"
-    problem = wrapped(said, width, "  ") if report.repair.problem else []
-    return ["", *table, *problem] if table or problem else []

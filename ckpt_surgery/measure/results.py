@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args
 
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.kinds import Level as Level
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import listed, some
 
 Mode = Literal["non_reentrant", "reentrant"]
-Level = Literal["run", "recompute", "set", "values", "state", "cost", "loop", "precision", "ranks"]
 Outcome = Literal["ok", "failed", "skipped"]
 Cell = Outcome | Literal["refused"]
 """What came of one mode, or of one level in it, as every format shows it."""
@@ -44,62 +44,6 @@ LEVEL_TITLES: Mapping[Level, str] = {
     "precision": "half precision and autocast compute the same",
     "ranks": "ranks agree",
 }
-
-
-_FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
-    "run": (
-        FaultKind.NOT_SWITCHED_ON,
-        FaultKind.IRREPRODUCIBLE,
-        FaultKind.REFERENCE_RAISED,
-        FaultKind.STEP_RAISED,
-        FaultKind.STEP_UNFINISHED,
-        FaultKind.BACKWARD_UNFINISHED,
-        FaultKind.SURGERY_UNFINISHED,
-        FaultKind.REBUILD_UNFINISHED,
-    ),
-    "recompute": (
-        FaultKind.NO_BLOCKS,
-        FaultKind.NOTHING_CHECKPOINTED,
-        FaultKind.NOT_RECOMPUTED,
-        FaultKind.SWITCHED_OFF,
-        FaultKind.PART_NOT_RECOMPUTED,
-        FaultKind.RECOMPUTE_COUNT,
-        FaultKind.FORWARD_COUNT,
-    ),
-    "set": (FaultKind.GRADIENT_LOST, FaultKind.GRADIENT_GAINED, FaultKind.LOST_IN_REFERENCE),
-    "values": (FaultKind.LOSS_VALUE, FaultKind.OUTPUT_VALUE, FaultKind.GRADIENT_VALUE),
-    "state": (
-        FaultKind.BUFFER_CHANGED,
-        FaultKind.BUFFER_LATE,
-        FaultKind.CACHE_WRITTEN,
-        FaultKind.WRITTEN_AGAIN,
-        FaultKind.CACHE_STEP_RAISED,
-        FaultKind.RNG_NOT_RESTORED,
-        FaultKind.RNG_MOVED,
-    ),
-    "cost": (FaultKind.KEPT_BYTES, FaultKind.BACKWARD_FLOPS),
-    "loop": (
-        FaultKind.LOOP_DIFFERS,
-        FaultKind.RECOMPUTED_BYTES,
-        FaultKind.LEFT_BYTES,
-        FaultKind.GROWING_BYTES,
-        FaultKind.SAVING_LOST,
-    ),
-    "precision": (FaultKind.PRECISION_DIFFERS, FaultKind.AUTOCAST_NOT_RESTORED),
-    "ranks": (
-        FaultKind.RANK_MISSING,
-        FaultKind.RANK_STEP_RAISED,
-        FaultKind.RANKS_DISAGREE,
-        FaultKind.PARAMETERS_DIFFER,
-        FaultKind.WEIGHTS_DIFFER,
-        FaultKind.GRADIENTS_DIFFER,
-        FaultKind.GRADIENTS_MISSING,
-        FaultKind.MEAN_LOST,
-        FaultKind.MEAN_GAINED,
-        FaultKind.MEAN_VALUE,
-    ),
-}
-_LEVEL_OF: Mapping[FaultKind, Level] = {kind: level for level, kinds in _FAULT_KINDS.items() for kind in kinds}
 
 Detail = int | float | str | tuple[int, ...]
 """A number, a text that others wrote (an error, a name), or ranks."""
@@ -142,7 +86,7 @@ class Fault:
     @property
     def level(self) -> Level:
         """The level that fails."""
-        return _LEVEL_OF[self.kind]
+        return self.kind.level
 
     @property
     def expected(self) -> str:
@@ -163,7 +107,7 @@ class Fault:
     def general_cause(self) -> str:
         """The cause without the classes of this model's blocks; empty where it is not known."""
         why = self.explanation
-        return "" if why is None else wording.general_cause_text(why.kind, why.names)
+        return "" if why is None else wording.cause_text(why.kind, why.names, general=True)
 
     @property
     def rule(self) -> str:
@@ -177,7 +121,7 @@ class Fault:
         return text + (f" {self.cause}" if self.cause else "") + (f" [{self.rule}]" if self.rule else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data, the words included; `fault_of` reads it back."""
+        """Return plain JSON data, the words included; `from_dict` reads it back."""
         why = self.explanation
         return {
             "level": self.level,
@@ -196,23 +140,21 @@ class Fault:
     def _text(self) -> wording.FaultText:
         return wording.fault_text(self.kind, {**self.details, "underlying": self.underlying})
 
-
-def fault_of(data: Mapping[str, Any]) -> Fault:
-    """Read back `Fault.to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
-    kind, below = data["cause_kind"], data["underlying"]
-    return Fault(
-        FaultKind(data["kind"]),
-        tuple(data["subjects"]),
-        {name: _detail_of(value) for name, value in data["details"].items()},
-        None if kind is None else FaultCause(CauseKind(kind), dict(data["cause_names"])),
-        None if below is None else fault_of(below),
-    )
-
-
-def _detail_of(value: Any) -> Detail:
-    if value is None:  # JSON knows no NaN
-        return math.nan
-    return tuple(value) if isinstance(value, list) else value
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Fault:
+        """Read back `to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
+        kind, below = data["cause_kind"], data["underlying"]
+        details = {  # JSON knows neither NaN nor tuples
+            name: math.nan if value is None else tuple(value) if isinstance(value, list) else value
+            for name, value in data["details"].items()
+        }
+        return cls(
+            FaultKind(data["kind"]),
+            tuple(data["subjects"]),
+            details,
+            None if kind is None else FaultCause(CauseKind(kind), dict(data["cause_names"])),
+            None if below is None else cls.from_dict(below),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +179,14 @@ class Skip:
         return f"{part}{noun} {listed(self.levels)} {verb} skipped: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data, the words included; `skip_of` reads it back."""
+        """Return plain JSON data, the words included; `from_dict` reads it back."""
         values = {"levels": list(self.levels), "kind": str(self.kind), "details": dict(self.details)}
         return {**values, "reason": self.reason}
 
-
-def skip_of(data: Mapping[str, Any]) -> Skip:
-    """Read back `Skip.to_dict`. Raises KeyError or ValueError for any other data."""
-    return Skip(tuple(data["levels"]), SkipKind(data["kind"]), dict(data["details"]))
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Skip:
+        """Read back `to_dict`. Raises KeyError or ValueError for any other data."""
+        return cls(tuple(data["levels"]), SkipKind(data["kind"]), dict(data["details"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +235,11 @@ class Timeline:
     points: tuple[tuple[int, int], ...]
     backward: int
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any] | None) -> Timeline | None:
+        """Read back a timeline from JSON data, or None."""
+        return None if data is None else cls(tuple((at, held) for at, held in data["points"]), data["backward"])
+
 
 @dataclass(frozen=True, slots=True)
 class BlockCount:
@@ -329,6 +276,11 @@ class ModeReport:
     seconds: float = 0.0
     refused: str = ""
 
+    @classmethod
+    def skipped(cls, mode: Mode, kind: SkipKind) -> ModeReport:
+        """Return the report of a mode in which nothing was measured, for this reason."""
+        return cls(mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(Skip(("run",), kind),))
+
     @property
     def status(self) -> Cell:
         """The outcome of the mode: "skipped" where nothing that was asked for was judged but the run."""
@@ -350,7 +302,7 @@ class ModeReport:
         return self.status in ("failed", "refused")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data; `mode_report_of` reads it back."""
+        """Return plain JSON data; `from_dict` reads it back."""
         faults, skips = ([item.to_dict() for item in items] for items in (self.faults, self.skips))
         return {**dataclasses.asdict(self), "faults": faults, "skips": skips}
 
@@ -362,10 +314,22 @@ class ModeReport:
         """Return what a table shows for one level: its outcome, or "refused" for the run of a refused mode."""
         return "refused" if self.refused and level == "run" else self.outcome(level)
 
-
-def skipped_mode(mode: Mode, kind: SkipKind) -> ModeReport:
-    """Return the report of a mode in which nothing was measured, for this reason."""
-    return ModeReport(mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(Skip(("run",), kind),))
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModeReport:
+        """Read back `to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
+        kept = ({**kept, "operators": tuple(kept["operators"])} for kept in data["kept_results"])
+        return cls(
+            **{
+                **data,
+                "faults": tuple(map(Fault.from_dict, data["faults"])),
+                "skips": tuple(map(Skip.from_dict, data["skips"])),
+                "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
+                "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
+                "cost": None if data["cost"] is None else Cost(**data["cost"]),
+                "kept_results": tuple(KeptSummary(**each) for each in kept),
+                "timeline": Timeline.from_dict(data["timeline"]),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +346,16 @@ class Repair:
     refused: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data; `repair_of` reads it back."""
+        """Return plain JSON data; `from_dict` reads it back."""
         return {**dataclasses.asdict(self), "modes": [mode.to_dict() for mode in self.modes], "status": self.status}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any] | None) -> Repair | None:
+        """Read back `to_dict`, or None. Raises KeyError, TypeError or ValueError for any other data."""
+        if data is None:
+            return None
+        modes = tuple(map(ModeReport.from_dict, data["modes"]))
+        return cls(modes, data["surgery"], data["problem"], data["refused"])
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -399,36 +371,6 @@ class Repair:
         if self.refusals:
             return "refused"
         return "ok" if not self.problem and any(mode.ok for mode in self.modes) else "not repaired"
-
-
-def repair_of(data: Mapping[str, Any] | None) -> Repair | None:
-    """Read back `Repair.to_dict`, or None. Raises KeyError, TypeError or ValueError for any other data."""
-    if data is None:
-        return None
-    return Repair(tuple(map(mode_report_of, data["modes"])), data["surgery"], data["problem"], data["refused"])
-
-
-def mode_report_of(data: Mapping[str, Any]) -> ModeReport:
-    """Read back `ModeReport.to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
-    return ModeReport(
-        **{
-            **data,
-            "faults": tuple(map(fault_of, data["faults"])),
-            "skips": tuple(map(skip_of, data["skips"])),
-            "blocks": tuple(BlockCount(**block) for block in data["blocks"]),
-            "errors": {name: math.nan if error is None else error for name, error in data["errors"].items()},
-            "cost": None if data["cost"] is None else Cost(**data["cost"]),
-            "kept_results": tuple(
-                KeptSummary(**{**kept, "operators": tuple(kept["operators"])}) for kept in data["kept_results"]
-            ),
-            "timeline": timeline_of(data["timeline"]),
-        }
-    )
-
-
-def timeline_of(data: Mapping[str, Any] | None) -> Timeline | None:
-    """Read back a timeline from JSON data, or None."""
-    return None if data is None else Timeline(tuple((at, held) for at, held in data["points"]), data["backward"])
 
 
 def finite(value: Any) -> Any:

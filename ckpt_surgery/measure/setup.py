@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from ckpt_surgery.measure.step import prepared, run_step
 from ckpt_surgery.measure.switch import Switch
 from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.runtime.blocks.discovery import Block
+from ckpt_surgery.runtime.checkpoint.state import put_for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,12 +45,7 @@ class Setup:
         return type(self.model).__name__
 
     def run(
-        self,
-        mode: Mode | None,
-        *,
-        rounding_seed: int = 0,
-        through: nn.Module | None = None,
-        **more: Any,
+        self, mode: Mode | None, *, rounding_seed: int = 0, through: nn.Module | None = None, **more: Any
     ) -> RunRecord:
         """Run one step in this mode, or without checkpointing (see `run_step`); inputs in `more` replace those given.
 
@@ -78,13 +74,7 @@ class Setup:
 @contextmanager
 def _claiming_support(model: nn.Module) -> Iterator[None]:
     """Let a model that claims no support for checkpointing switch it on all the same."""
-    if getattr(model, CLAIM, True):
+    with ExitStack() as stack:
+        if not getattr(model, CLAIM, True):
+            put_for(stack, vars(model), CLAIM, True)
         yield
-        return
-    own = {k: v for k, v in vars(model).items() if k == CLAIM}
-    vars(model)[CLAIM] = True
-    try:
-        yield
-    finally:
-        vars(model).pop(CLAIM)
-        vars(model).update(own)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +20,13 @@ from torch import Tensor, nn
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
-from ckpt_surgery.measure.compare import input_name
 from ckpt_surgery.measure.contents import Contents, contents_of, differ, outputs_of
 from ckpt_surgery.measure.generators import devices_of, own_generators, seed_all, state_of
 from ckpt_surgery.measure.loss import loss_of, scalar
-from ckpt_surgery.measure.meter import Meter, perturbed_rounding
+from ckpt_surgery.measure.meter import Meter, PerturbedRounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
 from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints, own_functions
-from ckpt_surgery.measure.record import (
-    LITTLE,
-    MemoryRecord,
-    RngRecord,
-    RunRecord,
-    StepError,
-    StepPart,
-    step_error,
-)
+from ckpt_surgery.measure.record import LITTLE, MemoryRecord, RngRecord, RunRecord, StepError, StepPart, input_name
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
@@ -60,7 +51,6 @@ def run_step(
     checkpointing: Mode | None = None,
     seed: int = 0,
     loss: Callable[[Any], Tensor] | None = None,
-    generate: Mapping[str, Any] | None = None,
     open_gates: bool = False,
     rounding_seed: int = 0,
     switch: Switch = switch_checkpointing,
@@ -73,14 +63,13 @@ def run_step(
     gets a gradient only if it requires one: a stack whose first block takes plain pixels must be measured as it is.
     `blocks` maps names to the modules of `model` whose entries are counted. `checkpointing` None switches
     checkpointing off, even if it was on. `loss` turns the model's output into a scalar (default: `loss_of`).
-    `generate` are arguments for `model.generate`, which then runs after the step, in evaluation mode.
-    The generators are seeded with `seed` before the forward and before `generate`, so that every run has the same
-    dropout, and with another number before the backward, as a recompute must not depend on their state there.
+    The generators are seeded with `seed` before the forward, so that every run has the same dropout, and with another
+    number before the backward, as a recompute must not depend on their state there.
     `open_gates` gives random values to parameters that are zero or nearly so: behind a closed gate, a lost
-    gradient looks like a zero. `rounding_seed`, if not 0, perturbs rounding (see `perturbed_rounding`): what differs
+    gradient looks like a zero. `rounding_seed`, if not 0, perturbs rounding (see `PerturbedRounding`): what differs
     then is noise. `switch` is what switches checkpointing on and off.
 
-    An exception in forward, loss, backward or `generate` ends up in the record's `error`. Raises TypeError
+    An exception in forward, loss or backward ends up in the record's `error`. Raises TypeError
     where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
     not a module of the model.
     """
@@ -92,16 +81,15 @@ def run_step(
             marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
             with own if checkpointing is None else nullcontext():
                 step.run(model, loss or loss_of, counter, marker, own, rounding_seed)
-        if generate is not None and step.error is None:
-            step.generate(model, generate)
         gradients = gradients_of(model, step.arguments)
         policies = [] if checkpointing is None else policies_of(model)
+        written = ((name, parameter) for name, (parameter, before) in versions.items() if parameter._version != before)
         step.meter.flops.spared = sum(policy.flops for policy in policies)
         return RunRecord(
             loss=step.loss,
             gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
-            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
+            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *written)},
             buffers_before=step.buffers,
             outputs=step.outputs,
             unread=frozenset(f"{path}.{BATCH_COUNT}".lstrip(".") for path, _ in norms_with_momentum(model)),
@@ -110,8 +98,8 @@ def run_step(
             given=marker.given,
             off=tuple(name for name, block in blocks.items() if getattr(block, FLAG, None) is False),
             without_gradient=marker.without_gradient,
-            own_checkpoint=own.first if checkpointing is None else None,
-            cache={name: _three(sizes) for name, sizes in step.cache.items()},
+            own_checkpoint=own.first if checkpointing is None else "",
+            cache={name: (sizes[0], sizes[:2][-1], sizes[-1]) for name, sizes in step.cache.items()},
             written=step.written,
             counted=step.counted,
             drawn=step.drawn,
@@ -133,18 +121,13 @@ def run_step(
             states=counter.other_states(),
             reentrant=own.is_reentrant,
             rng=RngRecord(counter.rng_mismatches(), step.rng_moved),
-            generated=step.generated,
             error=step.error,
         )
 
 
 @contextmanager
 def prepared(
-    model: nn.Module,
-    checkpointing: Mode | None,
-    *,
-    switch: Switch = switch_checkpointing,
-    open_gates: bool = False,
+    model: nn.Module, checkpointing: Mode | None, *, switch: Switch = switch_checkpointing, open_gates: bool = False
 ) -> Iterator[None]:
     """Keep a model ready for training steps inside the `with`, as `run_step` describes, and restore it on exit."""
     with model_state_kept(model):
@@ -164,13 +147,6 @@ def _parameter_ids(model: nn.Module) -> dict[str, int]:
     return {name: id(parameter) for name, parameter in model.named_parameters()}
 
 
-def run_forward(model: nn.Module, arguments: Mapping[str, Any], loss: Callable[[Any], Tensor] | None) -> Tensor:
-    """Return the loss of a forward on copies of the arguments. Raises what the model and the loss function raise."""
-    given, named = call_arguments(own_copies(model, arguments))
-    with torch.enable_grad():
-        return scalar((loss or loss_of)(model(*given, **named)))
-
-
 def gradient_copies(model: nn.Module) -> dict[str, Tensor | None]:
     """Copy the current gradients of all parameters that require one to the CPU."""
     return {name: _taken(p.grad) for name, p in model.named_parameters() if p.requires_grad}
@@ -184,7 +160,7 @@ def gradients_of(model: nn.Module, arguments: Mapping[str, Any] = MappingProxyTy
 
 @dataclass(slots=True)
 class _Step:
-    """The forward, the backward and `generate`, as far as they got."""
+    """The forward and the backward, as far as they got."""
 
     arguments: dict[str, Any]
     seed: int
@@ -200,7 +176,6 @@ class _Step:
     outputs: dict[str, Contents] = field(default_factory=dict)
     left_bytes: int = 0
     rng_moved: bool = False
-    generated: Tensor | None = None
     error: StepError | None = None
 
     def run(
@@ -220,7 +195,7 @@ class _Step:
         seed_all(self.seed)
         try:
             # a run for the noise of its gradients needs no figures of cost, and they take longer than the step
-            with perturbed_rounding(rounding_seed) if rounding_seed else self.meter:
+            with PerturbedRounding(rounding_seed) if rounding_seed else self.meter:
                 with torch.enable_grad(), marker:
                     given, named = call_arguments(self.arguments)
                     self.meter.on_operator = own.look
@@ -250,20 +225,10 @@ class _Step:
             if isinstance(marker, CallObserver):
                 self.calls = marker.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
-            self.error = step_error(part, error)
+            self.error = StepError.of(part, error)
             self._measure_caches()
             if note is not None:
                 note()
-
-    def generate(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
-        model.eval()
-        seed_all(self.seed)
-        try:
-            tokens = cast(Any, model).generate(**own_copies(model, arguments))
-        except Exception as error:
-            self.error = step_error(StepPart.GENERATE, error)
-        else:
-            self.generated = getattr(tokens, "sequences", tokens).to("cpu", copy=True)
 
     def _left(self, gradients: list[Tensor]) -> int:
         """Return the bytes alive besides the gradients, after collecting reference cycles if there are many."""
@@ -327,7 +292,6 @@ def _outside(model: nn.Module) -> dict[str, Contents]:
 
 
 def _numbers(model: nn.Module) -> dict[str, int | float]:
-    """Return the numbers that are attributes of modules."""
     return {
         f"{path}.{name}" if path else name: value
         for path, module in model.named_modules()
@@ -343,13 +307,6 @@ def _extent(cache: Any) -> int:
     except Exception:  # recurrent caches have the method and raise, or lack it
         length = 0
     return length or sum(tensor.numel() for tensor in hidden_tensors(cache, CACHE_DEPTH))
-
-
-def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return the sizes before, between and after; one that was not reached repeats the last."""
-    before, *later = sizes
-    between = later[0] if later else before
-    return before, between, later[1] if len(later) > 1 else between
 
 
 def own_copies(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -383,11 +340,6 @@ def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         for number, tensor in enumerate(tensors(value)):
             if tensor.requires_grad and tensor.is_leaf:
                 yield name if tensor is value else f"{name}[{number}]", tensor
-
-
-def _written(versions: Mapping[str, tuple[Tensor, int]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters that were written to since their versions were noted."""
-    return ((name, parameter) for name, (parameter, version) in versions.items() if parameter._version != version)
 
 
 def _taken(gradient: Tensor | None) -> Tensor | None:

@@ -81,7 +81,9 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         if enable is None:
             name = type(model).__name__
             raise OptionTypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
-        _call_enable(enable, {**_options_of(model, checkpointing), "use_reentrant": checkpointing == "reentrant"})
+        options = {**_options_of(model, checkpointing), "use_reentrant": checkpointing == "reentrant"}
+        keyword = known_name(SWITCH_OPTIONS, inspect.signature(enable).parameters)
+        enable(options) if keyword is None else enable(**{keyword: options})
         return
     disable = _method(model, SWITCH_OFF)
     if disable is None:
@@ -103,9 +105,8 @@ def _options_of(model: nn.Module, mode: Mode) -> Mapping[str, Any]:
 
 
 def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
-    """Switch a surgery off, or leave it as it is."""
     if checkpointing is None:
-        for block in _surgical_blocks(model):
+        for _, block in _surgical_blocks(model):
             vars(block)[FUNCTION] = None
 
 
@@ -116,10 +117,8 @@ def has_surgery(model: nn.Module) -> bool:
 
 def policies_of(model: nn.Module) -> list[SavePolicy]:
     """List the policies of the option `save` of `wrap_blocks` on the blocks of a model."""
-    policies = {
-        id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].options.policy) is not None
-    }
-    return list(policies.values())
+    policies = (vars(block)["forward"].options.policy for _, block in _surgical_blocks(model))
+    return list({id(policy): policy for policy in policies if policy is not None}.values())
 
 
 def blocks_of(model: nn.Module) -> dict[str, Block]:
@@ -127,33 +126,25 @@ def blocks_of(model: nn.Module) -> dict[str, Block]:
 
     Blocks that the options of the surgery leave out, by `every_n` or `stacks` for example, are not among them.
     """
-    operated = {name for name, module in model.named_modules() if _is_surgical(module)}
+    operated = dict(_surgical_blocks(model))
     around = {outer for name in operated for outer in enclosing(name)}
     blocks = {
         block.name: block for block in find_blocks(model, unsupported=bool(operated)) if block.name not in around
     }
-    for name in operated:
-        module = model.get_submodule(name)
+    for name, module in operated.items():
         blocks[name] = Block(name, module, "layer" if is_layer(module) else "plain", name.rpartition(".")[0])
-    left_out = set(_left_out(model))
-    return {name: blocks[name] for name, _ in model.named_modules() if name in blocks and name not in left_out}
-
-
-def _left_out(model: nn.Module) -> Iterator[str]:
-    """Name the blocks that the surgeries in a model, while switched on, leave without checkpointing."""
+    left_out: set[str] = set()  # by surgeries that are switched on
     for path, module in model.named_modules():
         surgery = vars(module).get(SURGERY)
         if isinstance(surgery, Surgery) and surgery.checkpointing is not None:
-            blocks = (block for stack in surgery.stacks for block in stack.blocks)
-            yield from (f"{path}.{b.name}" if path else b.name for b in blocks if not surgery.checkpoints(b))
+            within = (block for stack in surgery.stacks for block in stack.blocks)
+            left_out |= {f"{path}.{b.name}" if path else b.name for b in within if not surgery.checkpoints(b)}
+    return {name: blocks[name] for name, _ in model.named_modules() if name in blocks and name not in left_out}
 
 
-def _is_surgical(module: nn.Module) -> bool:
-    return isinstance(vars(module).get("forward"), BlockForward)
-
-
-def _surgical_blocks(model: nn.Module) -> Iterator[nn.Module]:
-    return filter(_is_surgical, model.modules())
+def _surgical_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    named = model.named_modules()
+    return ((name, module) for name, module in named if isinstance(vars(module).get("forward"), BlockForward))
 
 
 def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
@@ -177,10 +168,3 @@ def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:
 
 def _method(model: nn.Module, role: tuple[str, ...]) -> Callable[..., Any] | None:
     return next((getattr(model, name) for name in role if hasattr(model, name)), None)
-
-
-def _call_enable(enable: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Pass the options under the name that the method has for them, or else as its first argument."""
-    parameters = inspect.signature(enable).parameters
-    name = known_name(SWITCH_OPTIONS, parameters)
-    enable(options) if name is None else enable(**{name: options})

@@ -1,11 +1,11 @@
-"""Run a few training steps on one model in any mode and precision, and record their gradients and losses.
+"""Run a few training steps on one model in any mode and precision, and compare them with the same without.
 
-A fully instrumented step is in `step`.
+What is recorded are gradients and losses. A fully instrumented step is in `step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,16 @@ from torch import Tensor
 
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.casting import cast_to, in_precision
+from ckpt_surgery.measure.compare import Floor
 from ckpt_surgery.measure.generators import seed_all
-from ckpt_surgery.measure.kinds import Precision
-from ckpt_surgery.measure.meter import LiveBytes, perturbed_rounding
-from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
-from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.kinds import FaultKind, LoopKind, Precision, SkipKind
+from ckpt_surgery.measure.loss import loss_of, scalar
+from ckpt_surgery.measure.meter import LiveBytes, PerturbedRounding
+from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
+from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies, run_forward
+from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies
 
 
 @dataclass(slots=True)
@@ -56,9 +59,13 @@ class Training:
         given = reversed_samples(self.setup.inputs) if self.forwards % 2 else self.setup.inputs
         self.forwards += 1
         inputs = {name: cast_to(value, self.precision) for name, value in given.items()}
-        if inputs_require_gradient:
-            inputs = {name: _requiring_gradient(value) for name, value in inputs.items()}
-        return run_forward(self.setup.model, inputs, self.setup.loss)
+        for name, value in inputs.items() if inputs_require_gradient else ():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                inputs[name] = value.detach().requires_grad_()  # the forward works on copies
+        model, loss = self.setup.model, self.setup.loss or loss_of
+        given_copies, named = call_arguments(own_copies(model, inputs))
+        with torch.enable_grad():
+            return scalar(loss(model(*given_copies, **named)))
 
     def backward(self, loss: Tensor, *, retain: bool = False) -> None:
         """Run the backward, and record the gradients."""
@@ -96,7 +103,7 @@ class Training:
 
     def fail(self, error: Exception) -> None:
         """Record the error that ended the loop."""
-        self.steps.append(RunRecord(float("nan"), error=step_error(self.part, error)))
+        self.steps.append(RunRecord(float("nan"), error=StepError.of(self.part, error)))
 
 
 def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -115,11 +122,6 @@ def are_samples_alike(inputs: Mapping[str, Any]) -> bool:
         return False
 
 
-def _requiring_gradient(value: Any) -> Any:
-    is_float = isinstance(value, Tensor) and value.is_floating_point()
-    return value.detach().requires_grad_() if is_float else value  # the forward works on copies
-
-
 def run_training(
     setup: Setup,
     mode: Mode | None,
@@ -131,7 +133,7 @@ def run_training(
 ) -> Training:
     """Run `steps` on the model of `setup`, and restore it. An error that ends them is in the result."""
     training = Training(setup, precision, LiveBytes() if metered and not rounding_seed else None)
-    rounding = perturbed_rounding(rounding_seed) if rounding_seed else nullcontext()
+    rounding = PerturbedRounding(rounding_seed) if rounding_seed else nullcontext()
     try:
         with setup.prepared(mode), in_precision(setup.model, precision), rounding:
             steps(training)
@@ -143,3 +145,61 @@ def run_training(
 def one_step(training: Training) -> None:
     """Run one forward and one backward."""
     training.backward(training.forward())
+
+
+_TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
+    "loop": (FaultKind.LOOP_DIFFERS, SkipKind.LOOP_NOT_RUN, SkipKind.LOOP_REFUSED),
+    "precision": (FaultKind.PRECISION_DIFFERS, SkipKind.PRECISION_NOT_RUN, SkipKind.PRECISION_REFUSED),
+}
+"""By level: the fault of a training that differs, and why one is skipped: it cannot be run alone, or is refused."""
+
+
+class TrainingJudge:
+    """One kind of training, which `train` runs in a mode and with a seed for rounding; the reference runs once.
+
+    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely`
+    and `eps` are as in `NoisyReference`.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        kind: LoopKind | Precision,
+        train: Callable[[Mode | None, int], Training],
+        tolerance: float | None = None,
+        likely: Callable[[], Mapping[str, Floor]] | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        self._level: Level = level
+        self._train = train
+        self._details: dict[str, Detail] = {level: str(kind)}
+        self._differs, self._not_run, self._refused = _TRAINING_KINDS[level]
+        self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely, eps=eps)
+
+    def judge(self, mode: Mode) -> Training | Fault | Skip:
+        """Return the fault in this mode, a skip where it cannot be judged, or the training if it computes the same."""
+        if problem := not_finite(self._reference.records):
+            return self._skip(self._not_run, problem)
+        training = self._train(mode, 0)
+        if training.refused is not None:
+            return self._skip(self._refused, training.refused)
+        fault = self._reference.first_fault(training.steps)
+        if fault and self._reference.is_noisy:
+            training = self._train(mode, 0)
+            fault = self._reference.first_fault(training.steps)
+        if fault:
+            return Fault(self._differs, fault.subjects, self._details, fault.explanation, underlying=fault)
+        return training
+
+    def _alone(self, rounding_seed: int) -> Sequence[RunRecord]:
+        return self._train(None, rounding_seed).steps
+
+    def _skip(self, kind: SkipKind, error: str) -> Skip:
+        return Skip((self._level,), kind, {**self._details, "error": error})
+
+
+def sorted_out(results: Sequence[Training | Fault | Skip]) -> LevelVerdict:
+    """Return the verdict of a level, which is measured if any of its trainings could be run."""
+    faults = tuple(result for result in results if isinstance(result, Fault))
+    skips = tuple(result for result in results if isinstance(result, Skip))
+    return LevelVerdict(faults, skips, measured=len(skips) < len(results))

@@ -1,7 +1,6 @@
 """`verify`: prove that checkpointing works on one model, mode by mode and level by level.
 
-`arguments` checks the arguments, `reference` runs without checkpointing, and `judge` judges a mode; this combines
-them.
+`arguments` checks the arguments, and `judge` runs the model without checkpointing and in each mode.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from ckpt_surgery.measure.arguments import (
     checked_modes,
     checked_tolerance,
 )
-from ckpt_surgery.measure.judge import judge
+from ckpt_surgery.measure.judge import ModeJudge, Reference, run_reference
 from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
-from ckpt_surgery.measure.reference import Reference, run_reference
 from ckpt_surgery.measure.report import ModelFacts, Report
-from ckpt_surgery.measure.results import MODES, SURGERY_MODE, Mode, ModeReport, skipped_mode
+from ckpt_surgery.measure.results import MODES, SURGERY_MODE, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
@@ -160,12 +158,12 @@ class Examination:
         A mode in which the model's surgery does not run is skipped. Raises VerifyError where there is no reference.
         """
         if mode != SURGERY_MODE and has_surgery(self._setup.model):
-            return skipped_mode(mode, SkipKind.ALWAYS_NON_REENTRANT)
+            return ModeReport.skipped(mode, SkipKind.ALWAYS_NON_REENTRANT)
         if self._reference is None:
             report = self.reference()
             if self._reference is None:
                 raise VerifyError(report.problem)
-        return judge(self._setup, self._reference, mode)
+        return ModeJudge(self._setup, self._reference, mode).report()
 
     def repaired(self) -> tuple[Examination, str]:
         """Call `wrap_blocks` on the model; return an examination of the result, and the table of the surgery.

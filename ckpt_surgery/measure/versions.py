@@ -52,19 +52,17 @@ def installed_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 def bug_report_versions() -> dict[str, str]:
     """Return what a bug report names: versions, the platform and the accelerator."""
-    versions = installed_versions(REPORTED)
+    found = {name: is_installed(name.replace("-", "_")) for name in REPORTED}
+    versions = {name: "of an unknown version" if here else "not installed" for name, here in found.items()}
     return {
         "ckpt_surgery": __version__,
         "Python": platform.python_version(),
         "platform": platform.platform(),
         "accelerator": accelerator(),
-        **{name: versions.get(name) or _without_version(name) for name in REPORTED},
+        **versions,
+        **{name: version for name, version in installed_versions(REPORTED).items() if version},
         "tested": supported_range(),
     }
-
-
-def _without_version(name: str) -> str:
-    return "of an unknown version" if is_installed(name.replace("-", "_")) else "not installed"
 
 
 def accelerator() -> str:

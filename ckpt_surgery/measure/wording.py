@@ -26,98 +26,105 @@ class FaultText(NamedTuple):
 _GRADIENTS = "({count} of {total} gradients)"
 _MEAN = "the mean of what each rank computes alone"
 
-FAULTS: Mapping[FaultKind, FaultText] = {
-    FaultKind.NOT_SWITCHED_ON: FaultText("checkpointing that can be switched on", "{error:clause}"),
-    FaultKind.IRREPRODUCIBLE: FaultText(
-        "two equal runs without checkpointing", "{underlying.seen} after {underlying.expected}"
+FAULTS: Mapping[FaultKind, tuple[str, str]] = {
+    FaultKind.NOT_SWITCHED_ON: ("checkpointing that can be switched on", "{error:clause}"),
+    FaultKind.IRREPRODUCIBLE: (
+        "two equal runs without checkpointing",
+        "{underlying.seen} after {underlying.expected}",
     ),
-    FaultKind.REFERENCE_RAISED: FaultText("a step without checkpointing that ends", "{error}"),
-    FaultKind.STEP_RAISED: FaultText("a step with checkpointing that ends", "{error}"),
-    FaultKind.STEP_UNFINISHED: FaultText("the step to end", "{error}"),
-    FaultKind.BACKWARD_UNFINISHED: FaultText("the backward to end", "{error}"),
-    FaultKind.SURGERY_UNFINISHED: FaultText("a surgery that can be done", "{error}"),
-    FaultKind.REBUILD_UNFINISHED: FaultText("the model to be built a second time", "{error}"),
-    FaultKind.NO_BLOCKS: FaultText("blocks to checkpoint", "none in this model"),
-    FaultKind.NOTHING_CHECKPOINTED: FaultText(
-        "a step that keeps less with checkpointing on", "one that keeps as much: nothing is checkpointed"
+    FaultKind.REFERENCE_RAISED: ("a step without checkpointing that ends", "{error}"),
+    FaultKind.STEP_RAISED: ("a step with checkpointing that ends", "{error}"),
+    FaultKind.STEP_UNFINISHED: ("the step to end", "{error}"),
+    FaultKind.BACKWARD_UNFINISHED: ("the backward to end", "{error}"),
+    FaultKind.SURGERY_UNFINISHED: ("a surgery that can be done", "{error}"),
+    FaultKind.REBUILD_UNFINISHED: ("the model to be built a second time", "{error}"),
+    FaultKind.NO_BLOCKS: ("blocks to checkpoint", "none in this model"),
+    FaultKind.NOTHING_CHECKPOINTED: (
+        "a step that keeps less with checkpointing on",
+        "one that keeps as much: nothing is checkpointed",
     ),
-    FaultKind.NOT_RECOMPUTED: FaultText("one recompute in the backward", "none"),
-    FaultKind.SWITCHED_OFF: FaultText(
-        "checkpointing to be on, as it is in other blocks of the model as it was given", "it switched off in these"
+    FaultKind.NOT_RECOMPUTED: ("one recompute in the backward", "none"),
+    FaultKind.SWITCHED_OFF: (
+        "checkpointing to be on, as it is in other blocks of the model as it was given",
+        "it switched off in these",
     ),
-    FaultKind.PART_NOT_RECOMPUTED: FaultText(
-        "one recompute in the backward, as of other parts of its block", "no recompute: it keeps what it makes"
+    FaultKind.PART_NOT_RECOMPUTED: (
+        "one recompute in the backward, as of other parts of its block",
+        "no recompute: it keeps what it makes",
     ),
-    FaultKind.RECOMPUTE_COUNT: FaultText(
-        "{expected} entries a step", "{found} ({forward} in the forward, {backward} in the backward)"
+    FaultKind.RECOMPUTE_COUNT: (
+        "{expected} entries a step",
+        "{found} ({forward} in the forward, {backward} in the backward)",
     ),
-    FaultKind.FORWARD_COUNT: FaultText("{reference} entries in the forward", "{forward}"),
-    FaultKind.GRADIENT_LOST: FaultText("a gradient", f"none or only zeros {_GRADIENTS}"),
-    FaultKind.GRADIENT_GAINED: FaultText("no gradient", f"one {_GRADIENTS}"),
-    FaultKind.LOST_IN_REFERENCE: FaultText(
-        "a gradient", f"none with checkpointing off either: the model checkpoints by itself {{own}} {_GRADIENTS}"
+    FaultKind.FORWARD_COUNT: ("{reference} entries in the forward", "{forward}"),
+    FaultKind.GRADIENT_LOST: ("a gradient", f"none or only zeros {_GRADIENTS}"),
+    FaultKind.GRADIENT_GAINED: ("no gradient", f"one {_GRADIENTS}"),
+    FaultKind.LOST_IN_REFERENCE: (
+        "a gradient",
+        f"none with checkpointing off either: the model checkpoints by itself {{own}} {_GRADIENTS}",
     ),
-    FaultKind.LOSS_VALUE: FaultText("the loss {reference:.9g}", "{found:.9g}"),
-    FaultKind.OUTPUT_VALUE: FaultText(
-        "the outputs of a step without checkpointing", "other outputs ({count} of {total} tensors)"
+    FaultKind.LOSS_VALUE: ("the loss {reference:.9g}", "{found:.9g}"),
+    FaultKind.OUTPUT_VALUE: (
+        "the outputs of a step without checkpointing",
+        "other outputs ({count} of {total} tensors)",
     ),
-    FaultKind.GRADIENT_VALUE: FaultText("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
-    FaultKind.BUFFER_CHANGED: FaultText(
-        "the values after a step without checkpointing", "others ({count} of {total} buffers)"
-    ),
-    FaultKind.BUFFER_LATE: FaultText(
+    FaultKind.GRADIENT_VALUE: ("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
+    FaultKind.BUFFER_CHANGED: ("the values after a step without checkpointing", "others ({count} of {total} buffers)"),
+    FaultKind.BUFFER_LATE: (
         "the values after a forward without checkpointing",
         "others, until the backward writes them ({count} of {total} buffers)",
     ),
-    FaultKind.CACHE_WRITTEN: FaultText(
-        "size {forward} after the backward as after the forward", "{backward} (before the step {before})"
+    FaultKind.CACHE_WRITTEN: (
+        "size {forward} after the backward as after the forward",
+        "{backward} (before the step {before})",
     ),
-    FaultKind.WRITTEN_AGAIN: FaultText(
-        "the same there after the backward as after the forward", "something else: a recompute writes there again"
+    FaultKind.WRITTEN_AGAIN: (
+        "the same there after the backward as after the forward",
+        "something else: a recompute writes there again",
     ),
-    FaultKind.CACHE_STEP_RAISED: FaultText(
-        "a step with a cache that ends, as it does without checkpointing", "{error}"
+    FaultKind.CACHE_STEP_RAISED: ("a step with a cache that ends, as it does without checkpointing", "{error}"),
+    FaultKind.RNG_NOT_RESTORED: ("the randomness of the forward in the recompute", "another"),
+    FaultKind.RNG_MOVED: ("a backward that draws no random numbers", "one that does"),
+    FaultKind.KEPT_BYTES: (
+        "{best:size} kept from forward to backward at best",
+        "{kept:size}, and {reference:size} without checkpointing",
     ),
-    FaultKind.RNG_NOT_RESTORED: FaultText("the randomness of the forward in the recompute", "another"),
-    FaultKind.RNG_MOVED: FaultText("a backward that draws no random numbers", "one that does"),
-    FaultKind.KEPT_BYTES: FaultText(
-        "{best:size} kept from forward to backward at best", "{kept:size}, and {reference:size} without checkpointing"
-    ),
-    FaultKind.RECOMPUTED_BYTES: FaultText(
+    FaultKind.RECOMPUTED_BYTES: (
         "what a recompute made to be freed before the next: {first:size} alive as the first begins",
         "{most:size} later",
     ),
-    FaultKind.LEFT_BYTES: FaultText("{reference:size} alive after the backward", "{found:size}"),
-    FaultKind.BACKWARD_FLOPS: FaultText(
-        "a backward that runs the blocks' forward once more", "{ratio:.2f} times that work"
+    FaultKind.LEFT_BYTES: ("{reference:size} alive after the backward", "{found:size}"),
+    FaultKind.BACKWARD_FLOPS: ("a backward that runs the blocks' forward once more", "{ratio:.2f} times that work"),
+    FaultKind.LOOP_DIFFERS: ("{underlying.expected} {loop:words}", "{underlying.seen}"),
+    FaultKind.GROWING_BYTES: (
+        "{reference:size} more alive after a step than after the one before",
+        "{found:size} more",
     ),
-    FaultKind.LOOP_DIFFERS: FaultText("{underlying.expected} {loop:words}", "{underlying.seen}"),
-    FaultKind.GROWING_BYTES: FaultText(
-        "{reference:size} more alive after a step than after the one before", "{found:size} more"
-    ),
-    FaultKind.SAVING_LOST: FaultText(
+    FaultKind.SAVING_LOST: (
         "as much memory saved in the third step as in the first",
         "{found:size} kept from its forward to its backward, and {reference:size} without checkpointing",
     ),
-    FaultKind.PRECISION_DIFFERS: FaultText("{underlying.expected} {precision:words}", "{underlying.seen}"),
-    FaultKind.AUTOCAST_NOT_RESTORED: FaultText("the autocast of the forward in the recompute", "another, or none"),
-    FaultKind.RANK_MISSING: FaultText("every rank to take part", "{error}"),
-    FaultKind.RANK_STEP_RAISED: FaultText("a step that ends", "on {ranks}: {error}"),
-    FaultKind.RANKS_DISAGREE: FaultText(
-        "level {underlying.level} to hold on every rank", "a fault on {ranks}: {underlying:clause}"
+    FaultKind.PRECISION_DIFFERS: ("{underlying.expected} {precision:words}", "{underlying.seen}"),
+    FaultKind.AUTOCAST_NOT_RESTORED: ("the autocast of the forward in the recompute", "another, or none"),
+    FaultKind.RANK_MISSING: ("every rank to take part", "{error}"),
+    FaultKind.RANK_STEP_RAISED: ("a step that ends", "on {ranks}: {error}"),
+    FaultKind.RANKS_DISAGREE: (
+        "level {underlying.level} to hold on every rank",
+        "a fault on {ranks}: {underlying:clause}",
     ),
-    FaultKind.PARAMETERS_DIFFER: FaultText("the same parameters on every rank", "others on {ranks}"),
-    FaultKind.WEIGHTS_DIFFER: FaultText(
+    FaultKind.PARAMETERS_DIFFER: ("the same parameters on every rank", "others on {ranks}"),
+    FaultKind.WEIGHTS_DIFFER: (
         "the same weights on every rank",
         "other values on {ranks} than on rank 0 ({count} of {total} parameters)",
     ),
-    FaultKind.GRADIENTS_DIFFER: FaultText(
-        "the same gradients on every rank", f"other values on {{ranks}} than on rank 0 {_GRADIENTS}"
+    FaultKind.GRADIENTS_DIFFER: (
+        "the same gradients on every rank",
+        f"other values on {{ranks}} than on rank 0 {_GRADIENTS}",
     ),
-    FaultKind.GRADIENTS_MISSING: FaultText("the same gradients on every rank", f"none on {{ranks}} {_GRADIENTS}"),
-    FaultKind.MEAN_LOST: FaultText(_MEAN, f"none or only zeros on {{ranks}} {_GRADIENTS}"),
-    FaultKind.MEAN_GAINED: FaultText(_MEAN, f"one that no rank computes on {{ranks}} {_GRADIENTS}"),
-    FaultKind.MEAN_VALUE: FaultText(_MEAN, f"a relative error up to {{error:.2g}} on {{ranks}} {_GRADIENTS}"),
+    FaultKind.GRADIENTS_MISSING: ("the same gradients on every rank", f"none on {{ranks}} {_GRADIENTS}"),
+    FaultKind.MEAN_LOST: (_MEAN, f"none or only zeros on {{ranks}} {_GRADIENTS}"),
+    FaultKind.MEAN_GAINED: (_MEAN, f"one that no rank computes on {{ranks}} {_GRADIENTS}"),
+    FaultKind.MEAN_VALUE: (_MEAN, f"a relative error up to {{error:.2g}} on {{ranks}} {_GRADIENTS}"),
 }
 
 WORDS: Mapping[str, str] = {
@@ -292,14 +299,13 @@ def skip_text(kind: SkipKind, details: Mapping[str, Any]) -> str:
     return _Formatter().vformat(SKIPS[kind], (), details)
 
 
-def cause_text(kind: CauseKind, names: Mapping[str, str]) -> str:
-    """Return the sentence for a cause; empty where its rule says it all. Raises KeyError where a name is missing."""
-    return CAUSES[kind].format_map(names)
+def cause_text(kind: CauseKind, names: Mapping[str, str], *, general: bool = False) -> str:
+    """Return the sentence for a cause; empty where its rule says it all. Raises KeyError where a name is missing.
 
-
-def general_cause_text(kind: CauseKind, names: Mapping[str, str]) -> str:
-    """Return the same sentence without the classes of this model's blocks."""
-    return cause_text(kind, {**names, **dict.fromkeys(names.keys() & {"block", "outer"}, "a block")})
+    In `general` it does not name the classes of this model's blocks.
+    """
+    hidden = dict.fromkeys(names.keys() & {"block", "outer"}, "a block") if general else {}
+    return CAUSES[kind].format_map({**names, **hidden})
 
 
 class _Formatter(string.Formatter):

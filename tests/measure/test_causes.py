@@ -165,9 +165,3 @@ def test_faults_keep_their_order_and_a_model_without_blocks_names_its_rule() -> 
     assert [f.level for f in explained] == ["run", "recompute", "values"]
     assert explained[1].rule == "CKPT009"
     assert explain([], case(HEALTHY)) == ()
-
-
-def test_blocks_that_were_called_as_asked_are_given_with_their_class() -> None:
-    example = case(HEALTHY, CallFacts(input_requires_grad=False))
-    assert [kind for kind, _ in example.calls(lambda facts: not facts.input_requires_grad)] == ["SureLayer"]
-    assert len(list(example.calls(lambda facts: True))) == 2

@@ -18,7 +18,7 @@ import transformers
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.block_entries import Entries
-from ckpt_surgery.measure.compare import LOSS, MANY_ENTRIES, Verdict, all_gradients, compare, noise_floors
+from ckpt_surgery.measure.compare import LOSS, MANY_ENTRIES, Verdict, compare, noise_floors
 from ckpt_surgery.measure.cost import LEAST_SAVING, MOST_WORK, WORTH_SAVING, cost_of
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.meter import FlopCount
@@ -465,7 +465,7 @@ def test_noise_on_both_sides_of_its_floor_is_noise() -> None:
 def test_a_floor_is_as_high_as_what_the_repetition_changed() -> None:
     reference, repeated = choices()
     floors = noise_floors(reference, repeated)
-    assert floors.keys() == {LOSS, *all_gradients(reference)}
+    assert floors.keys() == {LOSS, *reference.all_gradients}
     coarse = {floor for name, floor in noise_floors(reference).items() if name != LOSS}
     assert len(coarse) == 1
     ours, theirs = reference.gradients[NOISY], repeated.gradients[NOISY]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.measure.meter import Meter, perturbed_rounding
+from ckpt_surgery.measure.meter import Meter, PerturbedRounding
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.step import run_step
@@ -328,7 +328,7 @@ def test_perturbed_results_are_equal_up_to_rounding(operator: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     left, right = (torch.randn(2, 301, 301, generator=generator) for _ in range(2))
     plain = operator(left, right)
-    with perturbed_rounding():
+    with PerturbedRounding():
         turned = operator(left, right)
     assert not torch.equal(plain, turned)
     assert torch.allclose(plain, turned, rtol=1e-4, atol=1e-4)
@@ -336,7 +336,7 @@ def test_perturbed_results_are_equal_up_to_rounding(operator: Any) -> None:
 
 def test_infinite_entries_stay_infinite() -> None:
     left = torch.tensor([[float("inf"), 1.0], [2.0, 3.0]])
-    with perturbed_rounding():
+    with PerturbedRounding():
         turned = left.mm(torch.eye(2).add(1))
     assert turned[0].isinf().all()
     assert turned[1].isfinite().all()
@@ -344,6 +344,6 @@ def test_infinite_entries_stay_infinite() -> None:
 
 def test_operators_without_a_sum_give_the_same_bits() -> None:
     given = leaf(9, 9)
-    with perturbed_rounding():
+    with PerturbedRounding():
         turned = given.exp().mul(2)
     assert torch.equal(turned, given.exp().mul(2))

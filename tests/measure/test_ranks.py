@@ -199,11 +199,12 @@ def test_training_goes_on_with_the_wrapper_as_if_nothing_had_been_verified(resul
 
 
 def test_without_a_process_group_nothing_is_compared_and_nothing_said() -> None:
-    from ckpt_surgery.measure.ranks import RankObstacle, first_problem, obstacle, unwrapped
+    from ckpt_surgery.measure.kinds import SkipKind
+    from ckpt_surgery.measure.ranks import first_problem, obstacle, unwrapped
     from tests.measure import toys
 
     model = toys.model_of(toys.Layer)
-    assert obstacle(model) is RankObstacle.ONE_PROCESS
+    assert obstacle(model) is SkipKind.ONE_PROCESS
     assert unwrapped(model) is model
     assert first_problem(model, "mine") == "mine"
     assert first_problem(model, None) is None

@@ -174,22 +174,6 @@ def test_rounded_otherwise_change_no_more_than_the_last_bits() -> None:
     assert not verdict.wrong
 
 
-def test_generate_runs_in_evaluation_mode_from_the_seed() -> None:
-    model = model_of(Layer)
-    first, second = (run_step(model, values(), blocks={}, generate=values()).generated for _ in range(2))
-    assert first is not None
-    assert second is not None
-    assert torch.equal(first, second)
-    assert run(model).generated is None
-
-
-def test_a_generate_that_breaks_is_recorded() -> None:
-    record = run_step(model_of(Layer), values(), blocks={}, generate={"prompt": 1})
-    assert record.generated is None
-    assert record.error is not None
-    assert str(record.error).startswith("generate raised TypeError: ")
-
-
 @pytest.mark.parametrize("kind", [NormLayer, FailingLayer])
 @both_modes
 def test_the_model_is_left_as_it_was(mode: Mode, kind: type[Layer]) -> None:

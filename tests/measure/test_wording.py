@@ -12,7 +12,7 @@ import pytest
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.measure.results import LEVELS, Fault, FaultCause, ModeReport, Skip, fault_of, skip_of
+from ckpt_surgery.measure.results import LEVELS, Fault, FaultCause, ModeReport, Skip
 from tests.measure.fault_cases import fault, fault_at, why
 
 KINDS = tuple(FaultKind)
@@ -36,7 +36,7 @@ def test_every_reason_to_skip_levels_has_a_sentence_and_goes_through_json(kind: 
     part = "a part of " if kind in OF_A_PART else ""
     assert str(skip).startswith(f"{part}levels state and loop were skipped: ")
     assert not re.search(r"[{}]", str(skip))
-    assert skip_of(json.loads(json.dumps(skip.to_dict()))) == skip
+    assert Skip.from_dict(json.loads(json.dumps(skip.to_dict()))) == skip
     assert str(replace(skip, levels=("cost",))).startswith(f"{part}level cost was skipped: ")
 
 
@@ -61,8 +61,8 @@ def test_a_fault_goes_through_json_and_back(kind: FaultKind) -> None:
     for sample in (fault(kind, "layers.0"), fault(kind, explanation=why(CauseKind.NESTED_OUTPUT))):
         data = json.loads(json.dumps(sample.to_dict()))
         assert data["kind"] == kind
-        assert fault_of(data) == sample
-        assert str(fault_of(data)) == str(sample)
+        assert Fault.from_dict(data) == sample
+        assert str(Fault.from_dict(data)) == str(sample)
 
 
 def test_a_figure_that_json_does_not_know_stays_no_number() -> None:
@@ -88,7 +88,7 @@ def test_words_are_only_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     shout(monkeypatch)
     assert faults[0].expected == faults[0].expected.upper()
     assert [(sample.kind, sample.level, sample.rule, sample.explanation) for sample in faults] == before
-    assert [fault_of(data) for data in written] == faults
+    assert [Fault.from_dict(data) for data in written] == faults
 
 
 def shout(monkeypatch: pytest.MonkeyPatch) -> None:
