@@ -66,11 +66,13 @@ class BlockWrites:
 
     def again(self) -> tuple[list[str], list[str]]:
         """Return the paths of attributes and buffers, and of containers, that changed since the backward began."""
-        attributes = [
-            key
-            for key, (home, name) in self._written.items()
-            if key in self._before and not _equal(self._before[key], _look_of(home.get(name, Absent)))
-        ]
+        attributes = []
+        for key, (home, name) in self._written.items():
+            before, now = self._before.get(key, Absent), _look_of(home.get(name, Absent))
+            if isinstance(before, Tensor) and isinstance(now, Tensor):
+                attributes += [] if same_bits(before, now) else [key]
+            elif key in self._before and (type(before) is not type(now) or before != now):
+                attributes.append(key)
         containers = [key for key, (value, before) in self._containers.items() if _look_of(value) != before]
         return [".".join(filter(None, key)) for key in attributes], [".".join(filter(None, key)) for key in containers]
 
@@ -83,9 +85,3 @@ def _look_of(value: Any) -> Any:
         items = value.values() if isinstance(value, dict) else value
         return len(value), tuple(item for item in items if type(item) in (int, float))
     return value if isinstance(value, Hashable) and type(value) in (int, float, bool, str) else None
-
-
-def _equal(before: Any, now: Any) -> bool:
-    if isinstance(before, Tensor) and isinstance(now, Tensor):
-        return same_bits(before, now)
-    return type(before) is type(now) and bool(before == now)

@@ -52,7 +52,7 @@ class Coverage(StepWatch):
     ) -> None:
         super().__init__()
         self._blocks = blocks
-        self._expected = {name for name, block in blocks.items() if _is_on(model, name, block)}
+        self._expected = {name for name, block in blocks.items() if self._is_on(model, name, block)}
         self._evaluating = {name for name, block in blocks.items() if not block.training}
         self._derived: set[str] = set()
         self._hooks = ExitStack()
@@ -60,6 +60,16 @@ class Coverage(StepWatch):
             hook = blocks[name].register_forward_hook(ModelHook(partial(self._await_gradient, name)))
             self._hooks.callback(hook.remove)
         self._counter = self._hooks.enter_context(EntryCounter(model, blocks, on_recompute))
+
+    @staticmethod
+    def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
+        """Tell whether a block should be checkpointed: by its surgery, or by a library switch on it or around it."""
+        if isinstance(vars(block).get("forward"), BlockForward):
+            return vars(block).get(FUNCTION) is not None
+        if is_layer(block):
+            return bool(getattr(block, FLAG, False))
+        around = [model, *map(model.get_submodule, enclosing(name))]
+        return any(getattr(module, flag) for module in around for flag in flags_of(module))
 
     def enter(self, phase: WatchedPhase) -> None:
         """Count entries in the backward as recomputes, and ignore those of a forward set aside."""
@@ -69,7 +79,6 @@ class Coverage(StepWatch):
             self._counter.set_aside(phase is WatchedPhase.ASIDE)
 
     def undo(self) -> None:
-        """Remove the hooks."""
         self._hooks.close()
 
     def _await_gradient(self, name: str, _: nn.Module, __: object, output: object) -> None:
@@ -116,25 +125,9 @@ class Coverage(StepWatch):
             return CoverageCause.EVALUATION
         if isinstance(vars(block).get("forward"), BlockForward):
             return CoverageCause.UNKNOWN
-        if is_layer(block):
-            return CoverageCause.REPLACED if _is_replaced(block) else CoverageCause.UNKNOWN
-        return CoverageCause.PLAIN
-
-
-def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
-    """Tell whether a block should be checkpointed: by its surgery, or by a library switch on it or around it."""
-    if isinstance(vars(block).get("forward"), BlockForward):
-        return vars(block).get(FUNCTION) is not None
-    if is_layer(block):
-        return bool(getattr(block, FLAG, False))
-    around = [model, *map(model.get_submodule, enclosing(name))]
-    return any(getattr(module, flag) for module in around for flag in flags_of(module))
-
-
-def _is_replaced(block: nn.Module) -> bool:
-    """Tell whether the forward of a checkpointing layer was replaced, on the instance or its class."""
-    if "forward" in vars(block):
-        return True
-    base = next(kind for kind in type(block).__mro__ if kind.__name__ == LAYER_CLASS)
-    wraps = "__call__" not in vars(base)  # late 5.x wraps the forward of each subclass when that is made
-    return wraps and not hasattr(type(block).forward, "__wrapped__")
+        if not is_layer(block):
+            return CoverageCause.PLAIN
+        base = next(kind for kind in type(block).__mro__ if kind.__name__ == LAYER_CLASS)
+        wraps = "__call__" not in vars(base)  # late 5.x wraps the forward of each subclass when that is made
+        replaced = "forward" in vars(block) or (wraps and not hasattr(type(block).forward, "__wrapped__"))
+        return CoverageCause.REPLACED if replaced else CoverageCause.UNKNOWN

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ckpt_surgery.guarding.memory import allocated
+from ckpt_surgery.measure.casting import autocast_of
 from ckpt_surgery.measure.own_checkpoints import OURS, TORCH
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_differentiable
@@ -91,7 +92,7 @@ class LastCall:
         self.model = ref(model)
         self.number = 0
         self._arguments: Any = None
-        self._autocast: tuple[bool, torch.dtype] = (False, torch.float32)
+        self._autocast: tuple[bool, torch.dtype | None] = (False, None)
 
     def note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note a call that is ending."""
@@ -106,8 +107,7 @@ class LastCall:
 
     def note_autocast(self, model: nn.Module) -> None:
         """Note the current autocast."""
-        kind = next((each.device.type for each in nn.Module.parameters(model)), "cpu")
-        self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        self._autocast = autocast_of(model)
 
     def keep(self) -> None:
         """Keep the inputs alive that `arguments` needs."""
@@ -213,7 +213,10 @@ class FailedStep:
             Held.GRADIENTS: [parameter.grad for parameter in parameters if parameter.grad is not None],
             Held.OPTIMIZER: states,
         }
-        sums = {kind: _bytes_on(device, some) for kind, some in held.items()}
+        sums = {}
+        for kind, some in held.items():
+            parts = {id(inner): inner for each in some for inner in inner_tensors(each) if inner.device == device}
+            sums[kind] = sum(inner.numel() * inner.itemsize for inner in parts.values())
         return cls(
             part,
             recomputing,
@@ -248,7 +251,6 @@ class FailedStep:
                 return f"outside of its forward, the backward and the optimizer{at}"
 
     def __str__(self) -> str:
-        """Describe the failure in one sentence, without running anything."""
         if self.model is None:
             return f"torch ran out of memory before a model was trained{f' ({self.line})' if self.line else ''}"
         held = listed([f"{size(count)} of {kind}" for kind, count in self.held.items() if count])
@@ -265,12 +267,6 @@ class FailedStep:
 def next_command(arguments: Sequence[str]) -> str:
     """Return the command that finds what fits, for a script with its arguments."""
     return f"ckpt_surgery fit {shlex.join(arguments)}"
-
-
-def add_note(error: BaseException, model: nn.Module) -> None:
-    """Describe the failure in a note to a model's out-of-memory error, without running anything."""
-    if failed := FailedStep.of(error, [LastCall(model)]):
-        error.add_note(f"ckpt_surgery: {failed.sentence}")
 
 
 def _seen(value: Any) -> Any:
@@ -316,8 +312,3 @@ def _optimizers(parameters: list[nn.Parameter]) -> tuple[list[Tensor], Optimizer
             first = first or each
             states += [tensor for state in each.state.values() for tensor in tensors(state)]
     return states, first
-
-
-def _bytes_on(device: torch.device, held: Iterable[Tensor]) -> int:
-    parts = {id(inner): inner for tensor in held for inner in inner_tensors(tensor) if inner.device == device}
-    return sum(inner.numel() * inner.itemsize for inner in parts.values())

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.coverage import OwnBlocks
-from ckpt_surgery.guarding.failed_step import add_note
+from ckpt_surgery.guarding.failed_step import FailedStep, LastCall
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import STOPPED, GuardReport
@@ -128,7 +128,7 @@ class Guard(Undoable):
         self._step: CheckedStep | None = None
         self._say = say or _warn
         # a graph must not hold the guard: it holds what the guard has seen, and that the graph
-        self._errors = HookErrors(partial(_failed, ref(self)), (GuardError, Warning))
+        self._errors = HookErrors(partial(self._stop, ref(self)), (GuardError, Warning))
         self._hooks = StepHooks(self.model, self._begin, self._end, self._errors)
 
     def __del__(self) -> None:
@@ -143,7 +143,8 @@ class Guard(Undoable):
             with suppress(Exception):
                 explain(error, [self.watched()])
             with suppress(Exception):
-                add_note(error, self.model)
+                if failed := FailedStep.of(error, [LastCall(self.model)]):
+                    error.add_note(f"ckpt_surgery: {failed.sentence}")
         super().__exit__(kind, error, trace)
 
     def watched(self) -> WatchedModel:
@@ -199,6 +200,22 @@ class Guard(Undoable):
 
     undo = remove
     """Do what `remove` does."""
+
+    @staticmethod
+    def _stop(guard: ref[Guard], error: Exception) -> bool:
+        """Stop a guard whose own hook has failed, so that the training goes on without it.
+
+        Where memory ran out in a proof, only the proof is dropped, and the result is True.
+        """
+        if (failed := guard()) is None:
+            return False
+        if isinstance(error, torch.OutOfMemoryError) and failed._step is not None and failed._step.give_proof_up():
+            return True
+        failed.failure = error_line(error)
+        with suppress(Exception):  # its hooks do nothing any more, also those that are left
+            failed.remove()
+        failed._say(f"{type(failed.model).__name__}: {STOPPED.format(failed.failure)}")
+        return False
 
     def _blocks(self) -> dict[str, nn.Module]:
         """Return the blocks to watch: those of the model, and what the script checkpoints beside or inside them."""
@@ -259,22 +276,6 @@ class Guard(Undoable):
             _warn(f"{type(self.model).__name__}: {fault}")
         if faults and self._options.on_fault == "raise":
             raise GuardError(f"{type(self.model).__name__}: {faults[0]}")
-
-
-def _failed(guard: ref[Guard], error: Exception) -> bool:
-    """Stop a guard whose own hook has failed, so that the training goes on without it.
-
-    Where memory ran out in a proof, only the proof is dropped, and the result is True.
-    """
-    if (failed := guard()) is None:
-        return False
-    if isinstance(error, torch.OutOfMemoryError) and failed._step is not None and failed._step.give_proof_up():
-        return True
-    failed.failure = error_line(error)
-    with suppress(Exception):  # its hooks do nothing any more, also those that are left
-        failed.remove()
-    failed._say(f"{type(failed.model).__name__}: {STOPPED.format(failed.failure)}")
-    return False
 
 
 def _warn(message: str) -> None:

@@ -21,17 +21,21 @@ from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
 from ckpt_surgery.guarding.entry_looks import AUTOCAST
 from ckpt_surgery.guarding.faults import CoverageCause
-from ckpt_surgery.guarding.script_hooks import has_script_hooks
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.runtime.checkpoint.state import HOOKING
 from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
 from ckpt_surgery.runtime.self_check.routing import has_experts
-from ckpt_surgery.runtime.tools.classes import is_flattened
+from ckpt_surgery.runtime.tools.classes import PACKAGE, is_flattened, library_of
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import current_graph_task_id
+
+_BACKWARD = ("_backward_pre_hooks", "_backward_hooks")
+_TABLES = ("_forward_pre_hooks", "_forward_hooks", *_BACKWARD)
+_COMPUTING = HOOKING | {PACKAGE}
 
 
 class ProofStatus(StrEnum):
@@ -120,14 +124,12 @@ class BlockWitness(StepWatch):
         self._hook_parameters(self._parameters)
 
     def enter(self, phase: WatchedPhase) -> None:
-        """Record what was written as the backward begins."""
         super().enter(phase)
         if phase is WatchedPhase.BACKWARD:
             self._task = current_graph_task_id()
             self._writes.begin_backward()
 
     def note_results(self, nodes: Sequence[Node]) -> None:
-        """Note where the graph of the model's results begins."""
         self._results = nodes
 
     def recompute(self, block: nn.Module) -> None:
@@ -140,7 +142,6 @@ class BlockWitness(StepWatch):
         self._writes.begin_recompute()
 
     def release(self) -> None:
-        """Drop what was seen."""
         for call in self._calls:
             call.release()
         for held in (self._calls, self._gradients, self._nested):
@@ -186,15 +187,20 @@ class BlockWitness(StepWatch):
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
             exchanged = {name for call in others for name in call.exchanged()} - set(written)
             exchanged |= {AUTOCAST} if any(call.recast for call in others) else set()
-            cause = (
-                CoverageCause.UNKNOWN if exchanged or not has_experts(self._block) else CoverageCause.CHOOSES_EXPERTS
-            )
+            routed = not exchanged and has_experts(self._block)
+            cause = CoverageCause.CHOOSES_EXPERTS if routed else CoverageCause.UNKNOWN
             return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged), cause=cause)
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self.name, ProofStatus.NOT_REPEATABLE)
         if status is ProofStatus.PROVED and any(call.checkpointed for call in calls):
             return GradientProof(self.name, ProofStatus.IN_ITSELF)
-        given, cause = sum(call.given_bytes for call in calls), _cause(calls)
+        given = sum(call.given_bytes for call in calls)
+        causes = {
+            CoverageCause.DRAWN_ANEW: any(call.drew_anew for call in calls),
+            CoverageCause.RECAST: any(call.recast for call in calls),
+            CoverageCause.THROUGH_HOOKS: any(call.through_hooks for call in calls),
+        }
+        cause = next((known for known, seen in causes.items() if seen), CoverageCause.UNKNOWN)
         factor = _factor([(expected[name], of_step.get(name)) for name in errors if name in expected])
         return GradientProof(self.name, status, errors, compared, kept, given, cause=cause, factor=factor)
 
@@ -242,7 +248,9 @@ class BlockWitness(StepWatch):
             return ProofStatus.SPLIT
         if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return ProofStatus.WEIGHTS_CHANGED
-        if self._script_hooks or has_script_hooks(self._block) or any(map(_has_hooks, self._parameters.values())):
+        on_gradients = [hook for p in self._parameters.values() for hook in (p._backward_hooks or {}).values()]
+        others = any(not isinstance(hook, ModelHook) for hook in on_gradients)  # they would change gradients again
+        if self._script_hooks or others or _has_script_hooks(self._block):
             return ProofStatus.HOOKED
         return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
 
@@ -285,7 +293,7 @@ class BlockWitness(StepWatch):
         if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
-                self._script_hooks = has_script_hooks(self._block)
+                self._script_hooks = _has_script_hooks(self._block)
             self._calls.append(WitnessedCall(self.name, self._block, args, kwargs))
             self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
         call = self._running()
@@ -321,16 +329,6 @@ class BlockWitness(StepWatch):
         if not in_backward:
             self._writes.note(call.written)
         return result
-
-
-def _cause(calls: Sequence[WitnessedCall]) -> CoverageCause:
-    """Return the known cause of wrong gradients in these calls."""
-    causes = (
-        (CoverageCause.DRAWN_ANEW, any(call.drew_anew for call in calls)),
-        (CoverageCause.RECAST, any(call.recast for call in calls)),
-        (CoverageCause.THROUGH_HOOKS, any(call.through_hooks for call in calls)),
-    )
-    return next((cause for cause, seen in causes if seen), CoverageCause.UNKNOWN)
 
 
 def _factor(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
@@ -371,10 +369,18 @@ def _error(expected: Tensor, of_step: Tensor) -> float | None:
     return relative_error(expected, of_step) if all(finite) else 1.0
 
 
-def _has_hooks(parameter: nn.Parameter) -> bool:
-    """Tell whether others have hooks on a parameter: a hook that changes gradients would do so again."""
-    return any(not isinstance(hook, ModelHook) for hook in (parameter._backward_hooks or {}).values())
-
-
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
+
+
+def _has_script_hooks(block: nn.Module) -> bool:
+    """Tell whether a block or a module in it has hooks that a proof would run again.
+
+    Ours do not count, nor do those that libraries put around forwards: they are part of the computation.
+    """
+    return any(
+        not isinstance(hook, ModelHook) and (table in _BACKWARD or library_of(hook) not in _COMPUTING)
+        for module in block.modules()
+        for table in _TABLES
+        for hook in getattr(module, table, {}).values()
+    )

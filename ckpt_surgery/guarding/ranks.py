@@ -64,7 +64,9 @@ class RankGradients(UndoableHooks):
         """Return the comparison for a model in `wrapper`, or in a wrapper found around it; None without one."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
             return None
-        wrapper = wrapper if wrapper is not None else _wrapper_of(model)
+        if wrapper is None:  # the model does not know what wraps it
+            wrappers = (thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel))
+            wrapper = next((w for w in wrappers if vars(w).get("_modules", {}).get("module") is model), None)
         if wrapper is None or dist.get_world_size(wrapper.process_group) < 2:
             return None
         return cls(model, wrapper)
@@ -137,11 +139,3 @@ class RankGradients(UndoableHooks):
         usual = Counter(rows).most_common(1)[0][0]
         names = tuple(name for name, *column in zip(everywhere, *rows, strict=True) if len(set(column)) > 1)
         return names, tuple(rank for rank, row in zip(self._ranks, rows, strict=True) if row != usual)
-
-
-def _wrapper_of(model: nn.Module) -> DistributedDataParallel | None:
-    """Find the wrapper of a model among all live objects: the model does not know it."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), DistributedDataParallel) and vars(thing).get("_modules", {}).get("module") is model:
-            return thing  # type: ignore[no-any-return]
-    return None

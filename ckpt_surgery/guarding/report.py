@@ -27,6 +27,12 @@ class GuardedBlock:
     measured: LeftBytes | None = None
 
     @property
+    def is_kept(self) -> bool:
+        """Whether it has gradients, and keeps all it makes."""
+        once = self.counts is not None and self.counts[0] > 0 and not self.counts[1]
+        return once and self.proof.status is ProofStatus.PROVED
+
+    @property
     def memory(self) -> tuple[int, int, int] | None:
         """The bytes that the block kept, that it keeps at best, and that checkpointing saved; None if not known.
 
@@ -97,8 +103,8 @@ class GuardReport(ShownInNotebooks):
         for row in self.blocks:
             stacks.setdefault(row.name.rpartition(".")[0], []).append(row)
         some_are = any(row.counts is not None and row.counts[1] for row in self.blocks)
-        kept = {name: all(map(_is_kept, rows)) for name, rows in stacks.items() if name and some_are}
-        return [name for name, all_kept in kept.items() if all_kept and told.isdisjoint(r.name for r in stacks[name])]
+        kept = [name for name, rows in stacks.items() if name and some_are and all(row.is_kept for row in rows)]
+        return [name for name in kept if told.isdisjoint(row.name for row in stacks[name])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON data, with each fault's message and rule."""
@@ -114,7 +120,15 @@ class GuardReport(ShownInNotebooks):
         together: dict[tuple[str, str], list[GuardedBlock]] = {}
         for row in self.blocks:
             together.setdefault((NUMBER.sub("*", row.name), row.block_class), []).append(row)
-        return [(*names, *_cells(blocks)) for names, blocks in together.items()]
+        rows = []
+        for names, blocks in together.items():
+            once = sum(row.counts[0] == row.counts[1] > 0 for row in blocks if row.counts)
+            proofs = Counter(row.proof.status for row in blocks)
+            known = [memory for row in blocks if (memory := row.memory) is not None]
+            sizes = [size(sum(each)) for each in zip(*known, strict=True)] if known else [""] * len(_MEMORY)
+            said = ", ".join(f"{count} {status}" for status, count in proofs.items())
+            rows.append((*names, f"{once} of {len(blocks)}", said, *sizes))
+        return rows
 
     def __str__(self) -> str:
         head = (
@@ -151,20 +165,6 @@ class GuardReport(ShownInNotebooks):
             f"without gradient: {plural(len(without), 'parameter')}: {some(without)}": without,
         }
         return [*(note for note, said in notes.items() if said), *(self.branches if self.steps else ())]
-
-
-def _is_kept(row: GuardedBlock) -> bool:
-    once = row.counts is not None and row.counts[0] > 0 and not row.counts[1]
-    return once and row.proof.status is ProofStatus.PROVED
-
-
-def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:
-    counts = [row.counts for row in blocks if row.counts]
-    once = sum(forward == recomputed for forward, recomputed in counts if forward)
-    proofs = Counter(row.proof.status for row in blocks)
-    known = [memory for row in blocks if (memory := row.memory) is not None]
-    sizes = [size(sum(each)) for each in zip(*known, strict=True)] if known else [""] * len(_MEMORY)
-    return f"{once} of {len(blocks)}", ", ".join(f"{count} {status}" for status, count in proofs.items()), *sizes
 
 
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")

@@ -87,7 +87,6 @@ class GuardResults:
         return faults
 
     def of_block(self, name: str, block_class: str) -> GuardedBlock:
-        """Return what was seen of a block."""
         proof = self.proofs.get(name, GradientProof(name, ProofStatus.NOT_YET))
         return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
 
@@ -99,7 +98,6 @@ class GuardResults:
         return together(self._once(fault for fault in new.values() if fault.alike not in alike))
 
     def _with_cause(self, fault: GuardFault) -> GuardFault:
-        """Add to a fault of untrained parameters what is known about their blocks."""
         untrained = fault.kind is GuardFaultKind.UNTRAINED
         gone = any(name.startswith(tuple(self.hooks_gone)) for name in fault.subjects)
         return replace(fault, cause=CoverageCause.HOOKS_GONE) if untrained and gone else fault
@@ -153,13 +151,11 @@ class CheckedStep(StepWatch):
             self._hooks = watches.pop_all()
 
     def enter(self, phase: WatchedPhase) -> None:
-        """Tell all watches what runs from now on."""
         for watch in (self._second, self.own, self.looks, self._coverage, self._memory, self._witness):
             if watch is not None:
                 watch.enter(phase)
 
     def note_results(self, nodes: Sequence[Node]) -> None:
-        """Note where the graph of the model's results begins."""
         if self._witness is not None:
             self._witness.note_results(nodes)
 
@@ -174,14 +170,13 @@ class CheckedStep(StepWatch):
             faults += self._coverage.faults(self.own.found)
         changed = self.looks.changes if self.looks is not None else {}
         for name, changes in changed.items():
-            if any(change.name.startswith(HOOKS) for change in changes):
+            if any(change.startswith(HOOKS) for change in changes):
                 self._results.hooks_gone.add(f"{name}.")
         witness, self._witness = self._witness, None
         if witness is not None:
             proof = witness.end(unprovable)
             if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged and changed.get(proof.name):
-                names = tuple(map(str, changed[proof.name]))
-                proof = replace(proof, exchanged=names, cause=CoverageCause.UNKNOWN)
+                proof = replace(proof, exchanged=tuple(changed[proof.name]), cause=CoverageCause.UNKNOWN)
             faults += self._results.add_proof(proof)
         return faults
 
@@ -201,7 +196,6 @@ class CheckedStep(StepWatch):
         return True
 
     def undo(self) -> None:
-        """Abandon the step."""
         self._remove()
         if self._witness is not None:
             self._witness.release()

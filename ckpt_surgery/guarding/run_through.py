@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -37,7 +37,7 @@ class RunThrough(Undoable):
 
         def non_reentrant(function: Any, *args: Any, **kwargs: Any) -> Any:
             held = {**signature.bind(function, *args, **kwargs).arguments, "function": function}
-            return _nothing() if self.takes(held) else generator(function, *args, **kwargs)
+            return (None for _ in range(1)) if self.takes(held) else generator(function, *args, **kwargs)
 
         def reentrant(function: Any, *args: Any) -> Any:
             return function(*args[1:]) if self.takes({"function": function}) else apply(function, *args)
@@ -48,7 +48,6 @@ class RunThrough(Undoable):
         self._begun = True
 
     def undo(self) -> None:
-        """Put back what was replaced."""
         self._replaced.close()
         self._undone = True
 
@@ -68,7 +67,3 @@ class RunThrough(Undoable):
             and vars(forward.block).get(FUNCTION) is not None
             and held.get("context_fn", noop_context_fn) is noop_context_fn
         )
-
-
-def _nothing() -> Iterator[None]:
-    yield

@@ -7,6 +7,7 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -44,22 +45,16 @@ def run_script(path: str, arguments: Sequence[str], explain: Explain) -> int:
 def run_module(name: str, arguments: Sequence[str], explain: Explain) -> int:
     """Run a module, or a package's `__main__`, as `run_script` does. Raises OptionError where there is none."""
     sys.path.insert(0, str(Path.cwd()))
-    spec = _main_spec(name)
-    if spec is None:
+    spec = None
+    with suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(name)
+        is_package = found is not None and found.submodule_search_locations is not None
+        spec = importlib.util.find_spec(f"{name}.__main__") if is_package else found
+    loader = getattr(spec, "loader", None)
+    if spec is None or not hasattr(loader, "get_code") or isinstance(loader, ExtensionFileLoader):
         raise OptionError(f"there is no module {name} to run: give its dotted name, as after `python -m`")
     file = spec.origin or name
     return _run(partial(spec.loader.get_code, spec.name), file, spec, [file, *arguments], explain)  # type: ignore[union-attr]
-
-
-def _main_spec(name: str) -> ModuleSpec | None:
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-    except (ImportError, ValueError):
-        return None
-    loader = getattr(spec, "loader", None)
-    return spec if hasattr(loader, "get_code") and not isinstance(loader, ExtensionFileLoader) else None
 
 
 def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str], explain: Explain) -> int:
@@ -79,15 +74,10 @@ def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv:
         return 1
     except BaseException as error:
         explain(error)
-        _show(error)
+        trace: TracebackType | None = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # from the script on
+            trace = trace.tb_next
+        sys.stdout.flush()
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
-
-
-def _show(error: BaseException) -> None:
-    """Print the traceback from the script on, as Python would."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    sys.stdout.flush()
-    sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -54,11 +54,7 @@ class StepHooks(UndoableHooks):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        begin: Callable[[], StepWatch],
-        end: Callable[[StepWatch], None],
-        errors: HookErrors,
+        self, model: nn.Module, begin: Callable[[], StepWatch], end: Callable[[StepWatch], None], errors: HookErrors
     ) -> None:
         super().__init__()
         self._handles += [

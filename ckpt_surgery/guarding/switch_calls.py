@@ -55,28 +55,12 @@ class SwitchCall:
     options: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
-    """The options (`names`) in which a call differs from a call `before` it that switched on the same model."""
-
-    names: tuple[str, ...]
-    now: SwitchCall
-    before: SwitchCall
-
-    def __str__(self) -> str:
-        said = []
-        for call in (self.now, self.before):
-            words = (f"{name}={call.options.get(name, 'None')}" for name in self.names)
-            said.append(f"{', '.join(words)} at {call.place}")
-        return f"checkpointing was switched on with other options before: {said[0]} overrides {said[1]}"
-
-
 class SwitchCalls(Undoable):
     """Watch the method of transformers that switches checkpointing on, from `watch` until `undo`."""
 
     def __init__(self) -> None:
         self._last: WeakKeyDictionary[nn.Module, SwitchCall] = WeakKeyDictionary()
-        self._overrides: WeakKeyDictionary[nn.Module, list[Override]] = WeakKeyDictionary()
+        self._overrides: WeakKeyDictionary[nn.Module, list[str]] = WeakKeyDictionary()
         self._replaced = ExitStack()
 
     def watch(self) -> None:
@@ -90,12 +74,11 @@ class SwitchCalls(Undoable):
             self._replaced.callback(setattr, owner, name, method)
 
     def undo(self) -> None:
-        """Stop watching."""
         self._replaced.close()
         self._undone = True
 
-    def of(self, model: nn.Module) -> list[list[Override]]:
-        """Return the lists that collect the overrides in a model, later ones included."""
+    def of(self, model: nn.Module) -> list[list[str]]:
+        """Return the lists that collect the overrides in a model in words, later ones included."""
         return [self._overrides.setdefault(part, []) for part in model.modules() if takes_switch(part)]
 
     def _noting(self, method: Callable[..., Any], home: str) -> Callable[..., Any]:
@@ -115,7 +98,10 @@ class SwitchCalls(Undoable):
 
     def _note(self, switched: Any, function: Callable[..., Any], every_n: int, home: str) -> None:
         surgical = isinstance(switched, CheckpointingSwitch)
-        place = _calling_line(home)
+        frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(2)))
+        inside = takewhile(lambda call: not call[0].startswith(OURS), frames)  # up to what runs the script
+        calls = [(file, line) for file, line in inside if file != home]
+        file, line = next((call for call in calls if not call[0].startswith(_LIBRARIES)), calls[0])
         given, offload = options_of(function) or (getattr(function, "keywords", {}) | {FUNCTION: function}, None)
         given |= {"offload": offload} if offload else {}
         given |= {"every_n_layers": every_n} if every_n > 1 else {}
@@ -123,19 +109,14 @@ class SwitchCalls(Undoable):
         for part in filter(takes_switch, (switched.model if surgical else switched).modules()):
             before = self._last.get(part)
             # under a surgery, what a call does not give stays as it was
-            call = SwitchCall(place, {**(before.options if surgical and before else _DEFAULTS), **options})
+            call = SwitchCall(f"{file}:{line}", {**(before.options if surgical and before else _DEFAULTS), **options})
             if before is not None:
                 names = [n for n in {**before.options, **call.options} if before.options.get(n) != call.options.get(n)]
-                override = Override(tuple(names), call, before)
+                now, then = (
+                    ", ".join(f"{name}={each.options.get(name, 'None')}" for name in names) + f" at {each.place}"
+                    for each in (call, before)
+                )
+                override = f"checkpointing was switched on with other options before: {now} overrides {then}"
                 noted = self._overrides.setdefault(part, [])
                 noted += [override] if names and override not in noted else []
             self._last[part] = call
-
-
-def _calling_line(switch: str) -> str:
-    """Return the file and line in the script that called a method of the file `switch`, or else in a library."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(3)))
-    inside = takewhile(lambda call: not call[0].startswith(OURS), frames)  # up to what runs the script
-    calls = [(file, line) for file, line in inside if file != switch]
-    file, line = next((call for call in calls if not call[0].startswith(_LIBRARIES)), calls[0])
-    return f"{file}:{line}"

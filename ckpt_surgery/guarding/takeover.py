@@ -29,8 +29,7 @@ from ckpt_surgery.guarding.run_through import RunThrough
 from ckpt_surgery.guarding.steps import in_backward
 from ckpt_surgery.guarding.switch_calls import SwitchCalls
 from ckpt_surgery.guarding.torch_errors import explain
-from ckpt_surgery.guarding.trained_model import Trained
-from ckpt_surgery.guarding.waiting import LOOKS, WaitingModel
+from ckpt_surgery.guarding.trained_model import LOOKS, Trained, WaitingModel
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call, running_modules
 from ckpt_surgery.measure.switch import blocks_of, has_surgery

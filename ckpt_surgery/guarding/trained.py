@@ -79,7 +79,6 @@ class UntrainedParameters:
         return [GuardFault(GuardFaultKind.UNTRAINED, names, steps=self._steps)] if names else []
 
     def remove(self) -> None:
-        """Stop watching."""
         for handle in self._handles.values():
             handle.remove()
         self._handles.clear()

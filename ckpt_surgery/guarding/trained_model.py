@@ -1,4 +1,4 @@
-"""A model that a process trained: what was done to it, what was seen of it, and what to say about it."""
+"""A model that a process trains: who checkpoints it, what was done to it, what was seen, and what to say about it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from torch import nn
 
 from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.report import GuardReport
-from ckpt_surgery.guarding.switch_calls import Override
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
+from ckpt_surgery.runtime.blocks.discovery import is_layer
+from ckpt_surgery.runtime.blocks.library_switch import checkpoints_in_evaluation, flags_of, has_inline_branch
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
 from ckpt_surgery.undo import Undoable
+
+LOOKS = 3
+"""In so many forwards the calls of modules are looked at for who checkpoints them."""
 
 
 class Trained:
@@ -34,7 +40,7 @@ class Trained:
         self.evaluating = self.asked = False
         self.can_be_wrapped = self.calls_checkpoint = False
         self.replaced = ""
-        self.overrides: list[list[Override]] = []
+        self.overrides: list[list[str]] = []
         self._report: GuardReport | None = None
         self._table = ""
         self._has_table = self.is_refused = False
@@ -117,3 +123,40 @@ class Trained:
         self._report = watching.report()
         if not self._has_table:
             self._table = "" if surgery is None else str(surgery)
+
+
+class WaitingModel:
+    """A model whose checkpointing is not switched on. `forwards` counts those after its first."""
+
+    def __init__(self, model: nn.Module, trained: Trained) -> None:
+        self.model = ref(model)
+        self.trained = trained
+        self.forwards = 0
+        parts = list(model.modules())
+        self._flags = [(ref(module), flag) for module in parts for flag in flags_of(module)]
+        self._in_evaluation = any(map(checkpoints_in_evaluation, parts))
+        trained.calls_checkpoint = any(
+            has_inline_branch(module) and not (is_layer(module) or flags_of(module)) for module in parts
+        )
+
+    def is_in_mode(self, model: nn.Module) -> bool:
+        """Tell whether a model is in a mode in which something may checkpoint it."""
+        return model.training or self._in_evaluation or self.trained.checkpoints_itself
+
+    def asks(self) -> bool:
+        """Tell whether checkpointing has been switched on since."""
+        return any(getattr(module(), flag, False) for module, flag in self._flags)
+
+    def enter(self) -> None:
+        """Look whether torch's checkpoint function runs the entered module, until enough was seen."""
+        if self.forwards < LOOKS and not self.trained.place:
+            self.trained.place = checkpoint_call()
+            self.trained.checkpoints_itself |= bool(self.trained.place)
+
+    def enter_again(self) -> None:
+        """Note that the model checkpoints by itself, since it runs in the backward; find the call that does it."""
+        trained, model = self.trained, self.model()
+        trained.checkpoints_itself = True
+        if not trained.place and model is not None:
+            composable = any(map(is_composable, model.modules()))
+            trained.place = COMPOSABLE_CHECKPOINT if composable else recomputing_call()

@@ -17,12 +17,12 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
 from ckpt_surgery.errors import GuardError
-from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
-from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
+from ckpt_surgery.guarding.call_graph import CallGraph, HandedOnTensors, add_gradient, watched_view
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.model_hook import is_selective
-from ckpt_surgery.measure.own_checkpoints import is_composable
+from ckpt_surgery.measure.own_checkpoints import is_composable, packing_hook
+from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -30,12 +30,12 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSigna
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint
-from ckpt_surgery.runtime.tools.classes import PACKAGE, is_managed, library_of
+from ckpt_surgery.runtime.tools.classes import is_managed, library_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version, versions
 from ckpt_surgery.runtime.tools.untiled import untiled
-from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, saved_tensors_hooks_now
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
 from ckpt_surgery.undo import UndoableHooks
 
 
@@ -73,13 +73,13 @@ class WitnessedCall:
         self.overwritten: list[str] = []
         self._without_graph: list[tuple[str, Tensor]] = []
         self._record.tensors = []
-        keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
-        self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
+        beside = [*(value for value in arguments[0] if not isinstance(value, Tensor)), *arguments[1].values()]
+        self._is_plain = not _leads_to(tuple(beside), lambda tensor: tensor.requires_grad)
         self._states = torch_states(devices_of(block))
         self.autocast = autocast_now()
         self.recast = False
         self.selective = is_selective()
-        self.through_hooks = _saves_through_hooks()
+        self.through_hooks = (hook := packing_hook()) is not None and library_of(hook) != "torch"
         self._given_versions = versions(self._inputs)
         self._output_gradients: dict[int, Tensor] = {}
         self._outputs: list[tuple[Tensor, int]] = []
@@ -156,7 +156,9 @@ class WitnessedCall:
             self._without_graph = []
         if not self.graph.begun or self.graph.watched:
             return None
-        self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
+        results = output if type(output) is tuple else (output,)
+        inner = tuple(value for value in results if not isinstance(value, Tensor))
+        self._is_plain &= not _leads_to(inner, is_differentiable)
         returned = Flattener()
         spec = returned.flatten(output)
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
@@ -165,7 +167,6 @@ class WitnessedCall:
         return unflatten(spec, views) if views else None
 
     def release(self) -> None:
-        """Drop the graph and the call's arguments."""
         self.graph.release()
         self.handed_on.nodes.clear()
         self._output_gradients.clear()
@@ -195,24 +196,18 @@ class WitnessedCall:
         Run the backward inside too: functions of the block may run parts of it again. Raises GuardError where such a
         function adds to the gradients of parameters, which are set aside meanwhile.
         """
-        gradients = [(parameter, parameter.grad) for parameter in self._block.parameters()]
+        parameters = list(self._block.parameters())
         with (
             torch_states_kept(self._states),
             self._record.restoring() or nullcontext(),
             _without_checkpointing(self._block),
+            without_gradients(self._block),
         ):
-            try:
-                for parameter, _ in gradients:
-                    parameter.grad = None
-                yield
-                if any(parameter.grad is not None for parameter, _ in gradients):
-                    raise GuardError("a function in it adds to gradients by itself, as one that checkpoints may do")
-            finally:
-                for parameter, gradient in gradients:
-                    parameter.grad = gradient
+            yield
+            if any(parameter.grad is not None for parameter in parameters):
+                raise GuardError("a function in it adds to gradients by itself, as one that checkpoints may do")
 
     def _run(self, given: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
-        """Run the block plainly, and return its arguments and the tensors it returns."""
         kind, precision = self.autocast
         with (
             torch.autocast("cpu", enabled=False),
@@ -309,12 +304,6 @@ def autocast_now() -> tuple[str, torch.dtype | None]:
     return kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
-def _saves_through_hooks() -> bool:
-    """Tell whether what autograd keeps goes through the script's hooks, not those of torch's checkpoint."""
-    hooks = saved_tensors_hooks_now(True)
-    return hooks is not None and library_of(hooks[0]) not in ("torch", PACKAGE)
-
-
 def _library_options(block: nn.Module) -> Mapping[str, Any]:
     """Return the options that the library's switch gave to a layer's checkpointing function, if known."""
     function = vars(block).get(FUNCTION)  # entries are counted through a function around the library's
@@ -342,15 +331,6 @@ def _repeats(output: Tensor, result: Tensor, gradient: Tensor | None = None) -> 
         output, result = (torch.where(gradient != 0, each, 0) for each in (output, result))
     finite = bool(output.isfinite().all()), bool(result.isfinite().all())
     return finite[0] == finite[1] and (not all(finite) or not relative_error(output, result))
-
-
-def _has_graph(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
-def _are_plain(values: Iterable[Any], hidden: Callable[[Tensor], bool]) -> bool:
-    """Tell whether each value is a tensor, or leads to no tensor that is `hidden`."""
-    return not any(_leads_to(value, hidden) for value in values if not isinstance(value, Tensor))
 
 
 def _leads_to(value: Any, hidden: Callable[[Tensor], bool]) -> bool:

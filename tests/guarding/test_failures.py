@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery import GuardError, SurgeryWarning, guard
-from ckpt_surgery.guarding import call_graph, handed_on, results
+from ckpt_surgery.guarding import call_graph, results
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness
@@ -81,7 +81,7 @@ def hooks(model: nn.Module) -> int:
         (UntrainedParameters, "end"),
         (WitnessedCall, "leave"),
         (call_graph, "add_gradient"),
-        (handed_on, "_note_gradient"),
+        (call_graph, "_note_first"),
         (results, "BlockMemory"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
