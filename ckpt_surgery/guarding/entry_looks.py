@@ -22,6 +22,8 @@ from ckpt_surgery.text import plural
 
 AUTOCAST = "the dtype of autocast"
 HOOKS = "hooks on"
+Look = tuple[type, Any] | None
+"""The type of a value, and its shape, length or value; None for kinds of values that are not compared."""
 
 
 class EntryLooks(StepWatch):
@@ -44,7 +46,7 @@ class EntryLooks(StepWatch):
         self.changes: dict[str, list[str]] = {}
         self.cut_off: list[str] = []
         self._names = {block: name for name, block in blocks.items()}
-        self._looks: defaultdict[nn.Module, list[dict[str, str | None]]] = defaultdict(list)
+        self._looks: defaultdict[nn.Module, list[dict[str, Look]]] = defaultdict(list)
         self._arguments: dict[nn.Module, dict[str, Any]] = {}
         self._left: dict[nn.Module, dict[str, int]] = {}
         self._signatures = {b: BlockSignature.of(n, b, b.forward, fills_cache=False) for n, b in blocks.items()}
@@ -62,7 +64,7 @@ class EntryLooks(StepWatch):
             self.changes[name] = [f"{path} (written in between)" for path in written]
             for path in {**looks[-1], **now}:
                 if all(look.get(path) != now.get(path) for look in looks):
-                    was, is_now = (look.get(path) or "nothing" for look in (looks[-1], now))
+                    was, is_now = (_in_words(look.get(path)) for look in (looks[-1], now))
                     self.changes[name].append(f"{path} ({was}, and then {is_now})")
 
     def undo(self) -> None:
@@ -83,21 +85,21 @@ class EntryLooks(StepWatch):
         if self.phase is WatchedPhase.FORWARD:
             self._left[block] = _buffer_versions(block)
 
-    def _look(self, block: nn.Module) -> dict[str, str | None]:
+    def _look(self, block: nn.Module) -> dict[str, Look]:
         """Look at the attributes and weights in a block, and at the containers and caches among its arguments."""
         cast_to = autocast_now()[1]
-        looks = {"training": _in_words(block.training), AUTOCAST: _in_words(str(cast_to) if cast_to else None)}
+        looks = {"training": _look_at(block.training), AUTOCAST: _look_at(str(cast_to) if cast_to else None)}
         for path, module in block.named_modules():
             held = {**vars(module), **module._buffers, **module._parameters}
             if number := len(hooks_of_others(module)):
-                looks[f"{HOOKS} {path or 'it'}"] = plural(number, "entry", "entries")
+                looks[f"{HOOKS} {path or 'it'}"] = (list, number)
             for name, value in held.items():
                 if name not in UNWATCHED and not (isinstance(value, Tensor) and is_managed(value)):
-                    looks[f"{path}.{name}" if path else name] = _in_words(value)
+                    looks[f"{path}.{name}" if path else name] = _look_at(value)
         for name, value in self._arguments[block].items():
-            look = _in_words(value)
+            look = _look_at(value)
             with suppress(Exception):  # caches of some kinds have no length
-                look = plural(int(value.get_seq_length(self._signatures[block].layer)), "entry", "entries")
+                look = (list, int(value.get_seq_length(self._signatures[block].layer)))
             looks[f"its argument {name}"] = look
         return looks
 
@@ -106,12 +108,20 @@ def _buffer_versions(block: nn.Module) -> dict[str, int]:
     return {path: version(buffer) for path, buffer in block.named_buffers()}
 
 
-def _in_words(value: Any) -> str | None:
-    """Describe a value by its shape or size, or itself; return None for kinds of values that are not compared."""
+def _look_at(value: Any) -> Look:
     if isinstance(value, Tensor):
-        trained = isinstance(value, nn.Parameter) and value.requires_grad
-        shape = f"a tensor of shape {tuple(value.shape)}" + (" that requires gradient" if trained else "")
-        return "a tensor that was emptied, as ZeRO-3 and offloaders do" if 0 in value.shape else shape
+        return Tensor, (tuple(value.shape), isinstance(value, nn.Parameter) and value.requires_grad)
     if isinstance(value, CONTAINERS):
-        return plural(len(value), "entry", "entries")
-    return repr(value) if type(value) in (bool, int, float, str, type(None)) else None
+        return type(value), len(value)
+    return (type(value), value) if type(value) in (bool, int, float, str, type(None)) else None
+
+
+def _in_words(look: Look) -> str:
+    if look is None:
+        return "nothing"
+    kind, seen = look
+    if kind is Tensor and 0 in seen[0]:
+        return "a tensor that was emptied, as ZeRO-3 and offloaders do"
+    if kind is Tensor:
+        return f"a tensor of shape {seen[0]}" + (" that requires gradient" if seen[1] else "")
+    return plural(seen, "entry", "entries") if issubclass(kind, CONTAINERS) else repr(seen)
