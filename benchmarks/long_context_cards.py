@@ -82,8 +82,8 @@ def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: 
     """Return the peak in bytes of a step of all layers, of which so many run, and that in attention's backward."""
     from ckpt_surgery.planning.explain import held_bytes
     from ckpt_surgery.planning.figures import alive_bytes
-    from ckpt_surgery.planning.optimizers import Optimizer
     from ckpt_surgery.planning.states import state_bytes
+    from ckpt_surgery.planning.training import Optimizer
 
     model = on_shapes(recipe, thousands, layers)
     told, step = explained(model, recipe.optimizer, host=host)

@@ -28,9 +28,8 @@ from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.lora import add_lora
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released, wrap_released
-from ckpt_surgery.planning.training import Sharding, TrainingSetup
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.text import markdown_table
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.adopt.folder import AdoptError, ModelFolder
 from ckpt_surgery.adopt.proof import Adoption, ClassProof, ClassVerdict, Decision, kept_bytes
+from ckpt_surgery.adopt.source import AdoptError, ModelFolder
 from ckpt_surgery.adopt.text import worse_clauses
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.measure.report import MARKS, Report
-from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Level, ModeReport, finite
+from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Level, finite
 from ckpt_surgery.report.summary import failed_levels, measured, portable
 from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import bullets, code, console, fenced, listed, markdown_table, paragraphs, prose, size, titled
@@ -88,9 +88,8 @@ def documents(adoption: Adoption) -> dict[str, bytes]:
     texts = {"model_card.md": model_card(adoption)} if adoption.measured else {}
     texts |= {"pull_request.md": pull_request(adoption)} if adoption.source.patches else {}
     texts["adopt.json"] = adoption_json(adoption)
-    pages = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    diff = b"".join(patch.diff for patch in adoption.source.patches)
-    return {DIFF: diff, **pages} if diff else pages
+    diff = {DIFF: b"".join(patch.diff for patch in adoption.source.patches)} if adoption.source.patches else {}
+    return diff | {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
 
 
 def adoption_json(adoption: Adoption) -> str:
@@ -207,10 +206,18 @@ def pull_request(adoption: Adoption) -> str:
     if adoption.measured:
         fine = all(proof.verdict in (ClassVerdict.OK, ClassVerdict.UNSUPPORTED) for proof in adoption.proofs)
         measurements = paragraphs(_METHOD, _NO_FAULT if fine else "", *map(_measured_class, adoption.proofs))
+    banner = ""
+    if adoption.decision is Decision.WORSE:
+        clauses = listed([prose(clause) for clause in worse_clauses(adoption)])
+        banner = f"> **Do not open this as a pull request**: {clauses}."
+    elif adoption.decision is Decision.NOT_PROVED:
+        problems = [prose(portable(proof.before.problem)) for proof in adoption.proofs if proof.before.problem]
+        why = "; ".join(dict.fromkeys(problems)) or _RUN_IT
+        banner = f"> **Not measured**: whether this repair works was not proved: {why}."
     verify = "ckpt_surgery verify . --trust-remote-code"
     page = paragraphs(
         f"# Repair gradient checkpointing in {listed([code(name) for name in source.folder.classes])}",
-        _banner(adoption),
+        banner,
         titled("## What was wrong", _findings(source.folder, source.faults)),
         titled("## What this changes", bullets(changes)),
         titled("What these rules find:", rules),
@@ -225,17 +232,6 @@ def pull_request(adoption: Adoption) -> str:
     return f"{page}\n"
 
 
-def _banner(adoption: Adoption) -> str:
-    if adoption.decision is Decision.WORSE:
-        clauses = listed([prose(clause) for clause in worse_clauses(adoption)])
-        return f"> **Do not open this as a pull request**: {clauses}."
-    if adoption.decision is not Decision.NOT_PROVED:
-        return ""
-    problems = [prose(portable(proof.before.problem)) for proof in adoption.proofs if proof.before.problem]
-    why = "; ".join(dict.fromkeys(problems)) or _RUN_IT
-    return f"> **Not measured**: whether this repair works was not proved: {why}."
-
-
 def _measured_class(proof: ClassProof) -> str:
     """Return a table with one row for each level, the modes beside one another, and the faults before and after."""
     before, after = proof.before, proof.final
@@ -245,7 +241,8 @@ def _measured_class(proof: ClassProof) -> str:
         for level in LEVELS
         if any(run and level in run.outcomes for _, run in columns)
     ]
-    kept = [_kept(run) for _, run in columns]
+    costs = [run.cost if run else None for _, run in columns]
+    kept = [f"{size(cost.kept_bytes)} of {size(cost.reference_kept_bytes)}" if cost else "-" for cost in costs]
     rows += [["memory kept for the backward pass", *kept]] if any(cell != "-" for cell in kept) else []
     return paragraphs(
         f"### {code(before.label)}: {proof.verdict}",
@@ -254,12 +251,6 @@ def _measured_class(proof: ClassProof) -> str:
         titled("Faults before:", _faults(before)),
         titled("Faults after:", _faults(after)),
     )
-
-
-def _kept(run: ModeReport | None) -> str:
-    if run is None or run.cost is None:
-        return "-"
-    return f"{size(run.cost.kept_bytes)} of {size(run.cost.reference_kept_bytes)}"
 
 
 def _findings(folder: ModelFolder, findings: Iterable[Finding]) -> str:

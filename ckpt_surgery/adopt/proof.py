@@ -158,22 +158,22 @@ def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, 
     """
     if after is None or (before.outcome("run") == "ok" != after.outcome("run")):
         return ("run",)
+
+    def extent(run: ModeReport, level: Level) -> int:
+        """Count the blocks and parameters, or the kept bytes, that the faults of a level are about."""
+        if level == "cost" and run.cost is not None:
+            return run.cost.kept_bytes
+        return len({name for fault in run.faults if fault.level == level for name in fault.subjects})
+
     worse: list[Level] = []
     for level in LEVELS:
         was, now = before.outcome(level), after.outcome(level)
         newly = now != "ok" if was == "ok" else now == "failed" and was == "skipped" and before.ok
-        more = now == was == "failed" and _extent(after, level) > _extent(before, level)
+        more = now == was == "failed" and extent(after, level) > extent(before, level)
         worse += [level] * (newly or more)
     if before.ok and before.cost and after.cost and after.cost.kept_bytes > _MORE * before.cost.kept_bytes:
         worse += ["cost"] * ("cost" not in worse)
     return tuple(worse)
-
-
-def _extent(run: ModeReport, level: Level) -> int:
-    """Count the blocks and parameters, or the kept bytes, that the faults of a level are about."""
-    if level == "cost" and run.cost is not None:
-        return run.cost.kept_bytes
-    return len({name for fault in run.faults if fault.level == level for name in fault.subjects})
 
 
 def _failures(report: Report) -> set[tuple[Mode, Level]]:

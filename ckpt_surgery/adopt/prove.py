@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.adopt.folder import AdoptError
 from ckpt_surgery.adopt.proof import ClassProof, is_measured
-from ckpt_surgery.adopt.source import SourceResult
+from ckpt_surgery.adopt.source import AdoptError, SourceResult
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LONE_LEVELS

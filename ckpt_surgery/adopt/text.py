@@ -48,12 +48,6 @@ def repair_lines(source: SourceResult, *, unsafe: bool, width: int) -> list[str]
     return [*lines, ""]
 
 
-def proof_lines(adoption: Adoption, *, width: int) -> list[str]:
-    """Return the full report on every class, before and after the repair."""
-    reports = (proof.paired.lines(width=width, repaired_by="the repair") for proof in adoption.proofs)
-    return [line for lines in reports for line in (*lines, "")]
-
-
 def decision_lines(adoption: Adoption, *, trusted: bool, width: int) -> list[str]:
     """Say what was decided, why, and what to do next."""
     path = adoption.source.folder.path
@@ -93,7 +87,13 @@ def worse_clauses(adoption: Adoption) -> list[str]:
             modes: dict[tuple[Level, ...], list[Mode]] = {}
             for mode, levels in proof.worse.items():
                 modes.setdefault(levels, []).append(mode)
-            worse = [f"{listed(levels)} ({listed(same)}{_growth(proof, same[0])})" for levels, same in modes.items()]
+            worse = []
+            for levels, same in modes.items():
+                was, now = kept_bytes(proof.before, same[0]), kept_bytes(after, same[0])
+                growth = ""
+                if was and now and "cost" in levels and now[0] > was[0]:
+                    growth = f": it keeps {size(now[0])} for the backward pass, and kept {size(was[0])}"
+                worse.append(f"{listed(levels)} ({listed(same)}{growth})")
             clauses.append(f"with it, {after.label} is worse in {listed(worse)}")
     return clauses
 
@@ -114,11 +114,3 @@ def _words(proof: ClassProof, repaired: bool) -> str:
             return "claims no support, and would be right with supports_gradient_checkpointing = True"
         case verdict:
             return str(verdict)
-
-
-def _growth(proof: ClassProof, mode: Mode) -> str:
-    """Return the kept bytes as a clause, where these are what is worse."""
-    before, after = kept_bytes(proof.before, mode), kept_bytes(proof.final, mode)
-    if "cost" not in proof.worse[mode] or not before or not after or after[0] <= before[0]:
-        return ""
-    return f": it keeps {size(after[0])} for the backward pass, and kept {size(before[0])}"

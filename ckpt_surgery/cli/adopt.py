@@ -64,9 +64,8 @@ def adopt_command(
     """
 
     def body() -> int:
-        from ckpt_surgery.adopt.folder import read_folder
         from ckpt_surgery.adopt.pages import check_output
-        from ckpt_surgery.adopt.source import examine_source
+        from ckpt_surgery.adopt.source import examine_source, read_folder
         from ckpt_surgery.adopt.text import repair_lines, source_lines
 
         if write and not trust_remote_code:
@@ -111,13 +110,14 @@ def _settled(
     from ckpt_surgery.adopt.pages import write_pages
     from ckpt_surgery.adopt.proof import Adoption, Decision, decide
     from ckpt_surgery.adopt.source import write_patches
-    from ckpt_surgery.adopt.text import decision_lines, proof_lines
+    from ckpt_surgery.adopt.text import decision_lines
     from ckpt_surgery.measure.versions import installed_versions
     from ckpt_surgery.text import listed
 
     width = width_of(sys.stdout)
     adoption = Adoption(source, decide(source, proofs), proofs, unsafe, installed_versions())
-    write_lines(proof_lines(adoption, width=width))
+    for proof in proofs:
+        write_lines([*proof.paired.lines(width=width, repaired_by="the repair"), ""])
     if write and adoption.decision is Decision.PROVED:
         with termination_raises():
             write_patches(source.patches)

@@ -138,18 +138,15 @@ def _write(report: CheckReport, output_format: OutputFormat, output: Path | None
         findings = [] if counts else [*finding_lines(report, width=width), *information_lines(report)]
         write_report([*counts, *findings, *summary], output)
         return
-    write_document(_document(report, output_format), output)
-    for line in [*counts, *summary]:
-        say(line)
-
-
-def _document(report: CheckReport, output_format: OutputFormat) -> str:
     if output_format is OutputFormat.HTML:
         from ckpt_surgery.report.check_page import to_html
 
-        return to_html(report)
-    from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
+        document = to_html(report)
+    else:
+        from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
 
-    if output_format is OutputFormat.GITHUB:
-        return to_github(report)
-    return (to_json if output_format is OutputFormat.JSON else to_sarif)(report, __version__)
+        render = to_json if output_format is OutputFormat.JSON else to_sarif
+        document = to_github(report) if output_format is OutputFormat.GITHUB else render(report, __version__)
+    write_document(document, output)
+    for line in [*counts, *summary]:
+        say(line)

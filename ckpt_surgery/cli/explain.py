@@ -33,17 +33,18 @@ from ckpt_surgery.cli.released import (
     check_adapters,
     quiet,
     sharding_of,
+    target_named,
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
-from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.text import LINE, percent, plural, size, text_table, wrapped
 
 if TYPE_CHECKING:
+    from ckpt_surgery.planning.answer import LeverPeak
     from ckpt_surgery.planning.explanation import Explanation
     from ckpt_surgery.planning.figures import Holder
-    from ckpt_surgery.planning.levers import LeverPeak
     from ckpt_surgery.planning.target import ReleasedModel
     from ckpt_surgery.planning.training import TrainingSetup
     from ckpt_surgery.static.results import Progress
@@ -155,7 +156,8 @@ def explain_command(
             titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
             write_document(explanation_page(titled, training.device, tried), html)
         if json is not None:
-            write_document(_document(explanations), json)
+            documents = [f'"checkpointing_{when}": {step.to_json()}' for when, step in explanations.items()]
+            write_document(f"{{{', '.join(documents)}}}\n", json)
         return ExitCode.CLEAN
 
     finish(body, lambda: "nothing was written")
@@ -192,14 +194,10 @@ def _explained(
     total = 4 if request.steps is ExplainedSteps.BOTH else 3
     at("importing", 0)
     from ckpt_surgery.errors import NotOnShapes
-    from ckpt_surgery.planning.hub import config_of
     from ckpt_surgery.planning.scaled import explain_scaled
-    from ckpt_surgery.planning.target import DTYPES, main_class
-    from ckpt_surgery.survey.resolve import resolve
+    from ckpt_surgery.planning.target import DTYPES
 
-    target = main_class(
-        resolve([config_of(request.name)], trust_remote_code=request.trust_remote_code, variants=False)
-    )
+    target = target_named(request.name, trust_remote_code=request.trust_remote_code)
     at("building the model", 0)
     try:
         told = _on_shapes(request, target, at, total)
@@ -228,8 +226,7 @@ def _tried(
     total: int,
 ) -> LeverPeak | None:
     """Return what the last step takes with the lever on states that may have the most effect."""
-    from ckpt_surgery.planning.answer import state_lever_of
-    from ckpt_surgery.planning.levers import RANK, LeverPeak, StateLever
+    from ckpt_surgery.planning.answer import RANK, LeverPeak, StateLever, state_lever_of
 
     lever = state_lever_of(list(explanations.values()))
     if lever is None:
@@ -284,11 +281,11 @@ def _lines(
     tried: LeverPeak | None,
 ) -> list[str]:
     from ckpt_surgery.planning.answer import answer_line
-    from ckpt_surgery.planning.hints import hints_of
-    from ckpt_surgery.planning.text import beside_rows, caveats, hint_line, saved_words
+    from ckpt_surgery.planning.text import beside_rows, caveats, hint_line, hints_of, saved_words
 
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
+    peaks = [step.peak for step in explanations.values()]
     state = f"optimizer ({request.training.optimizer})"
     lora = f", adapters of rank {request.lora}" if request.lora else ""
     lora += " on layers of 4 bits" if request.four_bits else ""
@@ -304,7 +301,7 @@ def _lines(
         ("kept for the backward", [size(step.kept_bytes) for step in explanations.values()]),
         *([("of that by save", [saved_words(step.saved) for step in explanations.values()])] if request.save else []),
         ("peak", [size(step.peak_bytes) for step in explanations.values()]),
-        ("peak in", [_where(step) for step in explanations.values()]),
+        ("peak in", [" ".join(filter(None, [f"the {p.phase},", p.module or "loss", p.line])) for p in peaks]),
     ]
     if training.device:
         rows.append(
@@ -340,13 +337,3 @@ def _holder_lines(holders: Sequence[Holder], total: int) -> list[str]:
         for holder in holders[:_MOST_HOLDERS]
     ]
     return text_table(["bytes", "share", "module", "made by", "tensors"], rows, right="bytes")
-
-
-def _where(explanation: Explanation) -> str:
-    peak = explanation.peak
-    return " ".join(filter(None, [f"the {peak.phase},", peak.module or "loss", peak.line]))
-
-
-def _document(explanations: dict[ExplainedSteps, Explanation]) -> str:
-    documents = [f'"checkpointing_{when}": {step.to_json()}' for when, step in explanations.items()]
-    return f"{{{', '.join(documents)}}}\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckpt_surgery.cli.exits import ExitCode, finish
-from ckpt_surgery.cli.run import rank_of_process, start
+from ckpt_surgery.cli.run import rank_of_process, run_training
 from ckpt_surgery.cli.terminal import PATIENCE, check_writable, progress_bar, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
@@ -81,26 +80,10 @@ def fit_command(
         figures = None if device is None else device_of(device)
         started = shlex.join([*(["-m"] if module else []), *arguments])
         operation = partial(_fit, total, figures, margin / 100, dry_run, write, started)
+        options = {"wrap_options": {}, "operation": operation, "prove": False}
         script, *rest = arguments
-        takeovers: list[Takeover] = []
-        process = os.getpid()
-        code = start(
-            script,
-            [launched, *rest] if launched else rest,
-            module,
-            True,
-            {"wrap_options": {}, "operation": operation, "prove": False},
-            takeovers,
-        )
-        for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
-            _show(takeover, dry_run)
-            if dry_run and not takeover.trained and code == 0:
-                code = ExitCode.FINDINGS
-            takeover.remove()
-        if code < 0:
-            signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        return code
+        given = [launched, *rest] if launched else rest
+        return run_training(script, given, module, True, options, partial(_show, dry_run))
 
     finish(body)
 
@@ -151,8 +134,8 @@ def _tell(fit: Fit, dry_run: bool, write: Path | None, started: str) -> None:
         raise SystemExit(ExitCode.CLEAN if fits else ExitCode.FINDINGS)
 
 
-def _show(takeover: Takeover, dry_run: bool) -> None:
-    """Say at the end what steps took, on the first rank, and faults."""
+def _show(dry_run: bool, takeover: Takeover, code: int) -> int:
+    """Say at the end what steps took, on the first rank, and faults; return the exit code."""
     from ckpt_surgery.planning.fit import Fit
 
     rank = rank_of_process()
@@ -164,3 +147,4 @@ def _show(takeover: Takeover, dry_run: bool) -> None:
             say(f"ckpt_surgery: {outcome}")
         for fault in () if trained.report is None or dry_run else trained.report.told:
             say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")
+    return ExitCode.FINDINGS if dry_run and not takeover.trained and code == 0 else code

@@ -31,15 +31,15 @@ from ckpt_surgery.cli.released import (
     check_adapters,
     quiet,
     sharding_of,
+    target_named,
 )
 from ckpt_surgery.cli.terminal import PATIENCE, check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
-from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.text import LINE, plural, size, text_table, wrapped
 
 if TYPE_CHECKING:
-    from ckpt_surgery.planning.mixtures import PlanRow
     from ckpt_surgery.planning.plan import Plan
 
 DEVICE = "H100"
@@ -117,32 +117,27 @@ def plan_command(
                 progress("importing", 0, 0)
             load_runtime("plan")
             from ckpt_surgery.errors import DoesNotFitError
-            from ckpt_surgery.planning.answer import room_of
-            from ckpt_surgery.planning.hub import config_of
             from ckpt_surgery.planning.largest import largest_sizes
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
             from ckpt_surgery.planning.target import (
                 DTYPES,
                 assumptions_of,
-                main_class,
                 plan_released,
                 released,
                 resized,
             )
             from ckpt_surgery.planning.training import training_of
-            from ckpt_surgery.survey.resolve import resolve
             from ckpt_surgery.survey.target import TargetKind
 
             training = training_of(
                 optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
             )
             card = training.device
-            budget = room_of(card) if card is not None and memory is None else memory_bytes(memory or "")
-            targets = resolve([config_of(model)], trust_remote_code=trust_remote_code, variants=False)
+            budget = card.room if card is not None and memory is None else memory_bytes(memory or "")
+            target = target_named(model, trust_remote_code=trust_remote_code)
             if progress is not None:
                 progress("building the model", 0, 0)
-            target = main_class(targets)
             if maximize is not None and target.kind is TargetKind.FACTORY:
                 raise OptionError(
                     f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
@@ -193,7 +188,17 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool)
     head += [line for said in assumptions for line in wrapped(said, LINE)]
     if not made.is_needed:
         return head
-    rows = [_cells(row, made) for row in made.some_of_front(_MOST_ROWS)]
+    rows = [
+        [
+            "->" if row == made.chosen else "",
+            row.choice.blocks_name,
+            ", ".join(row.choice.beside),
+            size(row.kept_bytes),
+            f"{'' if row.measured else '~ '}{size(row.peak_bytes)}",
+            made.extra_time(row),
+        ]
+        for row in made.some_of_front(_MOST_ROWS)
+    ]
     return [
         *head,
         "",
@@ -205,17 +210,4 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool)
         f"{', as --device names no card' if assumed else ''}; ~ is an estimate between steps that were metered.",
         *(f"{name} is not available here: {why}" for name, why in made.unavailable.items()),
         "Not counted: workspace of kernels but cuBLAS's and flash attention's, fragments, the CUDA context.",
-    ]
-
-
-def _cells(row: PlanRow, made: Plan) -> list[str]:
-    mark = "" if row.measured else "~ "
-    chosen = "->" if row == made.chosen else ""
-    return [
-        chosen,
-        row.choice.blocks_name,
-        ", ".join(row.choice.beside),
-        size(row.kept_bytes),
-        mark + size(row.peak_bytes),
-        made.extra_time(row),
     ]

@@ -65,6 +65,7 @@ def pr_command(
 
     def body() -> int:
         from ckpt_surgery.errors import UpstreamError
+        from ckpt_surgery.upstream.evidence.results import SeriesStatus
         from ckpt_surgery.upstream.run.prepare import prepare
 
         if coordination is not None and not _ISSUE.fullmatch(coordination):
@@ -96,7 +97,9 @@ def pr_command(
                 say(_kept(done))
             raise
         write_lines(_lines(result))
-        return _exit_code(result)
+        unready = any(series.evidence.status is SeriesStatus.NOT_READY for series in result.series)
+        unrepaired = not result.series and bool(result.left_out or result.idle)
+        return ExitCode.FINDINGS if unready or unrepaired else ExitCode.CLEAN
 
     finish(body, lambda: f"the checkout is as it was; {_kept(done)}")
 
@@ -152,16 +155,6 @@ def _lines(result: PrepareResult) -> list[str]:
         rest = ", and likewise for each of the others" if len(result.series) > 1 else ""
         lines += ["", f"Next, for {series.evidence.branch}{rest}:", *(f"  {command}" for command in series.next)]
     return lines or ["Nothing to repair."]
-
-
-def _exit_code(result: PrepareResult) -> int:
-    """Return 1 if a series is not ready, or if faults were found and there is no series."""
-    from ckpt_surgery.upstream.evidence.results import SeriesStatus
-
-    if any(series.evidence.status is SeriesStatus.NOT_READY for series in result.series):
-        return ExitCode.FINDINGS
-    nothing_repaired = not result.series and bool(result.left_out or result.idle)
-    return ExitCode.FINDINGS if nothing_repaired else ExitCode.CLEAN
 
 
 def _kept(done: list[FinishedSeries]) -> str:

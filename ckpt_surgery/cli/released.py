@@ -1,20 +1,28 @@
-"""The options that `explain` and `plan` share: which model, at which size, trained how."""
+"""What `explain` and `plan` share: the options for the model, its size and its training, and how a name is found."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from logging import ERROR, getLogger
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from ckpt_surgery.cli.options import choice_names, choice_of, count
 from ckpt_surgery.errors import OptionError, PlanningError
 from ckpt_surgery.planning.devices import NAMES
-from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.training import Optimizer
+from ckpt_surgery.text import error_line
 
+if TYPE_CHECKING:
+    from ckpt_surgery.survey.target import SurveyTarget
+
+_CONFIG = "config.json"
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _BATCH, _DEVICES = "What is trained", "On which devices"
 
 
@@ -144,3 +152,51 @@ def quiet() -> Iterator[None]:
     finally:
         logging.set_verbosity(before)
         hub.setLevel(level)
+
+
+def target_named(name: str, *, trust_remote_code: bool) -> SurveyTarget:
+    """Return the model that a name stands for. Raises TargetError, and PlanningError like `config_of`."""
+    from ckpt_surgery.planning.target import main_class
+    from ckpt_surgery.survey.resolve import resolve
+
+    return main_class(resolve([config_of(name)], trust_remote_code=trust_remote_code, variants=False))
+
+
+def config_of(name: str) -> str:
+    """Return the path of a Hub model's config.json; return any other name, and a folder that exists here, unchanged.
+
+    The file is read from the Hub's cache, or else downloaded into it, by the client and with the token of
+    `from_pretrained`. Nothing else is downloaded, and no code.
+
+    Raises:
+        PlanningError: the file is not in the cache and cannot be downloaded.
+    """
+    if not _REPOSITORY.fullmatch(name) or name.endswith((".json", ".py")) or Path(name).exists():
+        return name
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    cached = try_to_load_from_cache(name, _CONFIG)
+    if isinstance(cached, str):
+        return cached
+    try:
+        return hf_hub_download(name, _CONFIG)
+    except GatedRepoError:
+        why = "its authors ask for consent first: accept the terms on its page, and log in with `hf auth login`"
+    except RepositoryNotFoundError:
+        why = "the Hub has no such model, or it is private: `hf auth login` gives a token"
+    except LocalEntryNotFoundError:
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub cannot be reached"
+    except EntryNotFoundError:
+        why = "the Hub has none of it"
+    except Exception as error:  # the client raises what its transport does
+        why = error_line(error)
+    raise PlanningError(
+        f"{name} is not a folder here nor in the Hub's cache, and its {_CONFIG} cannot be downloaded: {why}; or give "
+        f"the path of a {_CONFIG}"
+    )

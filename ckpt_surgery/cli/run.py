@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -265,8 +265,8 @@ def run_command(
         if long_context:
             others = [*given(wrapping), *(["auto"] if auto else [])]
             _refuse_beside("--long-context wraps blocks in its own way", wrap, others)
-            options = {"tokens": tokens, "host": host or None, "keep": _bytes("--keep", keep) or 0}
-            operation = partial(_long_context, options)
+            context = {"tokens": tokens, "host": host or None, "keep": _bytes("--keep", keep) or 0}
+            operation = partial(_long_context, context)
         elif alone := [f"--{name}" for name, value in (("tokens", tokens), ("host", host), ("keep", keep)) if value]:
             raise OptionError(f"{alone[0]} is for --long-context: give both, or neither")
         if auto:
@@ -281,42 +281,37 @@ def run_command(
             operation = _planned(plan)
         proves = plan is None if prove is None else prove  # a plan leaves no room for a block alone
         guarding = {"every": every, "prove": proves, "patience": patience, "on_fault": on_fault and on_fault.value}
-        script, *rest = arguments
-        takeovers: list[Takeover] = []
-        process = os.getpid()
-        code = start(
-            script,
-            [launched, *rest] if launched else rest,
-            module,
-            True if long_context or plan is not None else wrap,
-            {"wrap_options": given(wrapping), "operation": operation, **given(guarding)},
-            takeovers,
-        )
-        for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
-            started = [*(["-m"] if module else []), *arguments]
+        started = [*(["-m"] if module else []), *arguments]
+
+        def show(takeover: Takeover, code: int) -> int:
             show_training(takeover, report, started, rank_of_process(), broke_off=code != 0)
-            takeover.remove()
-        if code < 0:
-            signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        return code
+            return code
+
+        wrap_all = True if long_context or plan is not None else wrap
+        options = {"wrap_options": given(wrapping), "operation": operation, **given(guarding)}
+        script, *rest = arguments
+        return run_training(script, [launched, *rest] if launched else rest, module, wrap_all, options, show)
 
     finish(body)
 
 
-def start(
+def run_training(
     script: str,
     arguments: list[str],
     module: bool,
     wrap: bool | None,
     options: Mapping[str, Any],
-    takeovers: list[Takeover],
+    show: Callable[[Takeover, int], int],
 ) -> int:
-    """Run the script, and return its code. The takeover of its models is made once it has imported torch."""
+    """Run a script with its arguments, and return its exit code.
+
+    The takeover of its models is made once it has imported torch. At the end `show` gets it, and returns the code. A
+    signal that ended the script ends this process, too.
+    """
     from ckpt_surgery.guarding.after_import import after_import
     from ckpt_surgery.guarding.script import run_module, run_script
 
-    process = os.getpid()
+    process, takeovers = os.getpid(), list["Takeover"]()
 
     def install() -> None:
         if os.getpid() != process:
@@ -345,7 +340,14 @@ def start(
         for takeover in takeovers:
             takeover.explain(error)
 
-    return (run_module if module else run_script)(script, arguments, explain)
+    code = (run_module if module else run_script)(script, arguments, explain)
+    for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
+        code = show(takeover, code)
+        takeover.remove()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def _long_context(options: Mapping[str, Any], model: nn.Module, *, running: bool) -> Undoable:

@@ -219,23 +219,21 @@ def _write(
             [*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt and not detailed), *summary], place
         )
         return
-    write_document(_document(reports, output_format, seconds), place)
-    for line in [*summary, *([f"The report is in {place}."] if place else [])]:
-        say(line)
-
-
-def _document(reports: Sequence[Report], output_format: VerifyFormat, seconds: float) -> str:
     if output_format is VerifyFormat.JSON:
         from ckpt_surgery.report.json_document import survey_json
 
-        return survey_json(reports, seconds=seconds)
-    if output_format is VerifyFormat.MARKDOWN:
+        document = survey_json(reports, seconds=seconds)
+    elif output_format is VerifyFormat.MARKDOWN:
         from ckpt_surgery.report.markdown import survey_markdown
 
-        return survey_markdown(reports)
-    from ckpt_surgery.report.html import html_page
+        document = survey_markdown(reports)
+    else:
+        from ckpt_surgery.report.html import html_page
 
-    return html_page(reports)
+        document = html_page(reports)
+    write_document(document, place)
+    for line in [*summary, *([f"The report is in {place}."] if place else [])]:
+        say(line)
 
 
 def _details(reports: Sequence[Report], width: int) -> list[str]:

@@ -1,14 +1,15 @@
-"""Meter one training step and record each allocation: what made it, what keeps it, and how long it lives."""
+"""Meter one training step: what makes and keeps each allocation, how long it lives, how much each operator does."""
 
 from __future__ import annotations
 
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from math import prod
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -18,11 +19,10 @@ from torch import Tensor, nn
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
-from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_wrapper, unseen_for
-from ckpt_surgery.torch_names import FakeTensor, current_autograd_node, engine, next_sequence_number
+from ckpt_surgery.torch_names import FakeTensor, current_autograd_node, engine, next_sequence_number, tree_leaves
 
 OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
 """The folders whose code is not a model's."""
@@ -31,6 +31,15 @@ _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__f
 _KEEPS_LOCALS = sys.version_info < (3, 13)
 """Whether `f_locals` of a frame holds the values that it had until it is read again (PEP 667)."""
 _DEVICE = torch.ops.prim.device.default
+_WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
+
+
+class StepPhase(StrEnum):
+    """The part of a step in which an operator ran."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    BACKWARD = "backward"
 
 
 class AllocationKind(StrEnum):
@@ -86,21 +95,19 @@ class Allocation:
     last: int
 
 
-@dataclass(slots=True)
-class _Draft:
-    """An allocation while the step is still running."""
+@dataclass(frozen=True, slots=True)
+class OperatorWork:
+    """One operator: its module, the part of the step, its floating-point operations and the bytes it moves.
 
-    bytes: int
-    dtype: str
-    shape: tuple[int, ...]
-    operator: str
-    place: ModulePlace
+    `module` is empty in the backward, except in recomputes.
+    """
+
+    module: str
     phase: StepPhase
-    born: int
-    last: int = 0
-    kept: bool = False
-    keeper: str = ""
-    kept_at: ModulePlace = ModulePlace()
+    flops: int
+    bytes: int
+    at: int = 0
+    """Its number among all operators of the step, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +136,12 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def __init__(self, names: Mapping[nn.Module, str]) -> None:
         super().__init__()
         self._names = names
-        self._drafts: dict[int, _Draft] = {}  # by serial number
+        self._drafts: dict[int, Allocation] = {}  # by serial number; their kind is told by `result`
+        self._kept: set[int] = set()  # the serial numbers of those alive when the backward begins
+        self._freed_at: dict[int, int] = {}  # by serial number
         self._forward_places: list[tuple[int, ModulePlace]] = []  # the first node of the graph made at a place
         self._latest: tuple[Any, Any] = (None, None)  # an operator, and where it was called
-        self._unassigned: list[_Draft] = []  # saved by the operator that comes next
+        self._unassigned: list[int] = []  # saved by the operator that comes next
         self._backward_began = 0
         self._work: list[OperatorWork] = []
         self._read: set[int] = set()  # the ids of codes
@@ -149,8 +158,8 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             return args[0].fake_device  # asked for often
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
             return func(*args, **(kwargs or {}))
-        for draft in self._unassigned:
-            draft.keeper = _name(func)
+        for serial in self._unassigned:
+            self._drafts[serial] = replace(self._drafts[serial], keeper=_name(func))
         self._unassigned.clear()
         self._latest = (func, _call_site())
         self._running = None
@@ -164,15 +173,15 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         records = list(self._tracked([tensor]))
         if not records:
             return tensor  # a parameter or a view of one, which no operator has just made
-        for draft in (self._drafts[record.serial] for record in records):
+        for serial in (record.serial for record in records):
+            draft = self._drafts[serial]
             if draft.keeper or self._backward_began:
                 continue
-            draft.kept_at = self._here()[0]
             latest, site = self._latest
-            if draft.born == self._operators and site == _call_site():
-                draft.keeper = _name(latest)
-            else:
-                self._unassigned.append(draft)
+            is_result = draft.born == self._operators and site == _call_site()
+            keeper = _name(latest) if is_result else ""
+            self._drafts[serial] = replace(draft, keeper=keeper, kept_at=self._here()[0])
+            self._unassigned += [] if is_result else [serial]
         with unseen_for(tensor):
             return tensor.detach()  # a result would keep the operator that keeps it
 
@@ -180,15 +189,14 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         """Mark the end of the forward, as `Meter` does."""
         super().start_backward(loss)
         own = {record.serial for record in self._tracked([loss])}
-        for serial in (record.serial for record in self._live.values()):
-            self._drafts[serial].kept = serial not in own
+        self._kept = {record.serial for record in self._live.values()} - own
         self._backward_began = self._operators
 
     def result(self, gradients: Iterator[Tensor]) -> StepAllocations:
         """Return what the step allocated; `gradients` are the parameters' gradients as they are now."""
         ours = {record.serial for record in self._tracked(gradients)}
         return StepAllocations(
-            allocations=tuple(self._allocation(draft, serial in ours) for serial, draft in self._drafts.items()),
+            allocations=tuple(self._allocation(serial, serial in ours) for serial in self._drafts),
             kept_bytes=self.kept_bytes,
             operators=self._operators,
             backward_at=self._backward_began,
@@ -214,9 +222,18 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             place = self._forward_place()
         else:
             self._note_node(place)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        self._drafts[record.serial] = _Draft(
-            record.bytes, dtype, tuple(tensor.shape), _name(func), place, phase, self._operators
+        self._drafts[record.serial] = Allocation(
+            bytes=record.bytes,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            operator=_name(func),
+            place=place,
+            phase=phase,
+            kind=AllocationKind.TEMPORARY,
+            keeper="",
+            kept_at=ModulePlace(),
+            born=self._operators,
+            last=0,
         )
 
     def _running_now(self) -> tuple[ModulePlace, StepPhase]:
@@ -229,28 +246,17 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         return place, StepPhase.RECOMPUTE if in_module else StepPhase.BACKWARD
 
     def _freed(self, record: StorageRecord) -> None:
-        self._drafts[record.serial].last = self._operators
+        self._freed_at[record.serial] = self._operators
 
-    def _allocation(self, draft: _Draft, is_gradient: bool) -> Allocation:
+    def _allocation(self, serial: int, is_gradient: bool) -> Allocation:
+        draft = self._drafts[serial]
         if is_gradient:
             kind = AllocationKind.GRADIENT
         elif draft.phase is StepPhase.FORWARD:
-            kind = AllocationKind.KEPT if draft.kept else AllocationKind.TEMPORARY
+            kind = AllocationKind.KEPT if serial in self._kept else AllocationKind.TEMPORARY
         else:
             kind = AllocationKind.RECOMPUTED if draft.phase is StepPhase.RECOMPUTE else AllocationKind.BACKWARD
-        return Allocation(
-            bytes=draft.bytes,
-            dtype=draft.dtype,
-            shape=draft.shape,
-            operator=draft.operator,
-            place=draft.place,
-            phase=draft.phase,
-            kind=kind,
-            keeper=draft.keeper,
-            kept_at=draft.kept_at,
-            born=draft.born,
-            last=draft.last or self._operators,
-        )
+        return replace(draft, kind=kind, last=self._freed_at.get(serial, self._operators))
 
     def _here(self) -> tuple[ModulePlace, bool]:
         """Return the place that runs now, and whether a module of the model runs at all."""
@@ -301,23 +307,18 @@ def run_metered(
     meter = AllocationMeter({module: name for name, module in model.named_modules()})
     positional, named = arguments
     with meter, torch.enable_grad():
-        with torch.autograd.graph.saved_tensors_hooks(meter.saved, _itself):
+        with torch.autograd.graph.saved_tensors_hooks(meter.saved, lambda saved: saved):
             output = model(*positional, **named)
             value = loss(output)
             del output
         meter.start_backward(value)
-        _run_backward(value)
+        engine.run_backward(  # unlike `value.backward()`, it keeps torch function modes on for recomputes
+            (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
         del value
     given = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(arguments)}
     result = meter.result(p.grad for p in model.parameters() if p.grad is not None)
     return replace(result, input_bytes=sum(given.values()))
-
-
-def _run_backward(loss: Tensor) -> None:
-    """Run `loss.backward()`, but keep the active torch function modes on for recomputes."""
-    engine.run_backward(
-        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
 
 
 def _call_site() -> tuple[Any, int]:
@@ -335,9 +336,33 @@ def _known_code(code: CodeType) -> tuple[str, bool]:
     return file, code.co_varnames[:1] == ("self",)
 
 
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _name(func: Any) -> str:
     return str(func._overloadpacket)
+
+
+def seconds_of(work: Iterable[OperatorWork], device: Device) -> float:
+    """Return the least seconds that operators take on a device: to compute at its peak rate, or to move bytes.
+
+    Each counts with the longer of the two, one after another; it reads its arguments from memory and writes its
+    results. Launches, communication between ranks, and caches that hold an argument are not counted.
+    """
+    return sum(max(each.flops / device.flops, each.bytes / device.bandwidth) for each in work)
+
+
+def moved_bytes(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
+    """Count the bytes that an operator reads and writes: 0 for a view, and for an operator that only allocates."""
+    if _moves_nothing(func):
+        return 0
+    moved = 0
+    for each in tree_leaves((args, dict(options), result)):
+        if isinstance(each, Tensor):  # where all rows are the same one, as `expand` makes them, one counts
+            dimensions = zip(each.shape, each.stride(), strict=True)
+            moved += prod(length if stride else min(length, 1) for length, stride in dimensions) * each.itemsize
+    return moved
+
+
+@cache
+def _moves_nothing(func: Any) -> bool:
+    schema = func._schema
+    is_view = all(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+    return (is_view and not schema.is_mutable) or str(func._overloadpacket) in _WRITES_NOTHING

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from ckpt_surgery.planning.devices import COMMON, MARGIN, Device
 from ckpt_surgery.planning.figures import StepFigures
-from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
-from ckpt_surgery.planning.levers import LeverPeak, StateLever
+from ckpt_surgery.planning.text import Hint, Remedy, hints_of
 from ckpt_surgery.text import percent, size
+
+RANK = 16
+"""The rank of the adapters that are tried."""
+
+
+class StateLever(StrEnum):
+    """A change that lowers the bytes that live from step to step."""
+
+    LORA = "LoRA"
+    LORA_4BIT = "LoRA on 4 bits"
+    FOUR_BITS = "4 bits"
+    ADAM_8BIT = "8-bit Adam"
+    FSDP = "FSDP"
+
 
 _LEVERS = {
     Remedy.FUSED_LOSS: "a fused loss (`fuse_loss`)",
@@ -18,24 +33,71 @@ _LEVERS = {
     Remedy.LORA: "LoRA (`--lora 16`)",
     Remedy.FOUR_BITS: "frozen weights in 4 bits (`--load-in-4bit`)",
 }
-
 _STATES = {Remedy.LORA: StateLever.LORA, Remedy.FOUR_BITS: StateLever.FOUR_BITS}
 """The remedies for states rather than for what a step allocates."""
+_OPTIONS = {
+    StateLever.LORA: f"--lora {RANK}",
+    StateLever.LORA_4BIT: f"--lora {RANK} --load-in-4bit",
+    StateLever.FOUR_BITS: "--load-in-4bit",
+    StateLever.ADAM_8BIT: "--optimizer adamw-8bit",
+    StateLever.FSDP: "--ranks {cards} --fsdp",
+}
+_IN_SCRIPTS = {
+    StateLever.LORA: f'LoraConfig(r={RANK}, target_modules="all-linear")',
+    StateLever.LORA_4BIT: f'LoraConfig(r={RANK}, target_modules="all-linear"), BitsAndBytesConfig(load_in_4bit=True)',
+    StateLever.FOUR_BITS: "BitsAndBytesConfig(load_in_4bit=True)",
+    StateLever.ADAM_8BIT: 'optim="adamw_8bit"',
+    StateLever.FSDP: "accelerate launch --use_fsdp --fsdp_version 2 --num_processes {cards}",
+}
 
 
-def room_of(device: Device) -> int:
-    """Return the bytes of a card that a step may take: its memory less the margin for what is not counted."""
-    return int(device.memory * (1 - MARGIN))
+@dataclass(frozen=True, slots=True)
+class LeverPeak:
+    """A lever, the number of `cards` it divides a model among, and a step's peak with it in bytes.
+
+    The model is already trained by `ranks` ranks, undivided.
+    """
+
+    lever: StateLever
+    cards: int
+    peak_bytes: int
+    ranks: int = 1
+
+    @property
+    def name(self) -> str:
+        """The lever in words, such as "FSDP over 4 cards"."""
+        if self.lever is not StateLever.FSDP:
+            return str(self.lever)
+        if self.ranks == 1:
+            return f"FSDP over {self.cards} cards"
+        there = f"the {self.ranks} cards that train it now"
+        return (
+            f"FSDP over {there}" if self.cards == self.ranks else f"FSDP over {self.cards} cards in place of {there}"
+        )
+
+    @property
+    def options(self) -> str:
+        """The lever as options of `plan` and `explain`."""
+        return _OPTIONS[self.lever].format(cards=self.cards)
+
+    @property
+    def in_scripts(self) -> str:
+        """The lever as code of a training script, or as the command that starts it."""
+        return _IN_SCRIPTS[self.lever].format(cards=self.cards)
+
+
+def useful_levers(tried: Iterable[LeverPeak], peak_bytes: int, room: int) -> tuple[LeverPeak, ...]:
+    """Return the levers that lower a peak, the most effective first, with the fewest cards that are enough."""
+    useful = [each for each in tried if each.peak_bytes < peak_bytes]
+    divided = [each for each in useful if each.lever is StateLever.FSDP]
+    cards = next((each for each in divided if each.peak_bytes <= room), divided[-1] if divided else None)
+    useful = [each for each in useful if each.lever is not StateLever.FSDP or each is cards]
+    return tuple(sorted(useful, key=lambda each: each.peak_bytes))
 
 
 def smallest_card(peak: int) -> Device | None:
     """Return the smallest common card that fits a peak of so many bytes, or None."""
-    return next((device for device in COMMON if peak <= room_of(device)), None)
-
-
-def card_name(card: Device) -> str:
-    """Name a card with its memory: "4090 (24 GB)"."""
-    return f"{card.name} ({card.memory / 10**9:.0f} GB)"
+    return next((device for device in COMMON if peak <= device.room), None)
 
 
 def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hint | None:
@@ -48,7 +110,7 @@ def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hi
         saved = steps[0].peak_bytes - steps[-1].peak_bytes
         hints = [*(hint for hint in hints if hint.remedy is not Remedy.CHECKPOINT), Hint(Remedy.CHECKPOINT, saved)]
     if tried is not None:
-        saved = _best(steps).peak_bytes - tried.peak_bytes
+        saved = min(step.peak_bytes for step in steps) - tried.peak_bytes
         remedy = next(remedy for remedy, lever in _STATES.items() if lever is tried.lever)
         hints = [*(hint for hint in hints if hint.remedy not in _STATES), Hint(remedy, saved)]
     return max((hint for hint in hints if hint.bytes > 0), key=lambda hint: hint.bytes, default=None)
@@ -67,19 +129,19 @@ def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: Lever
     smallest common card that fits one of them. `tried` is the last step's peak with the lever of `state_lever_of`;
     without it, the line gives the most that this lever may save.
     """
-    best = _best(steps)
+    best = min(steps, key=lambda step: step.peak_bytes)
     card = asked or smallest_card(best.peak_bytes)
     needed = f"{size(steps[0].peak_bytes)} {'with' if steps[0].checkpointed else 'without'} checkpointing"
     needed += f", {size(steps[1].peak_bytes)} with it" if len(steps) > 1 else ""
-    room = 0 if card is None else room_of(card)
+    room = 0 if card is None else card.room
     if card is None:
         said = f"Fits on no common card: {needed}."
     else:
         if best.peak_bytes > room:
             larger = smallest_card(best.peak_bytes)
-            fits = f"Does not fit on {card_name(card)}{f', but on {card_name(larger)}' if larger else ''}"
+            fits = f"Does not fit on {card.title}{f', but on {larger.title}' if larger else ''}"
         else:
-            fits = f"Fits on {card_name(card)}"
+            fits = f"Fits on {card.title}"
             if len(steps) > 1:
                 fits += " as it is" if steps[0].peak_bytes <= room else " with checkpointing"
             fits += "" if asked else ", the smallest common card"
@@ -101,10 +163,6 @@ def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: Lever
         said += f"; checkpointing alone saves {size(max(steps[0].peak_bytes - best.peak_bytes, 0))}"
         said += "" if best.peak_bytes <= room < steps[0].peak_bytes else " and is not the lever here"
     return f"{said}."
-
-
-def _best(steps: Sequence[StepFigures]) -> StepFigures:
-    return min(steps, key=lambda step: step.peak_bytes)
 
 
 def plan_line(
@@ -150,4 +208,4 @@ def shortage_line(memory: int, least: StepFigures, levers: Sequence[LeverPeak]) 
     else:
         said += "; take fewer tokens or a smaller batch"
         said += f": with `{levers[0].options}` it still needs {size(levers[0].peak_bytes)}" if levers else ""
-    return said + (f". The smallest common card that it fits on as it is: {card_name(card)}" if card else "")
+    return said + (f". The smallest common card that it fits on as it is: {card.title}" if card else "")

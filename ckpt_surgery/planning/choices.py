@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import escape
+from itertools import groupby
 from typing import Any, Literal
 
+import yaml
 from torch import nn
 
 from ckpt_surgery.long_sequences.calls import AppliedPlan, apply_calls
-from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
 from ckpt_surgery.text import listed, plural
 
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
@@ -42,11 +44,6 @@ class PlanChoice:
     shard_size: int = 0
 
     @property
-    def first(self) -> dict[str, int]:
-        """The number of checkpointed blocks in each stack."""
-        return {stack: sum(block in self.checkpointed for block in blocks) for stack, blocks in self.stacks.items()}
-
-    @property
     def saved(self) -> dict[tuple[str, ...], list[str]]:
         """The blocks that keep results of operators, by the names of what they keep."""
         saved: dict[tuple[str, ...], list[str]] = {}
@@ -75,14 +72,14 @@ class PlanChoice:
         """The Python code that applies the choice: the imports, and a call on each line."""
         calls = self.arguments()
         beside = ", ".join(sorted(function for function in calls if function != "wrap_blocks"))
-        return "\n".join(
-            [
-                *(["from ckpt_surgery import wrap_blocks"] if self.checkpointed else []),
-                *([f"from ckpt_surgery.distributed import {beside}"] if beside else []),
-                *([""] if calls else []),
-                *(f"{function}({', '.join(_written(**given))})" for function, given in calls.items()),
-            ]
-        )
+        lines = ["from ckpt_surgery import wrap_blocks"] if self.checkpointed else []
+        lines += [f"from ckpt_surgery.distributed import {beside}"] if beside else []
+        lines += [""] if calls else []
+        for function, named in calls.items():
+            given = [_listed(named.pop("modules")) if "modules" in named else "model"]
+            given += [f"{name}={json.dumps(v) if isinstance(v, str) else repr(v)}" for name, v in named.items()]
+            lines.append(f"{function}({', '.join(given)})")
+        return "\n".join(lines)
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """Return the calls that apply the choice, by function name: their keyword arguments, without the model."""
@@ -122,16 +119,14 @@ class PlanChoice:
         """The changes beside checkpointing, in a few words each."""
         return [*(["fused loss"] if self.fused_loss else []), *(["tiled MLPs"] if self.tiled else [])]
 
+    def to_yaml(self, model: str, memory: int, device: str, **predicted: float) -> str:
+        """Write the file of a plan: the calls with their arguments, and what is predicted in bytes and seconds."""
+        facts: dict[str, Any] = {"model": model, "memory": memory, "device": device}
+        return as_yaml({**facts, "calls": self.arguments(), "predicted": predicted})
+
     def apply(self, model: nn.Module, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
         """Apply the choice to a model. Raises SurgeryError as its calls do, after undoing those already made."""
         return apply_calls(model, self.arguments(), self_check=self_check)
-
-
-def _written(modules: Sequence[str] = (), **named: Any) -> Iterator[str]:
-    """Yield the arguments of a call as Python code: the model or a list of its modules, then keyword arguments."""
-    yield _listed(modules) if modules else "model"
-    for name, value in named.items():
-        yield f"{name}={json.dumps(value) if isinstance(value, str) else repr(value)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -147,3 +142,68 @@ def _listed(names: Sequence[str]) -> str:
         which = "" if numbers == list(range(len(numbers))) else f" for i in {tuple(numbers)!r}"
         lists.append(f"model.{stack}[i].{inside}{which}" if which else f"block.{inside} for block in model.{stack}")
     return " + ".join(f"[{each}]" for each in lists)
+
+
+Stacks = Mapping[str, Sequence[str]]
+"""The names of the blocks, in order, by stack."""
+
+
+def wanted_blocks(stacks: Stacks, checkpointed: Collection[str]) -> dict[str, Any]:
+    """Return the arguments that leave out all other blocks: none, the number of first blocks, or patterns of names."""
+    wanted = {stack: [block for block in blocks if block in checkpointed] for stack, blocks in stacks.items()}
+    if all(len(wanted[stack]) == len(blocks) for stack, blocks in stacks.items()):
+        return {}
+    if all(wanted[stack] == list(blocks[: len(wanted[stack])]) for stack, blocks in stacks.items()):
+        return {"first": {escape(stack): len(names) for stack, names in wanted.items()}}
+    return {
+        "stacks": [pattern for stack in stacks for pattern in _patterns(stack, wanted[stack], stacks[stack], stacks)]
+    }
+
+
+def saved_results(stacks: Stacks, checkpointed: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return the argument that makes checkpointed blocks keep these results: none, names, or names by patterns."""
+    kinds = list(dict.fromkeys(checkpointed.values()))
+    if len(kinds) == 1:
+        return {"save": list(kinds[0])} if kinds[0] else {}
+    saved: dict[str, list[str]] = {}
+    for stack, blocks in stacks.items():
+        wanted = [block for block in blocks if block in checkpointed]
+        for names in filter(None, kinds):
+            some = [block for block in wanted if checkpointed[block] == names]
+            saved |= {pattern: list(names) for pattern in _patterns(stack, some, wanted, stacks)}
+    return {"save": saved}
+
+
+def _patterns(stack: str, some: Sequence[str], every: Sequence[str], stacks: Iterable[str]) -> list[str]:
+    """List patterns that match some blocks of a stack, none of its others, and nothing in other stacks."""
+    numbers = [name.removeprefix(f"{stack}.") for name in some]
+    if some and list(some) == list(every) and stack and not any(each.startswith(f"{stack}.") for each in stacks):
+        return [escape(stack)]
+    if not stack or not all(number.isdecimal() for number in numbers):
+        return [escape(name) for name in some]
+    patterns = []
+    for start, group in groupby(numbers, key=lambda number: number[:-1]):
+        digits = "".join(number[-1] for number in group)
+        if len(digits) > 1:
+            digits = f"[{digits[0]}-{digits[-1]}]" if digits in "0123456789" else f"[{digits}]"
+        patterns.append(f"{escape(stack)}.{start}{digits}")
+    return patterns
+
+
+def as_yaml(document: Mapping[str, Any], indent: str = "") -> str:
+    """Write a document of names, numbers, texts, lists and mappings as YAML, values in the form of JSON.
+
+    Floats get a decimal point: without one, readers of YAML 1.1 take 1e-07 for a text.
+    """
+    lines = []
+    for name, value in document.items():
+        is_plain = name.isidentifier() and yaml.safe_load(name) == name
+        key = f"{indent}{name if is_plain else json.dumps(name)}:"
+        if isinstance(value, Mapping) and value:
+            lines.append(f"{key}\n{as_yaml(value, f'{indent}  ')}")
+            continue
+        written = repr(value) if isinstance(value, float) else json.dumps(value)
+        if isinstance(value, float) and "." not in written:
+            written = written.replace("e", ".0e")
+        lines.append(f"{key} {written}\n")
+    return "".join(lines)

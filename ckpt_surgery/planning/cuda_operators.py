@@ -66,7 +66,13 @@ def _attention(
     step = _ALIGNED_BYTES // query.itemsize
     aligned = not width % step and not value.shape[-1] % step
     if fused and aligned and query.shape[1] == key.shape[1] == value.shape[1]:
-        bias = None if attn_mask is None else _bias(attn_mask, query, key)
+        bias = attn_mask
+        if bias is not None:
+            if bias.dtype is torch.bool:
+                bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(bias.logical_not(), float("-inf"))
+            if rest := -bias.shape[-1] % _BIAS_COLUMNS:
+                bias = functional.pad(bias, (0, rest))[..., :-rest]
+            bias = bias.expand(*query.shape[:2], query.shape[2], key.shape[2])
         result = EFFICIENT_ATTENTION(
             query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
         )[0]
@@ -97,15 +103,6 @@ def _add_workspace(node: Any, query: Tensor, key: Tensor) -> None:
 
     node.register_prehook(begin)
     node.register_hook(lambda *_: held.clear())
-
-
-def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Return the mask as it is added to the scores, expanded to all samples and heads."""
-    if mask.dtype is torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-    if rest := -mask.shape[-1] % _BIAS_COLUMNS:
-        mask = functional.pad(mask, (0, rest))[..., :-rest]
-    return mask.expand(*query.shape[:2], query.shape[2], key.shape[2])
 
 
 _REPLACED: dict[Any, Callable[..., Tensor]] = {functional.dropout: _dropout}

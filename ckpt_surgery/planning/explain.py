@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -22,14 +23,12 @@ from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
-from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered
-from ckpt_surgery.planning.cuda_memory import block_bytes
+from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered, seconds_of
+from ckpt_surgery.planning.devices import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
-from ckpt_surgery.planning.host import HostWithoutData
-from ckpt_surgery.planning.lora import frozen_weights, is_mostly_frozen
+from ckpt_surgery.planning.lora import frozen_layers, is_mostly_frozen
 from ckpt_surgery.planning.model_copy import copy_of, function_of
-from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import (
     DECIDED_BY_VALUES,
     ShapesOnly,
@@ -64,12 +63,12 @@ def explain(
     """Explain what one training step of `model` keeps for the backward, what makes it, and where the peak is.
 
     The step runs on shapes: nothing is computed, no weights are needed, and an 8B model takes seconds. The model may
-    be real or hold no data (if built inside `shapes_only()`), checkpointed or not, wrapped or not, in training mode or
-    not; it is read and never changed. A step that reads values which depend on weights cannot run on shapes: a copy of
-    the model then runs it with data, if the model holds data in at most 2 GiB of parameters, and `assumptions` says
-    so. Sizes are those of this machine's operators, exact to the byte for what is kept. With a CUDA `device`, the peak
-    includes the inputs, cuBLAS's workspace and what torch's allocator adds to each tensor of the step (see
-    `cuda_memory`). Other workspace inside operators is not counted.
+    be real or hold no data (built inside `planning.shapes.ShapesOnly()`), checkpointed or not, wrapped or not, in
+    training mode or not; it is read and never changed. A step that reads values which depend on weights cannot run on
+    shapes: a copy of the model then runs it with data, if the model holds data in at most 2 GiB of parameters, and
+    `assumptions` says so. Sizes are those of this machine's operators, exact to the byte for what is kept. With a CUDA
+    `device`, the peak includes the inputs, cuBLAS's workspace and what torch's allocator adds to each tensor of the
+    step. Other workspace inside operators is not counted.
 
     Args:
         model: the model as it stands.
@@ -77,7 +76,7 @@ def explain(
             and dtype matter; integer and bool tensors keep their values.
         loss: turns the model's output into a scalar tensor (default: the output's own `loss`, else a weighted sum of
             its floats).
-        optimizer: whose state is counted: one of `ckpt_surgery.planning.optimizers.Optimizer`.
+        optimizer: whose state is counted: one of `ckpt_surgery.planning.training.Optimizer`.
         ranks: the number of ranks that the model is divided among; the explanation is then that of one rank.
         sharding: what the ranks divide: "fsdp" (FSDP2, each block by itself), "zero1", "zero2" or "zero3" (DeepSpeed).
         device: whose time and workspace are estimated, as in `plan`; None for neither.
@@ -114,7 +113,7 @@ def _with_data(
     copies: dict[int, Any] = {}
     with without_gradients(model):
         try:
-            copied = _without_self_check(copy_of(model, copies))
+            copied = without_values(copy_of(model, copies), on_host=False)
             arguments = call_arguments(copy.deepcopy(checked_inputs(inputs)))
             step = run_metered(copied, arguments, _scalar_loss(loss, copies))
         except Exception as error:  # whatever a step of the model raises
@@ -168,7 +167,9 @@ def explanation_of(
     step = sharded(step, model, [block.name for block in blocks], training)
     held, buffers = held_states(model.parameters(), training), held_bytes(model.buffers())
     on_cuda = training.device is not None and training.device.workspace > 0
-    given = step.input_bytes if on_cuda else 0
+    counted, given = step, step.input_bytes if on_cuda else 0
+    if on_cuda:  # each tensor takes what torch's CUDA allocator counts for it
+        counted = replace(step, allocations=tuple(replace(a, bytes=block_bytes(a.bytes)) for a in step.allocations))
     workspace = training.device.workspace if training.device and step.forward_flops else 0
     return Explanation(
         model=type(model).__name__,
@@ -179,9 +180,7 @@ def explanation_of(
         gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
         optimizer_bytes=held.optimizer,
         kept_bytes=step.kept_bytes,
-        peak=peak_of(
-            _in_blocks(step) if on_cuda else step, held.parameters + buffers + held.optimizer + given + workspace
-        ),
+        peak=peak_of(counted, held.parameters + buffers + held.optimizer + given + workspace),
         holders=holders_of(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=timeline_of(step),
         forward_flops=step.forward_flops,
@@ -190,15 +189,10 @@ def explanation_of(
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
         input_bytes=given,
         workspace_bytes=workspace,
-        frozen_bytes=0 if training.sharding else held_bytes(frozen_weights(model)),
+        frozen_bytes=0 if training.sharding else held_bytes(layer.weight for *_, layer in frozen_layers(model)),
         adapted=is_mostly_frozen(model),
         saved=_saved_bytes(model),
     )
-
-
-def _in_blocks(step: StepAllocations) -> StepAllocations:
-    """Return the step with each tensor at the bytes that torch's CUDA allocator counts for it."""
-    return replace(step, allocations=tuple(replace(a, bytes=block_bytes(a.bytes)) for a in step.allocations))
 
 
 def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
@@ -238,16 +232,13 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(map(bytes_of, {id(tensor): tensor for tensor in tensors}.values()))
 
 
-def without_values(model: nn.Module) -> nn.Module:
-    """Return the model, wrapped as before but without what needs values: the self-check, and copies in host memory."""
-    on_host_without_data(_without_self_check(model))
-    return model
-
-
-def _without_self_check(model: nn.Module) -> nn.Module:
+def without_values(model: nn.Module, *, on_host: bool = True) -> nn.Module:
+    """Return the model, wrapped as before but without the self-check and, with `on_host`, copies in host memory."""
     for surgery in surgeries_in(model):
         if surgery.checkpointing is not None:
             surgery.change(self_check="never")
+    if on_host:
+        on_host_without_data(model)
     return model
 
 
@@ -273,3 +264,25 @@ def _is_checkpointed(block: Block) -> bool:
     values = vars(block.module)
     operated = isinstance(values.get("forward"), BlockForward)
     return values.get(FUNCTION) is not None and (operated or bool(values.get(FLAG, False)))
+
+
+class HostWithoutData:
+    """A transport of an `Offloader` without host memory: what moves there comes back as a new tensor of its shape."""
+
+    def put(self, source: Tensor) -> Callable[[], Tensor]:
+        """Return what makes a tensor like `source`."""
+        return partial(source.new_empty(0).new_empty_strided, source.shape, source.stride())
+
+    def finish(self, host_copy: Callable[[], Tensor]) -> None:
+        """Do nothing: no copy is under way."""
+
+    def start(self, host_copy: Callable[[], Tensor]) -> Tensor:
+        """Make a new tensor of that shape on the device."""
+        return host_copy()
+
+    def get(self, device_copy: Tensor) -> Tensor:
+        """Return the tensor that `start` made."""
+        return device_copy
+
+    def release(self) -> None:
+        """Do nothing: no memory is held."""

@@ -22,15 +22,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import PlanningError, SurgeryError, SurgeryWarning
 from ckpt_surgery.measure.generators import random_state_kept
+from ckpt_surgery.planning.allocations import StepPhase, seconds_of
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.devices import Device, device_like, device_of
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, on_host_without_data
-from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
-from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.planning.roofline import seconds_of
+from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, place_of, running_wrapper
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.planning.training import Optimizer, TrainingSetup
 from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
 from ckpt_surgery.runtime.selective.policies import ATTENTION
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
@@ -284,19 +282,12 @@ def _card(model: nn.Module, figures: Device | None) -> tuple[Device, int, int]:
 
     Raises PlanningError if the model is on several devices, or no figures are known.
     """
-    places = {parameter.device for parameter in model.parameters()}
-    if len(places) > 1:
-        raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
-    (place,) = places
+    place = place_of(model)
     if place.type != "cuda":
         if figures is None:
             raise PlanningError(f"the model is on the device {place}, of which no figures are known: name a device")
         return figures, int(figures.memory), 0
     figures = figures or device_like(torch.cuda.get_device_name(place))
     tensors = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    free, _ = torch.cuda.mem_get_info(place)
-    return (
-        figures,
-        free + torch.cuda.memory_reserved(place),
-        max(torch.cuda.memory_allocated(place) - held_bytes(tensors), 0),
-    )
+    others = max(torch.cuda.memory_allocated(place) - held_bytes(tensors), 0)
+    return figures, torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place), others

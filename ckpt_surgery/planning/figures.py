@@ -11,8 +11,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
-from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
 
 _MOST_POINTS = 400
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -128,7 +127,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
     groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
     for allocation in allocations:
         place, kept_at = allocation.place, allocation.kept_at.line
-        made = (_pattern(place.module), allocation.operator, place.line, allocation.keeper, kept_at)
+        made = (_NUMBER.sub("*", place.module), allocation.operator, place.line, allocation.keeper, kept_at)
         key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
         groups[key].append(allocation)
     holders = [Holder(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
@@ -138,7 +137,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
 def timeline_of(step: StepAllocations) -> MemoryTimeline:
     """Return the bytes of each kind that are alive over the operators of a step."""
     curves = _curves(step)
-    total = _summed(curves)
+    total = alive_bytes(step)
     length = -(-len(total) // _MOST_POINTS) or 1
     starts = range(0, len(total), length)
     points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
@@ -153,7 +152,7 @@ def timeline_of(step: StepAllocations) -> MemoryTimeline:
 def peak_of(step: StepAllocations, always: int) -> Peak:
     """Find the highest moment of a step; `always` are the bytes that live through all of it."""
     curves = _curves(step)
-    total = _summed(curves)
+    total = alive_bytes(step)
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
     alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
     own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
@@ -171,11 +170,7 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
 
 def alive_bytes(step: StepAllocations) -> list[int]:
     """Return the bytes that a step allocated and that are alive after each operator."""
-    return _summed(_curves(step))
-
-
-def _summed(curves: Mapping[AllocationKind, Sequence[int]]) -> list[int]:
-    return [sum(values) for values in zip(*curves.values(), strict=True)]
+    return [sum(values) for values in zip(*_curves(step).values(), strict=True)]
 
 
 def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:
@@ -185,8 +180,3 @@ def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:
         changes[allocation.kind][allocation.born - 1] += allocation.bytes
         changes[allocation.kind][allocation.last] -= allocation.bytes
     return {kind: list(accumulate(change))[: step.operators] for kind, change in changes.items()}
-
-
-def _pattern(module: str) -> str:
-    """Replace each number in a module's name with `*`."""
-    return _NUMBER.sub("*", module)

@@ -13,9 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.model_hook import ModelHook, nothing
 from ckpt_surgery.measure.own_checkpoints import running_modules
+from ckpt_surgery.text import listed
 from ckpt_surgery.torch_names import MODULE_CALL, current_graph_task_id
 from ckpt_surgery.undo import Undoable
 
@@ -66,3 +68,11 @@ def running_inputs(model: nn.Module) -> dict[str, Any] | None:
         if frame.f_code is MODULE_CALL and (given := frame.f_locals)["self"] is model:
             return {**{positional_key(place): value for place, value in enumerate(given["args"])}, **given["kwargs"]}
     return None
+
+
+def place_of(model: nn.Module) -> torch.device:
+    """Return the device that all parameters of a model are on. Raises PlanningError if they are on several."""
+    places = {parameter.device for parameter in model.parameters()}
+    if len(places) != 1:
+        raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
+    return places.pop()

@@ -11,7 +11,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from traceback import walk_stack
 from typing import Any
@@ -27,34 +27,30 @@ from ckpt_surgery.long_sequences.calls import AppliedPlan, LibrarySwitchOff, app
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations, StepPhase
+from ckpt_surgery.planning.answer import LeverPeak, StateLever, useful_levers
 from ckpt_surgery.planning.choices import PlanChoice
-from ckpt_surgery.planning.devices import DEVICES, Device, device_like
+from ckpt_surgery.planning.devices import DEVICES, MARGIN, Device, device_like
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
-from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
+from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, place_of, running_wrapper
 from ckpt_surgery.planning.fitted import Fitted, Room
 from ckpt_surgery.planning.lever_steps import steps_with_levers
-from ckpt_surgery.planning.levers import LeverPeak, StateLever, useful_levers
 from ckpt_surgery.planning.metered_steps import applied_on_shapes
-from ckpt_surgery.planning.mixtures import PlanRow
-from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.script_optimizer import optimizer_cost, optimizer_of_script
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.states import state_bytes
-from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.planning.training import Optimizer, TrainingSetup
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.static.results import Progress
-from ckpt_surgery.text import error_line, listed, size
+from ckpt_surgery.text import error_line, size
 from ckpt_surgery.torch_names import tree_map_only
 
-MARGIN = 0.08
-"""The share of the memory left for what is not predicted."""
 _ASSUMED = DEVICES["h100"]
 """The device whose time is given if no figures are known of the card."""
+_ZEROES_LATE = re.compile(r"(pytorch_)?lightning\..*\.optimization\.automatic")
+"""The module of Lightning that zeroes gradients between the forward and the backward."""
 _CHOICES = 4
 """How often to choose, as batches grow or gradients are accumulated."""
 _CUTS = 16
@@ -146,7 +142,8 @@ class Fit(FirstBatch):
         wrapper = None if is_alone() else running_wrapper()
         own: Fitted | Exception
         try:
-            self._zeroes_late = zeroes_gradients_late()
+            modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(inspect.currentframe()))
+            self._zeroes_late = any(map(_ZEROES_LATE.fullmatch, modules))
             with self._progress() as progress:
                 own = fitted_to(self.model, inputs, self.target, zeroes_late=self._zeroes_late, progress=progress)
         except Exception as error:  # as above
@@ -270,24 +267,21 @@ class _Steps:
                 front = planner.fastest(ways)
             except DoesNotFitError:
                 front = planner.smallest(ways)
-        fitted = self._fitted(inputs, front.chosen, front.explanation, planner.step_seconds)
+        fitted = Fitted(
+            model=type(self._original).__name__,
+            batch=" x ".join(map(str, _sizes(inputs))) or "a batch",
+            choice=front.chosen.choice,
+            explanation=front.explanation,
+            optimizer=self._optimizer,
+            room=self._room,
+            held_bytes=self._held_bytes,
+            step_seconds=planner.step_seconds,
+            extra_seconds=front.chosen.extra_seconds,
+        )
         if fitted.fits:
             return fitted
         every = planner.everything(offload=not on_host, changes=True)
         return replace(fitted, levers=self._levers(inputs, fitted, every), largest=self._largest(inputs, fitted))
-
-    def _fitted(self, inputs: Mapping[str, Any], row: PlanRow, told: Explanation, seconds: float) -> Fitted:
-        return Fitted(
-            type(self._original).__name__,
-            " x ".join(map(str, _sizes(inputs))) or "a batch",
-            row.choice,
-            told,
-            self._optimizer,
-            self._room,
-            self._held_bytes,
-            seconds,
-            row.extra_seconds,
-        )
 
     def _largest(self, inputs: Mapping[str, Any], fitted: Fitted) -> dict[str, int]:
         """Find the largest batch and length with which a step fits, all else being equal."""
@@ -303,13 +297,20 @@ class _Steps:
         with applied_on_shapes(fitted.choice, self.model):
             while fails - fits > 1:
                 middle = (fits + fails) // 2
-                if self._fits(_cut(inputs, dimension, whole, middle * grain), inputs, fitted):
+                if self._fits(inputs, dimension, whole, middle * grain, fitted):
                     fits = middle
                 else:
                     fails = middle
         return fits * grain
 
-    def _fits(self, cut: Mapping[str, Any], inputs: Mapping[str, Any], fitted: Fitted) -> bool:
+    def _fits(self, inputs: Mapping[str, Any], dimension: int, whole: int, part: int, fitted: Fitted) -> bool:
+        """Tell whether a step fits with a dimension of the inputs shortened, in those tensors that have it."""
+
+        def shorter(tensor: Tensor) -> Tensor:
+            has_it = tensor.ndim > dimension and tensor.shape[dimension] == whole
+            return tensor.narrow(dimension, 0, part).clone() if has_it else tensor
+
+        cut: dict[str, Any] = tree_map_only(Tensor, shorter, dict(inputs))
         try:
             told = explanation_of(self.model, *self.metered(cut), self._training)
         except PlanningError:  # as where no token is left to predict
@@ -350,13 +351,12 @@ def room_for(
     model: nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer | None, target: FitTarget
 ) -> Room:
     """Return the memory for a model's steps. Raises PlanningError if it is unknown, or on several devices."""
-    places = {parameter.device for parameter in model.parameters()}
-    if len(places) != 1:
-        raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
-    (place,) = places
+    place = place_of(model)
     others, total, device = held_bytes(tensors(inputs)) + _bucket_bytes(model), target.memory, target.device
     if place.type == "cuda":
-        device = device or _like(torch.cuda.get_device_name(place))
+        if device is None:
+            with suppress(PlanningError):  # the memory is known, and the time is compared alone
+                device = device_like(torch.cuda.get_device_name(place))
         free, _ = torch.cuda.mem_get_info(place)
         there = free + torch.cuda.memory_reserved(place)
         total = there if total is None else min(total, there)
@@ -377,19 +377,6 @@ def _bucket_bytes(model: nn.Module) -> int:
     return 0 if running_wrapper() is None else held_bytes(each for each in model.parameters() if each.requires_grad)
 
 
-def zeroes_gradients_late() -> bool:
-    """Tell whether the running forward is Lightning's, which zeroes gradients between the forward and the backward."""
-    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(inspect.currentframe()))
-    return any(re.fullmatch(r"(pytorch_)?lightning\..*\.optimization\.automatic", name) for name in names)
-
-
-def _like(card: str) -> Device | None:
-    try:
-        return device_like(card)
-    except PlanningError:  # the memory is known, and the time is compared alone
-        return None
-
-
 def _loss(output: Any) -> Tensor:
     """Return an output's loss, or a stand-in that takes about what a cross entropy does if the script computes it."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -408,14 +395,3 @@ def _sizes(inputs: Mapping[str, Any]) -> tuple[int, ...]:
         if tensor.ndim == 2 and not tensor.is_floating_point():
             return tuple(tensor.shape)
     return tuple(given[0].shape[:1]) if given else ()
-
-
-def _cut(inputs: Mapping[str, Any], dimension: int, whole: int, part: int) -> dict[str, Any]:
-    """Shorten a dimension of the inputs, in those tensors that have it."""
-
-    def shorter(tensor: Tensor) -> Tensor:
-        has_it = tensor.ndim > dimension and tensor.shape[dimension] == whole
-        return tensor.narrow(dimension, 0, part).clone() if has_it else tensor
-
-    cut: dict[str, Any] = tree_map_only(Tensor, shorter, dict(inputs))
-    return cut

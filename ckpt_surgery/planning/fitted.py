@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ckpt_surgery.planning.answer import LeverPeak
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.levers import LeverPeak
-from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.script_optimizer import OptimizerCost
 from ckpt_surgery.text import size
 
@@ -140,17 +139,12 @@ class Fitted:
 
     def to_yaml(self) -> str:
         """Return the calls with their arguments, and the predictions, in the format of `plan`."""
-        return as_yaml(
-            {
-                "model": self.model,
-                "memory": self.room.ceiling,
-                "device": self.room.device.name,
-                "calls": self.choice.arguments(),
-                "predicted": {
-                    "kept_bytes": self.explanation.kept_bytes,
-                    "peak_bytes": self.peak_bytes,
-                    "extra_seconds": self.extra_seconds,
-                    "step_seconds": self.step_seconds,
-                },
-            }
+        return self.choice.to_yaml(
+            self.model,
+            self.room.ceiling,
+            self.room.device.name,
+            kept_bytes=self.explanation.kept_bytes,
+            peak_bytes=self.peak_bytes,
+            extra_seconds=self.extra_seconds,
+            step_seconds=self.step_seconds,
         )

@@ -49,7 +49,8 @@ class KnownResults:
         if type(result) is not FakeTensor or not _is_plain(result) or any(each is result for each in args):
             return
         storage = result.untyped_storage()
-        shared = [at for at, each in enumerate(args) if isinstance(each, Tensor) and _same(each, storage)]
+        own = storage._cdata
+        shared = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == own]
         elements = 1 + sum((length - 1) * step for length, step in zip(result.shape, result.stride(), strict=True))
         whole = not result.storage_offset() and storage.nbytes() == result.itemsize * (
             elements if result.numel() else 0
@@ -75,10 +76,6 @@ def _part(value: Any) -> Hashable:
 
 def _is_plain(tensor: Tensor) -> bool:
     return bool(tensor.ndim) and tensor.layout is torch.strided and not tensor.dtype.is_complex
-
-
-def _same(tensor: Tensor, storage: Any) -> bool:
-    return tensor.untyped_storage()._cdata == storage._cdata  # type: ignore[no-any-return]
 
 
 @cache

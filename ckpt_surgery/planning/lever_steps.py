@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.answer import RANK, StateLever
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.explain import explanation_of
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.levers import RANK, StateLever
 from ckpt_surgery.planning.lora import add_lora, pack_frozen
 from ckpt_surgery.planning.metered_steps import applied_on_shapes
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.training import Sharding, TrainingSetup
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 
 _DIVIDED = (2, 4, 8)
 """The numbers of cards that a model is divided among; if several ranks train already, multiples of theirs instead."""

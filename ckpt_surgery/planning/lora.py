@@ -8,9 +8,61 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.quantized import Linear4Bit
+
+_BLOCK = 64
+"""Weights that share a scale."""
+_SCALES = 256
+"""The number of scales that share a scale; also the number of values in 8 bits."""
+
+
+class Linear4Bit(nn.Module):
+    """A frozen linear layer in QLoRA's form: NF4 with double quantization (arXiv:2305.14314, section 3).
+
+    A weight takes 4 bits, the scale of 64 weights 8 bits, and the scale of 256 scales 32 bits. The forward and the
+    backward each unpack the weight in the dtype of the input, and keep neither it nor the input.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.shape = (outputs, inputs)
+        count = inputs * outputs
+        scales = -(-count // _BLOCK)
+        self.weight = nn.Parameter(_bytes(-(-count // 2), 1), requires_grad=False)
+        self.bias = bias
+        self.register_buffer("scales", _bytes(scales))
+        self.register_buffer("scales_of_scales", torch.empty(-(-scales // _SCALES), dtype=torch.float32))
+        self.register_buffer("offset", torch.empty((), dtype=torch.float32))
+        self.register_buffer("values", torch.empty(2**4 + _SCALES, dtype=torch.float32))
+
+    @classmethod
+    def of(cls, layer: Any) -> Linear4Bit:
+        """Return such a layer in place of one of another dtype."""
+        return cls(*_sizes(layer), layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a result of the layer's shape and dtype; its values mean nothing."""
+        return _Product.apply(x, self.weight, self.shape, self.bias)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, packed: Tensor, shape: tuple[int, int], bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.shape = shape
+        return functional.linear(x, packed.new_zeros(shape, dtype=x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
+        (gradient,), (packed,) = gradients, ctx.saved_tensors
+        return gradient @ packed.new_zeros(ctx.shape, dtype=gradient.dtype), None, None, None
+
+
+def _bytes(*shape: int) -> Tensor:
+    """Make bytes from floats of one byte: on shapes, integers hold values and floats do not."""
+    return torch.empty(shape, dtype=torch.float8_e4m3fn).view(torch.uint8)
 
 
 class LoraLinear(nn.Module):
@@ -69,7 +121,7 @@ def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *,
     model.requires_grad_(False)
 
     def adapted(layer: Any) -> nn.Module:
-        return LoraLinear(_in_4_bits(layer) if four_bits else layer, *_sizes(layer), rank)
+        return LoraLinear(Linear4Bit.of(layer) if four_bits else layer, *_sizes(layer), rank)
 
     with where:
         return _replaced(places, adapted)
@@ -83,16 +135,11 @@ def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
     Raises:
         PlanningError: the model has no frozen linear layer.
     """
-    frozen = _frozen_layers(model)
+    frozen = frozen_layers(model)
     if not frozen:
         raise PlanningError(f"{type(model).__name__} has no frozen linear layer")
     with where:
-        return _replaced(frozen, _in_4_bits)
-
-
-def frozen_weights(model: nn.Module) -> list[Tensor]:
-    """Return the weights that `pack_frozen` would hold in 4 bits."""
-    return [layer.weight for _, _, layer in _frozen_layers(model)]
+        return _replaced(frozen, Linear4Bit.of)
 
 
 def is_mostly_frozen(model: nn.Module) -> bool:
@@ -110,8 +157,13 @@ def head_of(model: nn.Module) -> nn.Module | None:
     return None
 
 
-def _frozen_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
-    return [place for place in _linear_layers(model) if _is_frozen(place[2])]
+def frozen_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    """List what `pack_frozen` would hold in 4 bits: each layer with the module that holds it and its name there."""
+    return [
+        place
+        for place in _linear_layers(model)
+        if place[2].weight.is_floating_point() and not place[2].weight.requires_grad
+    ]
 
 
 def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
@@ -141,11 +193,3 @@ def _sizes(layer: Any) -> tuple[int, int]:
     """Return the inputs and outputs of a layer; a Conv1D holds its weight transposed."""
     first, second = layer.weight.shape
     return (second, first) if isinstance(layer, nn.Linear) else (first, second)
-
-
-def _in_4_bits(layer: Any) -> nn.Module:
-    return Linear4Bit(*_sizes(layer), layer.bias)
-
-
-def _is_frozen(layer: Any) -> bool:
-    return layer.weight.is_floating_point() and not layer.weight.requires_grad

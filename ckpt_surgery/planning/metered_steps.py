@@ -15,15 +15,13 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.long_sequences.calls import AppliedPlan
 from ckpt_surgery.long_sequences.fused_head import FusedLoss
-from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations, StepPhase, seconds_of
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.moments import StepMoments, moments_of
-from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.figures import alive_bytes
 from ckpt_surgery.planning.repeats import RepeatedBlocks
-from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.sharding import sharded
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
@@ -129,18 +127,28 @@ class MeteredSteps:
     def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:
         """Apply the choice to the model while inside; the context value meters a step."""
         with applied_on_shapes(choice, self._model) as applied:
-            yield partial(self._checked, applied)
 
-    def _checked(self, applied: AppliedPlan) -> tuple[StepAllocations, int]:
-        step = self._step()
-        for part in applied.parts:
-            if isinstance(part, FusedLoss):
-                part.check()
-        return step
+            def checked() -> tuple[StepAllocations, int]:
+                step = self._step()
+                for part in applied.parts:
+                    if isinstance(part, FusedLoss):
+                        part.check()
+                return step
+
+            yield checked
 
     def _costs(self, step: StepAllocations, always_bytes: int) -> StepCosts:
         """Return what a step costs, while its choice is applied to the model."""
-        kept, made = self._kept(step)
+        kept: Counter[str] = Counter()
+        made: set[tuple[Any, ...]] = set()
+        for allocation in step.allocations:
+            if allocation.kind is AllocationKind.KEPT:
+                place = allocation.place
+                block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
+                key = (block, place.module, allocation.operator, place.line, allocation.shape)
+                made.add(key)
+                given = self._made is not None and keeper and key not in self._made
+                kept[keeper if given else block] += allocation.bytes
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self._device)
@@ -153,28 +161,66 @@ class MeteredSteps:
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
             moments_of(own, always_bytes, kept, self._block_of),
-            made,
+            frozenset(made),
         )
-
-    def _kept(self, step: StepAllocations) -> tuple[Counter[str], frozenset[tuple[Any, ...]]]:
-        """Return `StepCosts.kept`, the bytes that each block keeps, and `StepCosts.made`."""
-        kept: Counter[str] = Counter()
-        made: set[tuple[Any, ...]] = set()
-        for allocation in step.allocations:
-            if allocation.kind is AllocationKind.KEPT:
-                place = allocation.place
-                block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
-                key = (block, place.module, allocation.operator, place.line, allocation.shape)
-                made.add(key)
-                given = self._made is not None and keeper and key not in self._made
-                kept[keeper if given else block] += allocation.bytes
-        return kept, frozenset(made)
 
 
 @contextmanager
 def applied_on_shapes(choice: PlanChoice, model: nn.Module) -> Iterator[AppliedPlan]:
     """Apply the choice to a model that holds no data while inside, and silence its warnings."""
     with choice.apply(model, self_check="never") as applied, warnings.catch_warnings():
-        warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for in `_checked`
+        warnings.simplefilter("ignore", SurgeryWarning)  # `MeteredSteps` checks what it would say
         on_host_without_data(model)
         yield applied
+
+
+@dataclass(frozen=True, slots=True)
+class StepMoments:
+    """The most bytes alive at the moments that may be a step's peak, including what lives through the whole step.
+
+    The peak of a mixture of steps follows from them: a block's backward frees what the block kept, and begins while
+    all blocks before it still keep theirs. Anything else that is alive then depends on this block alone.
+
+    Attributes:
+        edges: before the first block's forward, and after the last backward of a block.
+        loss: between the blocks' forwards and backwards, without what blocks keep.
+        blocks: in the backward of each block, without what earlier blocks keep; in the order of the forward.
+    """
+
+    edges: int
+    loss: int
+    blocks: Mapping[str, int]
+
+
+def moments_of(
+    step: StepAllocations, always: int, kept: Mapping[str, int], block_of: Callable[[str], str]
+) -> StepMoments:
+    """Read the moments of a step; `always` are the bytes that live through it, `kept` those that each block keeps.
+
+    `block_of` returns the block that a module is in, an empty string for none.
+    """
+    alive = [always + held for held in alive_bytes(step)]
+    forward: dict[str, int] = {}
+    backward: dict[str, list[int]] = {}
+    last_forward = 0
+    for allocation in step.allocations:
+        block = "" if allocation.kind is AllocationKind.GATHERED else block_of(allocation.place.module)
+        if not block:
+            continue
+        if allocation.phase is StepPhase.FORWARD:
+            forward.setdefault(block, allocation.born)
+            last_forward = max(last_forward, allocation.born)
+        else:
+            backward.setdefault(block, []).append(allocation.born)
+    births = [born for some in backward.values() for born in some]
+    first_backward, last_backward = min(births, default=step.backward_at + 1), max(births, default=step.operators)
+    blocks, before = {}, 0
+    for block in sorted(forward, key=forward.__getitem__):
+        blocks[block] = max((alive[born - 1] for born in backward.get(block, ())), default=0) - before
+        before += kept.get(block, 0)
+    first_forward = min(forward.values(), default=1)
+    return StepMoments(
+        edges=max((*alive[: first_forward - 1], *alive[last_backward:]), default=0),
+        loss=max(alive[last_forward : first_backward - 1], default=0) - before,
+        blocks=blocks,
+    )

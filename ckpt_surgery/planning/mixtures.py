@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, product
 
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.metered_steps import StepCosts
-from ckpt_surgery.planning.saving import BlockSaving, combined, keeps_products
 from ckpt_surgery.planning.solver import Alternative, Solution, front
+from ckpt_surgery.runtime.selective.policies import ATTENTION, VOCABULARY, in_words
+
+_MATMUL = "matmul"
+_OFFERED: tuple[tuple[str, ...], ...] = ((ATTENTION,), (f"{_MATMUL}:2", _MATMUL), ("conv",), ("norm",))
+"""Names in groups: at most one of each is taken. A router's and random results are kept for other reasons."""
+_SOFTMAX = frozenset({"aten._softmax", "aten._safe_softmax"})
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSaving:
+    """The effect of `names` in one checkpointed block.
+
+    Attributes:
+        kept: extra bytes that the block keeps on the device.
+        own: extra bytes alive in its backward, apart from what the blocks before it keep.
+        seconds: the time that its recompute saves.
+        moved: extra bytes that it keeps in host memory.
+    """
+
+    names: tuple[str, ...] = ()
+    kept: int = 0
+    own: int = 0
+    seconds: float = 0.0
+    moved: int = 0
+
+
+def names_for(operators: Iterable[str]) -> list[str]:
+    """List the names that stand for any of these operators, such as "aten.mm"."""
+    run, names = frozenset(operators), []
+    for name in chain(*_OFFERED):
+        offered = set(map(in_words, VOCABULARY[name.partition(":")[0]])) | (_SOFTMAX if name == ATTENTION else set())
+        names += [name] if offered & run else []
+    return names
+
+
+def combined(single: Iterable[BlockSaving]) -> list[BlockSaving]:
+    """List every combination of savings of one name each, the empty one first."""
+    known = {saving.names: saving for saving in single}
+    groups = [[BlockSaving(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
+    return [
+        BlockSaving(
+            names=tuple(name for each in some for name in each.names),
+            kept=sum(each.kept for each in some),
+            own=sum(each.own for each in some),
+            seconds=sum(each.seconds for each in some),
+            moved=sum(each.moved for each in some),
+        )
+        for some in product(*groups)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +87,22 @@ class ChangedSteps:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class HostSteps:
-    """A step in which all checkpointed blocks move tensors to host memory.
-
-    These are the blocks' inputs and, with `save_offload`, also what the blocks keep because of `save`.
-    """
-
-    step: StepCosts
-    save_offload: bool
-
-
 @dataclass(frozen=True)
 class Mixtures:
     """The ways with one change, in which each block is plain, or checkpointed and keeps the results of some names.
 
     Nothing is done in `plain`, and all blocks are checkpointed in `wrapped`. `savings` are those of one name each, by
-    block. `host` is None if everything stays on the device.
+    block. In `host` all checkpointed blocks move their inputs to host memory, and with `save_offload` also what they
+    keep because of `save`; it is None if everything stays on the device.
     """
 
     plain: StepCosts
     wrapped: StepCosts
     changed: ChangedSteps
     savings: Mapping[str, Sequence[BlockSaving]]
-    host: HostSteps | None
     device: Device
+    host: StepCosts | None = None
+    save_offload: bool = False
 
     @cached_property
     def alternatives(self) -> dict[str, list[tuple[tuple[str, ...] | None, Alternative]]]:
@@ -73,10 +113,13 @@ class Mixtures:
             plain = Alternative(bare.kept.get(block, 0), bare.moments.blocks.get(block, 0), 0.0)
             kept = full.kept.get(block, 0)
             if self.host is not None:
-                own += self.host.step.moments.blocks.get(block, 0) - self.wrapped.moments.blocks.get(block, 0)
-                kept = self.host.step.kept.get(block, 0)
+                own += self.host.moments.blocks.get(block, 0) - self.wrapped.moments.blocks.get(block, 0)
+                kept = self.host.kept.get(block, 0)
             ways[block] = [(None, plain)]
-            for saving in self._savings(block):
+            single = self.savings.get(block, ())
+            if self.changed.choice.tiled:  # products are of no use in an MLP that computes them in shards
+                single = [each for each in single if not each.names[0].startswith(_MATMUL)]
+            for saving in combined(single):
                 costs = Alternative(kept + saving.kept, own + saving.own, self._seconds(block, saving))
                 ways[block].append((saving.names, costs))
         return ways
@@ -94,20 +137,12 @@ class Mixtures:
         checkpointed = {block: saved for block, saved in names.items() if saved is not None}
         choice = replace(self.changed.choice, checkpointed=checkpointed)
         if checkpointed and self.host is not None:
-            save_offload = self.host.save_offload and any(checkpointed.values())
+            save_offload = self.save_offload and any(checkpointed.values())
             choice = replace(choice, offload=True, save_offload=save_offload)
         seconds = solution.seconds + self.changed.seconds
-        return PlanRow(choice, solution.kept + self._outside, solution.peak, seconds, measured=False)
-
-    @cached_property
-    def _outside(self) -> int:
-        """The bytes kept outside of blocks."""
         full = self.changed.full
-        return full.kept_bytes - sum(full.kept.get(block, 0) for block in full.moments.blocks)
-
-    def _savings(self, block: str) -> list[BlockSaving]:
-        single = self.savings.get(block, ())
-        return combined(each for each in single if not (self.changed.choice.tiled and keeps_products(each.names[0])))
+        outside = full.kept_bytes - sum(full.kept.get(block, 0) for block in full.moments.blocks)
+        return PlanRow(choice, solution.kept + outside, solution.peak, seconds, measured=False)
 
     def _seconds(self, block: str, saving: BlockSaving) -> float:
         """Return the extra time of a block if it is checkpointed."""

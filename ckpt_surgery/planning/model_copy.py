@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS, cache, partial
 from types import CellType, FunctionType, MethodType
@@ -122,12 +122,11 @@ def _held_by(value: Any) -> list[Any]:
 @cache
 def _slots_of(kind: type) -> tuple[str, ...]:
     """List the names under which the instances of a class have slots, inherited and private ones too."""
-    return tuple(name for base in kind.__mro__ for name in _own_slots(base))
-
-
-def _own_slots(kind: type) -> Iterator[str]:
-    slots = vars(kind).get("__slots__", ())
-    for name in (slots,) if isinstance(slots, str) else slots:
-        if name not in ("__dict__", "__weakref__"):
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
             private = name.startswith("__") and not name.endswith("__")
-            yield f"_{kind.__name__.lstrip('_')}{name}" if private else name
+            if name not in ("__dict__", "__weakref__"):
+                found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(found)

@@ -28,19 +28,15 @@ from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import scalar
-from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
-from ckpt_surgery.planning.cuda_memory import segment_bytes
-from ckpt_surgery.planning.devices import Device, device_like
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
+from ckpt_surgery.planning.devices import Device, device_like, segment_bytes
 from ckpt_surgery.planning.explain import explanation_of, metered, without_values
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, alive_bytes, holders_of
-from ckpt_surgery.planning.hints import Remedy, hints_of
 from ckpt_surgery.planning.lora import add_lora, head_of, is_mostly_frozen
-from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.text import peak_place
-from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.planning.text import Remedy, hints_of, peak_place
+from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
@@ -54,15 +50,6 @@ _MOST_HOLDERS = 5
 _LORA = 16
 _ROUNDED = 0.005
 """Torch prints sizes with two decimals."""
-_KINDS = {
-    "adamw": Optimizer.ADAMW,
-    "adam": Optimizer.ADAMW,
-    "adamw8bit": Optimizer.ADAMW_8BIT,
-    "adam8bit": Optimizer.ADAMW_8BIT,
-    "pagedadamw8bit": Optimizer.PAGED_ADAMW_8BIT,
-    "adafactor": Optimizer.ADAFACTOR,
-}
-"""The optimizers whose state is known, by class name in lower case."""
 
 
 class Alive(StrEnum):
@@ -87,11 +74,7 @@ class Lever(StrEnum):
     ADAM_8BIT = "AdamW in 8 bits"
 
 
-_HINTED = {
-    Remedy.CHECKPOINT: Lever.CHECKPOINT,
-    Remedy.FUSED_LOSS: Lever.FUSED_LOSS,
-    Remedy.TILE_MLP: Lever.TILE_MLP,
-}
+_HINTED = {Remedy.CHECKPOINT: Lever.CHECKPOINT, Remedy.FUSED_LOSS: Lever.FUSED_LOSS, Remedy.TILE_MLP: Lever.TILE_MLP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +173,11 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
         return replace(told, notes=(f"What the step had made is not known: {why}.",))
     training, notes = _training(failed)
     whole = explanation_of(copied, step, drawn, training)
+    in_8_bits = explanation_of(copied, step, drawn, replace(training, optimizer=Optimizer.ADAMW_8BIT))
     made = _alive_at_error(step, failed)
     names = frozenset(block.name for block in find_blocks(copied))
-    head = _head(copied)
+    output = head_of(copied)
+    head = next((name for name, module in copied.named_modules() if module is output), "")
     sums: Counter[str] = Counter()
     for each in made:
         sums[_kind(each, bool(nearest(each.place.module, names)), head)] += each.bytes
@@ -205,7 +190,7 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
         holders=holders_of(each for each in made if each.kind is not AllocationKind.GRADIENT)[:_MOST_HOLDERS],
         peak_bytes=whole.peak_bytes,
         peak_place=peak_place(whole.peak),
-        savings=_savings(failed, whole, explanation_of(copied, step, drawn, _in_8_bits(training)), training),
+        savings=_savings(failed, whole, in_8_bits, training),
         notes=tuple(notes),
     )
 
@@ -248,8 +233,8 @@ def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
     if name == "sgd":
         kind = Optimizer.SGD_MOMENTUM if failed.defaults.get("momentum") else Optimizer.SGD
     else:
-        kind = _KINDS.get(name, Optimizer.ADAMW)
-    if name not in (*_KINDS, "sgd"):
+        kind = OPTIMIZER_CLASSES.get(name, Optimizer.ADAMW)
+    if name not in (*OPTIMIZER_CLASSES, "sgd"):
         lacking = f"No state is known of {failed.optimizer}" if failed.optimizer else "No optimizer was there so far"
         notes.append(f"{lacking}: the peak counts that of AdamW.")
     foreach, fused = failed.defaults.get("foreach"), failed.defaults.get("fused")
@@ -261,10 +246,6 @@ def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
         with suppress(Exception):  # no figures are known of the card
             device = device_like(torch.cuda.get_device_name(failed.device))
     return TrainingSetup(kind, device=device), notes
-
-
-def _in_8_bits(training: TrainingSetup) -> TrainingSetup:
-    return replace(training, optimizer=Optimizer.ADAMW_8BIT)
 
 
 def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocation]:
@@ -307,12 +288,6 @@ def _kind(each: Allocation, in_block: bool, head: str) -> str:
             return Alive.WORKING
 
 
-def _head(model: nn.Module) -> str:
-    """Return the name of a transformers model's output embeddings, or an empty string."""
-    head = head_of(model)
-    return next((name for name, module in model.named_modules() if module is head), "")
-
-
 def _savings(
     failed: FailedStep, whole: Explanation, in_8_bits: Explanation, training: TrainingSetup
 ) -> tuple[Saving, ...]:
@@ -340,6 +315,11 @@ def _changes(
     failed: FailedStep, whole: Explanation
 ) -> Iterator[tuple[Lever, Callable[[nn.Module, ShapesOnly], object]]]:
     """Yield what may be done to the model as it stands. Offload takes nothing off a step that runs in host memory."""
+
+    def tile(model: nn.Module, _: ShapesOnly) -> None:
+        mlps = [mlp for mlp in mlps_of(model, [block.module for block in find_blocks(model)]) if mlp.reason is None]
+        tile_mlp([mlp.module for mlp in mlps], shard_size=max(mlp.width for mlp in mlps))
+
     to_host = failed.device is not None and failed.device.type != "cpu"
     if whole.checkpointed < whole.blocks:
         yield Lever.CHECKPOINT, lambda model, _: wrap_blocks(model, self_check="never")
@@ -347,13 +327,8 @@ def _changes(
         yield Lever.OFFLOAD, lambda model, _: wrap_blocks(model, offload="cpu", self_check="never")
     yield Lever.FUSED_LOSS, lambda model, _: fuse_loss(model)
     if 0 < whole.blocks == whole.checkpointed:
-        yield Lever.TILE_MLP, lambda model, _: _tile(model)
+        yield Lever.TILE_MLP, tile
     if to_host:
         yield Lever.LONG_CONTEXT, lambda model, _: long_context(model)
     if failed.model is not None and not is_mostly_frozen(failed.model):
         yield Lever.LORA, lambda model, shapes: add_lora(model, _LORA, shapes)
-
-
-def _tile(model: nn.Module) -> None:
-    mlps = [mlp for mlp in mlps_of(model, [block.module for block in find_blocks(model)]) if mlp.reason is None]
-    tile_mlp([mlp.module for mlp in mlps], shard_size=max(mlp.width for mlp in mlps))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
 from ckpt_surgery.planning.allocations import AllocationKind
-from ckpt_surgery.planning.answer import answer_line
+from ckpt_surgery.planning.answer import LeverPeak, answer_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
-from ckpt_surgery.planning.levers import LeverPeak
 from ckpt_surgery.planning.text import caveats, facts_of, holder_rows, notes
-from ckpt_surgery.planning.treemap import Box, treemap
 from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.text import plural, size, size_unit
@@ -50,20 +49,28 @@ _FOOTER = (
 def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = True) -> str:
     """Return the section of one step, drawn so that `highest` bytes are the full height. Plans pass `hints=False`."""
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
+    kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in stacked(step.timeline, step.always_bytes)]
+    legend = [
+        f'<li><i class="{slug}"></i> {escape(held)}</li>'
+        for slug, held in [("always", "parameters, buffers, optimizer, inputs, workspace"), *kinds]
+    ]
+    legend.append("<li>line: the backward begins; dot: the peak</li>")
+    drawn = f'{timeline_svg(step, highest)}<ul class="kinds">{"".join(legend)}</ul>'
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",
         f'<dl class="facts">{facts}</dl>',
         *(f'<p class="problem">{coded(note)}</p>' for note in (notes(step) if hints else caveats(step))),
-        _figure("Memory over the step", timeline_svg(step, highest) + _legend(step)),
-        _figure("Kept for the backward, by module", treemap_svg(step.holders)),
-        _figure("Alive at the peak, by module", treemap_svg(step.peak.holders)),
+        *(
+            f'<figure class="memory"><figcaption>{caption}</figcaption>{inside}</figure>'
+            for caption, inside in (
+                ("Memory over the step", drawn),
+                ("Kept for the backward, by module", treemap_svg(step.holders)),
+                ("Alive at the peak, by module", treemap_svg(step.peak.holders)),
+            )
+        ),
         _holders(step),
     ]
     return f'<section class="detail step">{"".join(parts)}</section>'
-
-
-def _figure(caption: str, inside: str) -> str:
-    return f'<figure class="memory"><figcaption>{caption}</figcaption>{inside}</figure>'
 
 
 def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
@@ -136,22 +143,20 @@ def _y_axis(highest: int) -> Iterator[str]:
         yield f'<text class="axis" x="-6" y="{y + 4:.1f}">{at * step:g} {unit}</text>'
 
 
-def _legend(step: StepFigures) -> str:
-    kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in stacked(step.timeline, step.always_bytes)]
-    names = [("always", "parameters, buffers, optimizer, inputs, workspace"), *kinds]
-    items = "".join(f'<li><i class="{slug}"></i> {escape(name)}</li>' for slug, name in names)
-    return f'<ul class="kinds">{items}<li>line: the backward begins; dot: the peak</li></ul>'
-
-
 def treemap_svg(holders: Sequence[Holder]) -> str:
     """Draw a rectangle for each module, sized by the bytes that it made."""
-    rows = list(_by_module(holders))
+    held_by: Counter[str] = Counter()
+    for holder in holders:
+        held_by[holder.module or "(loss)"] += holder.bytes
+    least = _SMALLEST * held_by.total()
+    small = sum(held for held in held_by.values() if held < least)
+    rows = [(name, held) for name, held in held_by.items() if held and held >= least]
+    rows = sorted([*rows, *([("others", small)] if small else [])], key=lambda row: -row[1])
     if not rows:
         return "<p>Nothing.</p>"
     cells = []
-    for (module, held), box in zip(
-        rows, treemap([held for _, held in rows], Box(0, 0, _WIDTH, _TREE_HEIGHT)), strict=True
-    ):
+    boxes = treemap([held for _, held in rows], Box(0, 0, _WIDTH, _TREE_HEIGHT))
+    for (module, held), box in zip(rows, boxes, strict=True):
         said = escape(f"{module}: {size(held)}")
         shown = min(len(module), int(box.width / 7.2) - 1)
         text = module if shown == len(module) else f"\u2026{module[len(module) - shown + 1 :]}"
@@ -169,23 +174,13 @@ def treemap_svg(holders: Sequence[Holder]) -> str:
     return f'<svg class="treemap" viewBox="0 0 {size_of_box}" role="group">{"".join(cells)}</svg>'
 
 
-def _by_module(holders: Sequence[Holder]) -> Iterator[tuple[str, int]]:
-    """Yield the bytes of each module, the largest first, and small modules as one."""
-    held: Counter[str] = Counter()
-    for holder in holders:
-        held[holder.module or "(loss)"] += holder.bytes
-    least = _SMALLEST * held.total()
-    small = sum(value for value in held.values() if value < least)
-    rows = [(name, value) for name, value in held.items() if value and value >= least]
-    yield from sorted([*rows, *([("others", small)] if small else [])], key=lambda row: -row[1])
-
-
 def _holders(step: StepFigures) -> str:
     least = _LEAST_SHARE * step.kept_bytes
     shown = [holder for holder in step.holders[:_MOST_HOLDERS] if holder.bytes >= least]
     rows = "".join(
         f"<tr><td>{held}</td><td>{share}</td><td>{count}</td>"
-        f'<td class="words">{escape(module)}<br><span class="key">{escape(_said_of(made, kept))}</span></td>'
+        f'<td class="words">{escape(module)}<br><span class="key">made by {escape(made)}'
+        f"{f', kept by {escape(kept)}' if kept else ''}</span></td>"
         f'<td class="words">{escape(tensor)}</td></tr>'
         for held, share, count, module, made, kept, tensor in holder_rows(shown, step)
     )
@@ -196,5 +191,47 @@ def _holders(step: StepFigures) -> str:
     return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
-def _said_of(made: str, kept: str) -> str:
-    return f"made by {made}" + (f", kept by {kept}" if kept else "")
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+def treemap(weights: Sequence[float], box: Box) -> list[Box]:
+    """Divide all of `box` into a part for each weight. Weights are positive, the largest first."""
+    boxes: list[Box] = []
+    at = 0
+    while at < len(weights):
+        left = sum(weights[at:])
+        short, long = sorted((box.width, box.height))
+        end = at + 1
+        while end < len(weights) and _worst(weights[at : end + 1], left, short, long) <= _worst(
+            weights[at:end], left, short, long
+        ):
+            end += 1
+        row = sum(weights[at:end])
+        share, done, is_wide = row / left, 0.0, box.width >= box.height
+        for weight in weights[at:end]:
+            part = weight / row
+            if is_wide:
+                boxes.append(Box(box.left, box.top + done * box.height, box.width * share, box.height * part))
+            else:
+                boxes.append(Box(box.left + done * box.width, box.top, box.width * part, box.height * share))
+            done += part
+        if is_wide:
+            box = Box(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
+        else:
+            box = Box(box.left, box.top + box.height * share, box.width, box.height * (1 - share))
+        at = end
+    return boxes
+
+
+def _worst(row: Sequence[float], left: float, short: float, long: float) -> float:
+    """Return the largest ratio of the longer side to the shorter among the boxes of the row."""
+    depth = long * sum(row) / left
+    sides = [short * weight / sum(row) for weight in row]
+    return max(max(depth / side, side / depth) for side in sides)

@@ -14,15 +14,13 @@ from ckpt_surgery.long_sequences.calls import AppliedPlan
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
-from ckpt_surgery.planning.answer import may_save_more, plan_line, shortage_line
+from ckpt_surgery.planning.answer import LeverPeak, may_save_more, plan_line, shortage_line, useful_levers
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.lever_steps import steps_with_levers
-from ckpt_surgery.planning.levers import LeverPeak, useful_levers
 from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
-from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner, PlanFront
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
@@ -121,19 +119,14 @@ class Plan:
     def to_yaml(self) -> str:
         """Return the calls with their arguments, and the predictions in bytes and seconds, as YAML."""
         row = self.chosen
-        return as_yaml(
-            {
-                "model": self.model,
-                "memory": self.memory,
-                "device": self.device.name,
-                "calls": row.choice.arguments(),
-                "predicted": {
-                    "kept_bytes": row.kept_bytes,
-                    "peak_bytes": row.peak_bytes,
-                    "extra_seconds": row.extra_seconds,
-                    "step_seconds": self.step_seconds,
-                },
-            }
+        return row.choice.to_yaml(
+            self.model,
+            self.memory,
+            self.device.name,
+            kept_bytes=row.kept_bytes,
+            peak_bytes=row.peak_bytes,
+            extra_seconds=row.extra_seconds,
+            step_seconds=self.step_seconds,
         )
 
     def to_html(self) -> str:

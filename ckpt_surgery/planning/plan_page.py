@@ -46,24 +46,27 @@ class FrontPoint:
     chosen: bool
 
 
-def plan_page(
-    model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures, answer: str = ""
-) -> str:
-    """Return the page. `code` is the Python code that applies the plan, empty if nothing has to be done."""
+def plan_page(model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures, answer: str) -> str:
+    """Return the page. `code` is the Python code that applies the plan, empty where nothing has to be done."""
     title = f"A plan for {model} within {size(memory)}"
     calls = (
         f'<div class="calls"><button type="button" data-copies="calls">Copy</button>'
         f'<pre id="calls"><code>{escape(code)}</code></pre></div>'
-        if code
-        else "<p>Nothing has to be done.</p>"
     )
-    drawing = (
-        f'<figure class="memory"><figcaption>Peak and extra time</figcaption>{front_svg(points, memory)}</figure>'
+    rows = [
+        f"<tr{' class=chosen' if point.chosen else ''}><td class=words>{escape(point.name)}</td>"
+        f"<td>{'' if point.measured else '~ '}{size(point.peak)}</td><td>{point.said}</td></tr>"
+        for point in points
+    ]
+    ways = (
+        '<h2>The ways</h2><figure class="memory"><figcaption>Peak and extra time</figcaption>'
+        f'{front_svg(points, memory)}</figure><div class="scroll" tabindex="0"><table class="holders">'
+        "<caption>Each takes more time than the last and needs less</caption>"
+        f"<tr><th>way</th><th>peak</th><th>extra time</th></tr>{''.join(rows)}</table></div>"
     )
-    section = f"<h2>The ways</h2>{drawing}{_table(points)}"
     body = [
-        f"<header><h1>{escape(title)}</h1>{f'<p>{coded(answer)}</p>' if answer else ''}{calls}</header>",
-        f'<main class="steps"><section class="detail step">{section}</section>',
+        f"<header><h1>{escape(title)}</h1><p>{coded(answer)}</p>{calls if code else ''}</header>",
+        f'<main class="steps"><section class="detail step">{ways}</section>',
         step_section("The step with it", step, step.peak_bytes, hints=False),
         "</main>",
     ]
@@ -100,14 +103,3 @@ def front_svg(points: Sequence[FrontPoint], memory: int) -> str:
         f'<ul class="kinds"><li>line: the budget of {size(memory)}; '
         f"large: the choice; hollow: an estimate</li></ul>"
     )
-
-
-def _table(points: Sequence[FrontPoint]) -> str:
-    rows = [
-        f"<tr{' class=chosen' if point.chosen else ''}><td class=words>{escape(point.name)}</td>"
-        f"<td>{'' if point.measured else '~ '}{size(point.peak)}</td><td>{point.said}</td></tr>"
-        for point in points
-    ]
-    head = "<tr><th>way</th><th>peak</th><th>extra time</th></tr>"
-    caption = "<caption>Each takes more time than the last and needs less</caption>"
-    return f'<div class="scroll" tabindex="0"><table class="holders">{caption}{head}{"".join(rows)}</table></div>'

@@ -14,8 +14,7 @@ from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.metered_steps import MeteredStep, MeteredSteps, StepCosts
-from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures, PlanRow
-from ckpt_surgery.planning.saving import BlockSaving, names_for
+from ckpt_surgery.planning.mixtures import BlockSaving, ChangedSteps, Mixtures, PlanRow, names_for
 from ckpt_surgery.planning.solver import unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
@@ -74,16 +73,16 @@ class BudgetPlanner:
         moved = self._steps.metered(offloaded).costs if offload else None
         self._steps.use_repeats(self._nothing, self._all, *([offloaded] if offload else []))
         savings = self._savings(wrapped) if save else {}
-        hosts: list[tuple[HostSteps | None, Mapping[str, Sequence[BlockSaving]]]] = [(None, savings)]
+        places: list[tuple[Mapping[str, Sequence[BlockSaving]], StepCosts | None, bool]] = [(savings, None, False)]
         if moved is not None:
-            hosts.append((HostSteps(moved, save_offload=False), savings))
+            places.append((savings, moved, False))
             if any(savings.values()):
-                hosts.append((HostSteps(moved, save_offload=True), self._moved_savings(savings, moved)))
+                places.append((self._moved_savings(savings, moved), moved, True))
         mixtures = [
-            Mixtures(self.plain.costs, wrapped, changed, single, host, self.device)
+            Mixtures(self.plain.costs, wrapped, changed, single, self.device, host, save_offload)
             for choice in (self._changes(own_loss) if changes else [self._nothing])
             for changed in self._changed(choice, wrapped)
-            for host, single in hosts
+            for single, host, save_offload in places
         ]
         ways = [(mixture, solution) for mixture in mixtures for solution in mixture.solutions()]
         best = unbeaten(ways, lambda way: (way[1].seconds + way[0].changed.seconds, way[1].peak))

@@ -9,14 +9,154 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from torch import nn
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
-from ckpt_surgery.planning.repeated_step import Repeat, same_step, with_blocks
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A run of equal units, by the names of their blocks: `unit` represents `left_out`, and `following` comes next.
+
+    A unit is one block, or as many as a pattern of layers has. What a unit makes is used only by units at most `reach`
+    away, or by all of them.
+    """
+
+    unit: tuple[str, ...]
+    left_out: tuple[tuple[str, ...], ...]
+    following: tuple[str, ...]
+    reach: int
+
+
+def same_step(ours: StepAllocations, theirs: StepAllocations) -> bool:
+    """Tell whether two records of a step say the same, in whatever order operators are listed."""
+    totals = [replace(each, allocations=(), work=()) for each in (ours, theirs)]
+    same_work = Counter(ours.work) == Counter(theirs.work)
+    return totals[0] == totals[1] and same_work and Counter(ours.allocations) == Counter(theirs.allocations)
+
+
+class _Repeated:
+    """The numbers of a step's operators, without and with the blocks that were left out.
+
+    `block_of` returns the block that a module is in. Raises ValueError if the unit did not run once forward and once
+    backward.
+
+    The unit runs forward from `begin` on, for `forward` operators, and backward until `end`, for `backward`. What
+    follows it within reach has run forward before `with_followers`, and backward after `before_unit`.
+    """
+
+    def __init__(self, step: StepAllocations, repeat: Repeat, block_of: Callable[[str], str]) -> None:
+        self._step, self._repeat = step, repeat
+        self._times = len(repeat.left_out)
+        own, following = set(repeat.unit), set(repeat.following)
+        births: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
+        for each in step.allocations:
+            block = "" if each.kind is AllocationKind.GATHERED else block_of(each.place.module)
+            if block in own or block in following:
+                births[block in own, each.phase is StepPhase.FORWARD].append(each.born)
+        self._begin = min(births[True, True])
+        self._forward = min(births[False, True]) - self._begin
+        self._end = max(births[True, False])
+        self._backward = self._end - max(births[False, False])
+        if self._forward <= 0 or self._backward <= 0:
+            raise ValueError("the unit does not run before the one that follows it, or not once")
+        span = repeat.reach + 1
+        self._with_followers = self._begin + span * self._forward
+        self._before_unit = self._end - span * self._backward
+        self._all_forward, self._all_backward = self._times * self._forward, self._times * self._backward
+
+    def step(self) -> StepAllocations:
+        """Build the whole step."""
+        old, times = self._step, self._times
+        own = [each for each in old.allocations if self._is_own(each.born)]
+        again = [each for each in old.work if self._is_own(each.at)]
+        allocations = [
+            replace(each, born=self._ran(each.born), last=self._lasts(each))
+            for each in old.allocations
+            if not self._is_own(each.born)
+        ]
+        work = [replace(each, at=self._ran(each.at)) for each in old.work if not self._is_own(each.at)]
+        for number in range(times + 1):
+            renamed = self._names(number)
+            allocations += [
+                replace(
+                    each,
+                    place=replace(each.place, module=renamed(each.place.module)),
+                    kept_at=replace(each.kept_at, module=renamed(each.kept_at.module)),
+                    born=self._ran_again(each.born, number),
+                    last=self._lasts_again(each, number),
+                )
+                for each in own
+            ]
+            work += [replace(each, module=renamed(each.module), at=self._ran_again(each.at, number)) for each in again]
+        flops = {phase: times * sum(each.flops for each in again if each.phase is phase) for phase in StepPhase}
+        return replace(
+            old,
+            allocations=tuple(sorted(allocations, key=lambda each: each.born)),
+            kept_bytes=old.kept_bytes + times * sum(each.bytes for each in own if each.kind is AllocationKind.KEPT),
+            operators=old.operators + self._all_forward + self._all_backward,
+            backward_at=old.backward_at + self._all_forward,
+            forward_flops=old.forward_flops + flops[StepPhase.FORWARD],
+            backward_flops=old.backward_flops + flops[StepPhase.RECOMPUTE] + flops[StepPhase.BACKWARD],
+            work=tuple(sorted(work, key=lambda each: each.at)),
+        )
+
+    def _is_own(self, at: int) -> bool:
+        forward = self._begin <= at < self._begin + self._forward
+        return forward or self._end - self._backward < at <= self._end
+
+    def _ran(self, at: int) -> int:
+        """Renumber an operator outside the unit."""
+        if at < self._begin:
+            return at
+        return at + self._all_forward + (self._all_backward if at > self._end else 0)
+
+    def _ran_again(self, at: int, number: int) -> int:
+        """Renumber an operator of the unit for one of its copies; copy 0 is the unit."""
+        if at <= self._step.backward_at:
+            return at + number * self._forward
+        return at + self._all_forward + (self._times - number) * self._backward
+
+    def _lasts(self, of: Allocation) -> int:
+        """Renumber the end of an allocation from outside the unit: as near the unit as before, or after all copies."""
+        at, before = of.last, of.born < self._begin
+        if at == self._step.operators:
+            return at + self._all_forward + self._all_backward
+        if at <= self._step.backward_at:
+            return at if before and at < self._with_followers else at + self._all_forward
+        last_to_stay = self._before_unit if before else self._end + (self._repeat.reach - 1) * self._backward
+        stays = of.born <= self._end and at <= last_to_stay
+        return at + self._all_forward + (0 if stays else self._all_backward)
+
+    def _lasts_again(self, of: Allocation, number: int) -> int:
+        """Do the same for a copy of the unit: with its neighbours, or after all copies."""
+        at = of.last
+        if at == self._step.operators:
+            return at + self._all_forward + self._all_backward
+        if at <= self._step.backward_at:
+            return at + (number * self._forward if at < self._with_followers else self._all_forward)
+        if at <= self._before_unit:
+            return at + self._all_forward
+        with_neighbours = at <= self._end + self._repeat.reach * self._backward
+        return at + self._all_forward + (self._times - (number if with_neighbours else 0)) * self._backward
+
+    def _names(self, number: int) -> Callable[[str], str]:
+        """Return a function that renames modules of the unit, and of what follows, for a copy."""
+        units = (self._repeat.unit, *self._repeat.left_out, self._repeat.following)
+        old = (*self._repeat.unit, *self._repeat.following)
+        new = dict(zip(old, (*units[number], *units[number + 1]), strict=True))
+
+        def renamed(module: str) -> str:
+            block = next((name for name in new if module == name or module.startswith(f"{name}.")), "")
+            return new[block] + module.removeprefix(block) if block else module
+
+        return renamed
+
 
 _LONGEST_UNIT = 12
 """The most blocks in a unit: patterns of layers repeat after four to eight."""
@@ -34,12 +174,15 @@ class RepeatedBlocks:
         reach: int,
     ) -> None:
         self._model, self._block_of = model, block_of
-        made = _made_by(step, block_of)
-        self._repeats = [
-            repeat
-            for names in stacks.values()
-            for repeat in _repeats([(_shape(model.get_submodule(name)), made[name]) for name in names], names, reach)
-        ]
+        made: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+        for each in step.allocations:
+            if each.kind is not AllocationKind.GATHERED and (block := block_of(each.place.module)):
+                inside, line = each.place.module.removeprefix(block), each.place.line
+                made[block][inside, line, each.operator, each.phase, each.kind, each.shape, each.bytes] += 1
+        self._repeats: list[Repeat] = []
+        for names in stacks.values():
+            alike = [(_shape(model.get_submodule(name)), frozenset(made[name].items())) for name in names]
+            self._repeats += _repeats(alike, names, reach)
         self._left_out = [name for repeat in self._repeats for unit in repeat.left_out for name in unit]
         self.most_left_out = 2 * len(self._left_out) > sum(map(len, stacks.values()))
         """Whether steps are so much shorter that they are worth the proof."""
@@ -49,7 +192,7 @@ class RepeatedBlocks:
         try:
             with _without_blocks(self._model, self._left_out):
                 short = run()
-            return reduce(lambda step, repeat: with_blocks(step, repeat, self._block_of), self._repeats, short)
+            return reduce(lambda step, repeat: _Repeated(step, repeat, self._block_of).step(), self._repeats, short)
         except (CkptSurgeryError, ValueError):  # the model needs all of its blocks
             return None
 
@@ -59,29 +202,16 @@ class RepeatedBlocks:
         return told is not None and same_step(told, whole)
 
 
-def _made_by(step: StepAllocations, block_of: Callable[[str], str]) -> Mapping[str, Hashable]:
-    """Return what each block allocates, in a form that is equal for alike blocks."""
-    made: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
-    for each in step.allocations:
-        if each.kind is not AllocationKind.GATHERED and (block := block_of(each.place.module)):
-            inside = each.place.module.removeprefix(block)
-            made[block][inside, each.place.line, each.operator, each.phase, each.kind, each.shape, each.bytes] += 1
-    return defaultdict(frozenset, {block: frozenset(counts.items()) for block, counts in made.items()})
-
-
 def _shape(block: nn.Module) -> Hashable:
     """Return what alike blocks share: their modules, the shapes of parameters, and the options that code reads."""
     parameters = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in block.named_parameters())
-    return parameters, tuple((type(module), _options(module)) for module in block.modules())
-
-
-def _options(module: nn.Module) -> Hashable:
-    """Return the plain attributes of a module, integers by name only: each block has its own number."""
-    return tuple(
-        (name, None if type(value) is int else value)
-        for name, value in vars(module).items()
+    options = [
+        (type(module), name, None if type(value) is int else value)  # each block has its own number
+        for module in block.modules()
+        for name, value in [("", None), *vars(module).items()]
         if value is None or isinstance(value, (str, bool, int, float))
-    )
+    ]
+    return parameters, tuple(options)
 
 
 def _repeats(alike: Sequence[Hashable], names: Sequence[str], reach: int) -> list[Repeat]:
@@ -90,23 +220,19 @@ def _repeats(alike: Sequence[Hashable], names: Sequence[str], reach: int) -> lis
     The unit, `reach` units on each side, and the last one, whose backward is the first, stay.
     """
     stay = 2 * (reach + 1)
-    runs = [_run(alike, size) for size in range(1, min(_LONGEST_UNIT, len(names)) + 1)]
-    size, start, units = max(runs, key=lambda run: (run[0] * (run[2] - stay), -run[0]), default=(1, 0, 0))
-    if units <= stay:
+    most, size, start, units = 0, 0, 0, 0
+    for length in range(1, min(_LONGEST_UNIT, len(names)) + 1):
+        begin = 0
+        for at in range(len(alike) + 1):
+            if at == len(alike) or (at - length >= begin and alike[at] != alike[at - length]):
+                count = (at - begin) // length
+                if length * (count - stay) > most:
+                    most, size, start, units = length * (count - stay), length, begin, count
+                begin = at - length + 1
+    if not most:
         return []
     every = [tuple(names[start + size * at : start + size * (at + 1)]) for at in range(units)]
     return [Repeat(every[reach], tuple(every[reach + 1 : -reach - 1]), every[-reach - 1], reach)]
-
-
-def _run(alike: Sequence[Hashable], size: int) -> tuple[int, int, int]:
-    """Find the longest run that repeats after `size` blocks: return `size`, its start and its number of units."""
-    best, start = (size, 0, 0), 0
-    for at in range(len(alike) + 1):
-        if at == len(alike) or (at - size >= start and alike[at] != alike[at - size]):
-            if (units := (at - start) // size) > best[2]:
-                best = (size, start, units)
-            start = at - size + 1
-    return best
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -131,7 +132,10 @@ def stand_in(model_class: Any, config: Any, tokens: int, batch: int, dtype: torc
 
 def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
     """Meter a step of the tiny model as it stands, and scale its allocations to the released model's sizes."""
-    _use_dropout_of(released, standing.model)
+    rates = {name: module.p for name, module in released.named_modules() if isinstance(module, nn.Dropout)}
+    for name, module in standing.model.named_modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rates.get(name, module.p)
     with random_state_kept(), _WithoutAttentionDropout():
         step = run_metered(standing.model, call_arguments(standing.inputs), loss_of)
     standing.model.zero_grad()
@@ -145,10 +149,12 @@ def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
     def scaled(each: Allocation) -> Allocation:
         if each.kind is AllocationKind.GRADIENT:
             return replace(each, bytes=round(each.bytes * trained / gradients))
-        if not f"{each.place.module}.".startswith(blocks):
-            return _scaled(each, outside)
-        inside = _scaled(each, standing.lengths)
-        return replace(inside, bytes=round(inside.bytes * repeats)) if each.kind is AllocationKind.KEPT else inside
+        is_inside = f"{each.place.module}.".startswith(blocks)
+        shape = tuple(_length(size, standing.lengths if is_inside else outside) for size in each.shape)
+        held = round(each.bytes * (prod(shape) / (prod(each.shape) or 1)))
+        if is_inside and each.kind is AllocationKind.KEPT:
+            held = round(held * repeats)
+        return replace(each, shape=shape, bytes=held)
 
     allocations = tuple(map(scaled, step.allocations))
     kept = sum(each.bytes for each in allocations if each.kind is AllocationKind.KEPT)
@@ -165,14 +171,6 @@ class _WithoutAttentionDropout(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention and "dropout_p" in options:
             options["dropout_p"] = 0.0
         return func(*args, **options)
-
-
-def _use_dropout_of(released: nn.Module, tiny: nn.Module) -> None:
-    """Give the modules of a tiny model the dropout rates of the released one's."""
-    rates = {name: module.p for name, module in released.named_modules() if isinstance(module, nn.Dropout)}
-    for name, module in tiny.named_modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rates.get(name, module.p)
 
 
 def _told_apart(model_class: Any, config: Any) -> TinyModel:
@@ -193,17 +191,11 @@ def _told_apart(model_class: Any, config: Any) -> TinyModel:
             break
         changed = copy.deepcopy(tiny.config)
         for field in fields:
-            setattr(_part(changed, field.path), field.name, free[0])
+            setattr(reduce(getattr, field.path, changed), field.name, free[0])
         with suppress(CannotBuild):
             tiny = tiny_model(model_class, changed)
             free.pop(0)
     return tiny
-
-
-def _scaled(allocation: Allocation, lengths: Mapping[int, int]) -> Allocation:
-    shape = tuple(_length(size, lengths) for size in allocation.shape)
-    times = prod(shape) / (prod(allocation.shape) or 1)
-    return replace(allocation, shape=shape, bytes=round(allocation.bytes * times))
 
 
 def _length(size: int, lengths: Mapping[int, int]) -> int:
@@ -233,9 +225,3 @@ def _fields(tiny: Any, released: Any, path: tuple[str, ...] = ()) -> Iterator[_F
     for name, part in nested_configs(tiny):
         if name in parts:
             yield from _fields(part, parts[name], (*path, name))
-
-
-def _part(config: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        config = getattr(config, name)
-    return config

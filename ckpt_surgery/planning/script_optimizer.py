@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.meter import LiveBytes, StorageRecord
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.shapes import ShapesOnly
 from ckpt_surgery.planning.states import state_bytes
-
-_NAMED = {
-    "adamw8bit": Optimizer.ADAMW_8BIT,
-    "adam8bit": Optimizer.ADAMW_8BIT,
-    "pagedadamw8bit": Optimizer.PAGED_ADAMW_8BIT,
-    "pagedadam8bit": Optimizer.PAGED_ADAMW_8BIT,
-    "adafactor": Optimizer.ADAFACTOR,
-    "adamw": Optimizer.ADAMW,
-    "adam": Optimizer.ADAMW,
-}
-"""Optimizers that do not run on shapes, by class name in lower case."""
+from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +63,22 @@ def optimizer_cost(
         finally:
             for parameter in model.parameters():
                 parameter.grad = None
-    known = _NAMED.get(name.lower(), Optimizer.ADAMW)
-    as_what = "" if name.lower() in _NAMED else ", taken for AdamW"
-    return OptimizerCost(name + as_what, state_bytes(model.parameters(), known), is_exact=False)
+    known = OPTIMIZER_CLASSES.get(name.lower())  # it does not run on shapes
+    held = state_bytes(model.parameters(), known or Optimizer.ADAMW)
+    return OptimizerCost(name if known else f"{name}, taken for AdamW", held, is_exact=False)
 
 
 def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, foreach: bool) -> tuple[int, int]:
     """Return the bytes that are alive after a step, and the most beside these during the next one."""
     made = copy.copy(optimizer)
     made.state = defaultdict(dict)
-    made.param_groups = [
-        group | _kernel(group, foreach=foreach) | {"params": list(_copies(group["params"], copies))}
-        for group in optimizer.param_groups
-    ]
+    made.param_groups = []
+    for group in optimizer.param_groups:
+        copied = {**group, "params": [copies[id(each)] for each in group["params"] if id(each) in copies]}
+        if group.get("foreach", True) is None and not group.get("fused"):  # torch's default is lists of tensors
+            plain = all(each.is_cuda and type(each) in (Tensor, nn.Parameter) for each in group["params"])
+            copied["foreach"] = foreach and plain and not group.get("differentiable")
+        made.param_groups.append(copied)
     for parameter in (parameter for group in made.param_groups for parameter in group["params"]):
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
     with _Most() as meter:
@@ -94,19 +86,6 @@ def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, for
         state, meter.most = meter.live, meter.live
         type(made).step(made)
     return state, meter.most - state
-
-
-def _copies(parameters: list[Tensor], copies: Mapping[int, Any]) -> Iterator[Any]:
-    """Yield the copies of those parameters that are the model's."""
-    return (copies[id(parameter)] for parameter in parameters if id(parameter) in copies)
-
-
-def _kernel(group: Mapping[str, Any], *, foreach: bool) -> dict[str, bool]:
-    """Return torch's default for a group that leaves it open: lists of tensors at once if all are plain CUDA ones."""
-    if "foreach" not in group or group["foreach"] is not None or group.get("fused"):
-        return {}
-    plain = all(each.is_cuda and type(each) in (Tensor, nn.Parameter) for each in group["params"])
-    return {"foreach": foreach and plain and not group.get("differentiable")}
 
 
 class _Most(LiveBytes):  # type: ignore[no-untyped-call]

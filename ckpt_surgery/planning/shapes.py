@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -131,10 +131,14 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(_is_shape, given)):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
-            return self._without_large_floats(_with_values(func, args, options))
+            result = _with_values(func, args, options)
+            is_large = isinstance(result, Tensor) and is_differentiable(result) and not _is_small(result)
+            # such as a mask for each layer
+            return self.without_data(result) if is_large and not result._is_view() else result
         result = self._without_data(func, args, options)
         made = _tensors_of(result)
-        if not given and made and all(map(_may_hold_values, made)):
+        may_hold = [each.numel() <= _MOST_ELEMENTS if is_differentiable(each) else _is_small(each) for each in made]
+        if not given and made and all(may_hold):
             values = _with_values(func, args, options)
             if func is _RAND and values.numel() == 1:  # it decides whether a layer is dropped, and none is to be
                 values.fill_(1 - torch.finfo(values.dtype).eps)
@@ -149,17 +153,6 @@ class ShapesOnly(TorchDispatchMode):
             new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
-    def _without_large_floats(self, result: Any) -> Any:
-        """Drop the values of a result that is a new, large float tensor, such as a mask for each layer."""
-        if (
-            isinstance(result, Tensor)
-            and is_differentiable(result)
-            and not result._is_view()
-            and not _is_small(result)
-        ):
-            return self.without_data(result)
-        return result
-
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         key = self._known.key(func, args, options)
         if key is None:
@@ -173,7 +166,10 @@ class ShapesOnly(TorchDispatchMode):
     def _computed(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with self._fake:
             if func in _OF_ONE_DTYPE:
-                _check_dtypes(func, args)
+                dtypes = {str(arg.dtype).removeprefix("torch."): None for arg in args if isinstance(arg, Tensor)}
+                if len(dtypes) > 1:
+                    kinds = " and ".join(dtypes)
+                    raise RuntimeError(f"{func._overloadpacket} takes tensors of one dtype, and not of {kinds}")
             if func is GROUPED_MM:
                 return _grouped_mm(*args, **options)
             if func is _RNN_LAYER:
@@ -201,7 +197,9 @@ class ShapesOnly(TorchDispatchMode):
         made = _tensors_of(result)
         if func in _NOT_READ:
             return result
-        if _makes_new(func) and not all(map(is_differentiable, made)) and all(map(_is_small, (*given, *made))):
+        schema = func._schema
+        makes_new = not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
+        if makes_new and not all(map(is_differentiable, made)) and all(map(_is_small, (*given, *made))):
             return _integers_of(self._with_drawn_values(func, args, options), result)
         return result
 
@@ -271,12 +269,6 @@ class _Conversion(threading.local):
 _CONVERSION = _Conversion()
 
 
-def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:
-    dtypes = list(dict.fromkeys(str(arg.dtype).removeprefix("torch.") for arg in args if isinstance(arg, Tensor)))
-    if len(dtypes) > 1:
-        raise RuntimeError(f"{func._overloadpacket} takes tensors of one dtype, and not of {' and '.join(dtypes)}")
-
-
 def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:
     """Multiply groups of rows. On shapes torch takes only bfloat16, but its kernels take more."""
     bfloat16 = (torch.empty_strided(side.shape, side.stride(), dtype=torch.bfloat16) for side in (left, right))
@@ -292,8 +284,17 @@ def _normalized(result: Tensor) -> Tensor:
 
 
 def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
-    """Lay out a result in the memory format that kernels suggest for `source`; on shapes torch takes stride order."""
-    laid_out = _CHANNELS_LAST[source.ndim] if _has_channels_last(source) else torch.contiguous_format
+    """Lay out a result in the memory format that kernels suggest for `source`; on shapes torch takes stride order.
+
+    That is channels last by `is_channels_last_strides` in c10/core/MemoryFormat.h, where, unlike in `is_contiguous`,
+    dimensions of one element count too.
+    """
+    laid_out, least = _CHANNELS_LAST.get(source.ndim, torch.contiguous_format), 0
+    for dimension in (1, *range(source.ndim - 1, 1, -1), 0) if source.ndim in _CHANNELS_LAST else ():
+        stride = source.stride(dimension)
+        if stride < max(least, 1) or (dimension == 0 and least == source.stride(1)):
+            laid_out = torch.contiguous_format
+        least = stride * max(source.shape[dimension], 1)
     return torch.empty(result.shape, dtype=result.dtype, memory_format=laid_out)
 
 
@@ -303,22 +304,6 @@ def _viewed(result: Tensor, source: Tensor) -> Tensor:
         strides = torch.empty_strided(source.shape, source.stride(), device="meta").view(result.shape).stride()
     same = strides == result.stride()
     return result if same else source.as_strided(result.shape, strides, source.storage_offset())
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    """Tell whether kernels treat a tensor as channels last (`is_channels_last_strides` in c10/core/MemoryFormat.h).
-
-    Unlike in `is_contiguous`, dimensions of one element count too.
-    """
-    if tensor.ndim not in _CHANNELS_LAST:
-        return False
-    least = 0
-    for dimension in (1, *range(tensor.ndim - 1, 1, -1), 0):
-        stride = tensor.stride(dimension)
-        if stride < max(least, 1) or (dimension == 0 and least == tensor.stride(1)):
-            return False
-        least = stride * max(tensor.shape[dimension], 1)
-    return True
 
 
 def _rnn_layer(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -352,9 +337,11 @@ def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None 
         raise PlanningError(f"{name} has parameters without a shape: run one forward first")
     memo = {} if copies is None else copies
     try:
-        for tensor in _held(model):
-            if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
-                memo[id(tensor)] = mode.without_data(tensor)
+        for module in model.modules():  # gradients are left out
+            for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
+                held = isinstance(value, Tensor) and (is_differentiable(value) or isinstance(value, FakeTensor))
+                if held and id(value) not in memo:
+                    memo[id(value)] = mode.without_data(value)
         return copy_of(model, memo)
     except Exception as error:  # whatever an attribute raises
         raise NotOnShapes(f"{name} cannot be copied{_uncopied(model)}: {error_line(error)}") from error
@@ -378,14 +365,6 @@ def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, A
     return copied
 
 
-def _held(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the tensors that modules hold as parameters, buffers and plain attributes, but not gradients."""
-    for module in model.modules():
-        for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
-            if isinstance(value, Tensor):
-                yield value
-
-
 def _uncopied(model: nn.Module) -> str:
     """Name the first attribute of a model that cannot be copied, as a clause; empty if each one can."""
     modules = dict(model.named_modules())
@@ -407,16 +386,6 @@ def _is_shape(tensor: Tensor) -> bool:
 
 def _is_small(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if is_differentiable(tensor) else _MOST_BYTES)
-
-
-def _may_hold_values(tensor: Tensor) -> bool:
-    return _is_small(tensor) and (not is_differentiable(tensor) or tensor.numel() <= _MOST_ELEMENTS)
-
-
-def _makes_new(func: Any) -> bool:
-    """Tell whether an operator neither writes into an argument nor returns a view of one."""
-    schema = func._schema
-    return not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
 
 
 def _tensors_of(result: Any) -> list[Tensor]:

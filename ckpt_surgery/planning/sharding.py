@@ -13,8 +13,7 @@ from math import prod
 
 from torch import nn
 
-from ckpt_surgery.planning.allocations import Allocation, AllocationKind, ModulePlace, StepAllocations
-from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, ModulePlace, StepAllocations, StepPhase
 from ckpt_surgery.planning.states import parameter_bytes, state_bytes, state_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import nearest
@@ -45,6 +44,15 @@ class _Unit:
     forward: tuple[int, int] | None = None
     backward: tuple[int, int] | None = None
 
+    def ran(self, phase: StepPhase, at: int) -> None:
+        """Widen the span of operators in which it runs forward, or backward."""
+        span = self.forward if phase is StepPhase.FORWARD else self.backward
+        span = (at, at) if span is None else (min(span[0], at), max(span[1], at))
+        if phase is StepPhase.FORWARD:
+            self.forward = span
+        else:
+            self.backward = span
+
 
 def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> HeldStates:
     """Count the bytes of parameters and of their optimizer's state, on the rank that holds the most."""
@@ -74,7 +82,8 @@ def sharded(
         case None:
             return step
         case Sharding.FSDP:
-            return replace(step, allocations=tuple(_fsdp(step, model, blocks, training.ranks)))
+            units = _units(step, model, blocks, training.ranks)
+            return replace(step, allocations=(*_gathered(step, units), *_reduced(step, units, training.ranks)))
         case _:
             return replace(step, allocations=tuple(_zero(step, model, training)))
 
@@ -88,22 +97,12 @@ def _part(count: int, ranks: int) -> int:
     return -(-count // ranks)
 
 
-def _fsdp(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> Iterator[Allocation]:
-    """Yield what a rank allocates with FSDP2.
-
-    Each unit's parameters are gathered while it runs, and its gradients stay whole until it has run backward. A second
-    buffer exists throughout (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward the one
-    gathered into, until the next unit's is copied out of; in the backward that of the unit that comes next. Gradients
-    are copied into a buffer, which is held until the next unit's are. What is in no block stays gathered, and its
-    gradients are reduced at the end.
-    """
-    units = _units(step, model, blocks, ranks)
-    yield from _gathered(step, units)
-    yield from _reduced(step, units, ranks)
-
-
 def _gathered(step: StepAllocations, units: Mapping[str, _Unit]) -> Iterator[Allocation]:
-    """Yield what is gathered of each unit, and when."""
+    """Yield what FSDP2 gathers of each unit, and when: parameters while it runs, and all the time those in no block.
+
+    A second buffer exists throughout (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward the
+    one gathered into, until the next unit's is copied out of; in the backward that of the unit that comes next.
+    """
     yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
     for unit in units.values():
         if unit.name and unit.forward:
@@ -118,7 +117,11 @@ def _gathered(step: StepAllocations, units: Mapping[str, _Unit]) -> Iterator[All
 
 
 def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> Iterator[Allocation]:
-    """Yield the step's allocations, with gradients as parts once their unit has run backward, and reduce buffers."""
+    """Yield the step's allocations, with gradients as parts once their unit has run backward, and reduce buffers.
+
+    Gradients are copied into a buffer, which is held until the next unit's are. Those of what is in no block are
+    reduced at the end.
+    """
     ends = {unit.name: span[1] for unit, span, _ in _backward(units)}
     buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in _backward(units)}
     copied: Counter[str] = Counter()
@@ -179,16 +182,8 @@ def _units(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks
     for name, parameter in model.named_parameters():
         units[nearest(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
     for allocation in step.allocations:
-        unit = units[nearest(allocation.place.module, units)]
-        if allocation.phase is StepPhase.FORWARD:
-            unit.forward = _widened(unit.forward, allocation.born)
-        else:
-            unit.backward = _widened(unit.backward, allocation.born)
+        units[nearest(allocation.place.module, units)].ran(allocation.phase, allocation.born)
     return units
-
-
-def _widened(span: tuple[int, int] | None, at: int) -> tuple[int, int]:
-    return (at, at) if span is None else (min(span[0], at), max(span[1], at))
 
 
 def _made(held: int, module: str, operator: str, phase: StepPhase, span: tuple[int, int]) -> Allocation:

@@ -60,6 +60,12 @@ class _Beginning:
             each = each.before
         return tuple(reversed(taken))
 
+    def followed_by(self, block: _Beginning, following: int) -> _Beginning:
+        """Extend the beginning by one block; the block after it has at least `following` bytes of its own."""
+        kept = self.kept + block.kept
+        peak = max(self.peak, self.kept + block.peak, kept + following)
+        return _Beginning(self.seconds + block.seconds, kept, peak, self, block.taken)
+
 
 def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> list[Solution]:
     """Return every solution that no other beats in peak and time, from the fastest to the one with the lowest peak.
@@ -73,7 +79,7 @@ def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> 
     least = [*(min(each.own for each in alternatives) for alternatives in blocks), loss]
     for alternatives, (_, following) in zip(blocks, pairwise(least), strict=True):
         useful = _best(_Beginning(each.seconds, each.kept, each.own, None, at) for at, each in enumerate(alternatives))
-        beginnings = _best(_with(begun, each, following) for begun in beginnings for each in useful)
+        beginnings = _best(begun.followed_by(each, following) for begun in beginnings for each in useful)
     best = unbeaten(beginnings, lambda begun: (begun.seconds, begun.peak))
     return [_settled(blocks, begun, edges, loss) for begun in best]
 
@@ -94,13 +100,6 @@ def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -
         if not best or costs(way)[1] < costs(best[-1])[1]:
             best.append(way)
     return best
-
-
-def _with(begun: _Beginning, next_one: _Beginning, following: int) -> _Beginning:
-    """Extend a beginning by one block; the block after it has at least `following` bytes of its own."""
-    kept = begun.kept + next_one.kept
-    peak = max(begun.peak, begun.kept + next_one.peak, kept + following)
-    return _Beginning(begun.seconds + next_one.seconds, kept, peak, begun, next_one.taken)
 
 
 def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:

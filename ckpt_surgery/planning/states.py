@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 
 _BLOCK = 256

@@ -17,22 +17,21 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
+try:
+    from transformers.initialization import no_init_weights
+except ImportError:  # before 5.0
+    from transformers.modeling_utils import no_init_weights
+
 from ckpt_surgery.errors import BuildStage, CannotBuild, CkptSurgeryError, NotOnShapes, PlanningError
 from ckpt_surgery.long_sequences.long_context import long_context
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
-from ckpt_surgery.planning.explain import (
-    explanation_of,
-    metered,
-    not_logged,
-    not_on_shapes,
-    without_values,
-)
+from ckpt_surgery.planning.explain import explanation_of, metered, not_logged, not_on_shapes, without_values
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.fitting import fit_parts
 from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
@@ -42,15 +41,11 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
-from ckpt_surgery.tiny.configs import all_configs, name_dtype, text_config
+from ckpt_surgery.tiny.configs import all_configs, name_dtype, nested_configs, text_config
 from ckpt_surgery.tiny.inputs import accepted_inputs
 from ckpt_surgery.tiny.shrink import default_config, fill_open_fields
 
-DTYPES: Mapping[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-}
+DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TOKENS = 2048
 """Default sequence length, in tokens."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "max_target_positions")
@@ -68,6 +63,8 @@ _HEADS = (
     "MODEL",
 )
 """A model type named alone stands for its class with the first of these heads."""
+_BESIDE_TEXT = ("pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox")
+"""Arguments of models that take more than text."""
 _VOCABULARY = 32_000
 """The vocabulary size for configuration classes that leave it to each checkpoint."""
 _DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speech_encoder_layerdrop")
@@ -231,14 +228,7 @@ def plan_released(
             return metered(model, released.inputs, released.shapes)
 
     return plan_on_shapes(
-        released.model,
-        released.shapes,
-        step,
-        memory,
-        training=training,
-        offload=offload,
-        changes=changes,
-        save=save,
+        released.model, released.shapes, step, memory, training=training, offload=offload, changes=changes, save=save
     )
 
 
@@ -264,18 +254,13 @@ def wrap_released(
 def _from_class(
     target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype, *, fit: bool
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """Build the model of a class, and name the configuration fields that `fit` changed. Raises PlanningError."""
-    model_class, config, changed = _configured(target, fit=fit)
-    return _built(target.label, model_class, config, shapes, dtype), changed
+    """Build the model of a class as people train it, and name the configuration fields that `fit` changed.
 
-
-def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConfig, tuple[str, ...]]:
-    """Return a class, its configuration as people train with it, and the fields changed to make its parts `fit`.
-
-    Raises PlanningError if no such fields are known, or the configuration class refuses its own defaults.
+    Raises PlanningError if no such fields are known, or a class refuses.
     """
     model_class, source = class_and_config(target)
     changed: tuple[str, ...] = ()
+    what = "configuration"
     try:
         config = default_config(source) if isinstance(source, type) else source
         if fit:
@@ -287,24 +272,16 @@ def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConf
             if hasattr(part, CACHE_SWITCH):
                 setattr(part, CACHE_SWITCH, False)
             drop_no_layers(part)
-    except Exception as error:  # classes refuse in every way there is
-        raise not_on_shapes(f"the configuration of {target.label}", error) from error
-    return model_class, config, changed
-
-
-def _built(
-    label: str, model_class: Any, config: PretrainedConfig, shapes: ShapesOnly, dtype: torch.dtype
-) -> nn.Module:
-    try:
+        what = "constructor"
         name_dtype(config, dtype)
-        with _default_dtype(dtype), _unset_weights(), shapes, not_logged():
+        with _default_dtype(dtype), no_init_weights(), shapes, not_logged():
             model: nn.Module = getattr(model_class, "_from_config", model_class)(config)
         tie: Any = getattr(model, "tie_weights", None)
         if tie is not None:
             tie()
     except Exception as error:  # classes refuse in every way there is
-        raise not_on_shapes(f"the constructor of {label}", error) from error
-    return model
+        raise not_on_shapes(f"the {what} of {target.label}", error) from error
+    return model, changed
 
 
 def _from_factory(
@@ -347,7 +324,9 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
     """Make arguments of the forward: text and labels for a language model, else what the forward accepts."""
     entry = model_classes().get(type(model).__name__)
     arguments = ForwardArguments(model, batch, length, 0)
-    if entry and "CAUSAL_LM" in entry.heads and _takes_text_alone(arguments):
+    needs_text = {"input_ids", "labels"} <= arguments.names and arguments.main_input == "input_ids"
+    needs_more = arguments.find("num_codebooks") is not None or not arguments.names.isdisjoint(_BESIDE_TEXT)
+    if entry and "CAUSAL_LM" in entry.heads and needs_text and not needs_more:
         ids = arguments.tokens((batch, length))
         return {"input_ids": ids, "labels": ids.clone()}
     try:
@@ -356,12 +335,6 @@ def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str
     except CannotBuild as failure:
         stage = BuildStage.INPUTS.value
         raise NotOnShapes(f"no {stage} are known that {type(model).__name__} accepts: {failure.reason}") from None
-
-
-def _takes_text_alone(arguments: ForwardArguments) -> bool:
-    other = ("pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox")
-    needed = {"input_ids", "labels"} <= arguments.names and arguments.find("num_codebooks") is None
-    return needed and arguments.main_input == "input_ids" and not arguments.names.intersection(other)
 
 
 @contextmanager
@@ -374,12 +347,40 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-@contextmanager
-def _unset_weights() -> Iterator[None]:
-    """Keep transformers models from drawing and tying weights while inside."""
-    try:
-        from transformers.initialization import no_init_weights
-    except ImportError:  # before 5.0
-        from transformers.modeling_utils import no_init_weights
-    with no_init_weights():
-        yield
+_TEXT_WIDTHS = ("out_hidden_size", "output_dim", "text_hidden_size")
+"""The width of the features that a part passes to the text."""
+
+
+def fit_parts(config: PretrainedConfig) -> tuple[str, ...]:
+    """Change the fields of a default configuration that keep its parts from fitting, and name each with its values."""
+    text = text_config(config)
+    width = getattr(text, "hidden_size", 0) if text is not config else 0
+    changed: list[str] = []
+    for path, part in list(_parts(config, "")):
+        fields = family_tables().fitted.get(part.model_type)
+        if fields is None:
+            fields = {n: width for n in _TEXT_WIDTHS if width and type(getattr(part, n, None)) is int}
+        changed += _set(part, fields, path)
+    return tuple(changed)
+
+
+def _set(part: Any, fields: Mapping[str, Any], path: str) -> list[str]:
+    """Set fields of a part, those inside a dictionary or a configuration one by one, and list the changes."""
+    changed: list[str] = []
+    for name, new in fields.items():
+        old = getattr(part, name, None)
+        if isinstance(new, Mapping) and isinstance(old, PretrainedConfig):
+            changed += _set(old, new, f"{path}{name}.")
+            continue
+        value = {**(old or {}), **new} if isinstance(new, Mapping) else new
+        if value != old:
+            setattr(part, name, value)
+            changed.append(f"{path}{name} {old} -> {value}")
+    return changed
+
+
+def _parts(config: PretrainedConfig, path: str) -> Iterator[tuple[str, PretrainedConfig]]:
+    """Yield `config` and every configuration inside it, each with the path of names that leads to it."""
+    yield path, config
+    for name, part in nested_configs(config):
+        yield from _parts(part, f"{path}{name}.")

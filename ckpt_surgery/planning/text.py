@@ -1,15 +1,70 @@
-"""The figures of a step as text."""
+"""The figures of a step as text, and the known remedies that they call for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.figures import Holder, Peak, StepFigures
-from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
 from ckpt_surgery.text import aligned, percent, plural, size, text_table
 
+LEAST_SHARE = 0.1
+"""A remedy is named if it addresses at least this share of the peak."""
+_LOSS = frozenset({"aten._log_softmax", "aten._log_softmax_backward_data", "aten.nll_loss_backward"})
 _MOST_HOLDERS = 8
 _MOST_LINES = 40
+_MLP = frozenset({"mlp", "feed_forward", "ffn"})
+
+
+class Remedy(StrEnum):
+    """A change that would lower the peak."""
+
+    FUSED_LOSS = "fuse_loss"
+    CHECKPOINT = "wrap_blocks"
+    SDPA = "sdpa"
+    TILE_MLP = "tile_mlp"
+    LORA = "--lora"
+    FOUR_BITS = "--load-in-4bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A remedy, and the bytes at the peak that it addresses: it saves at most these."""
+
+    remedy: Remedy
+    bytes: int
+
+
+def hints_of(step: StepFigures) -> tuple[Hint, ...]:
+    """List the remedies for at least a tenth of the peak, the largest first."""
+    at_peak = [holder for holder in step.peak.holders if not holder.gradient]
+    all_checkpointed = 0 < step.blocks == step.checkpointed
+    weights = [h for h in at_peak if h.operator == "aten._softmax" and len(h.shape) >= 3]  # of attention
+    sums = {
+        Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not _is_repeated(h)),
+        Remedy.SDPA: sum(h.bytes for h in weights if h.shape[-1] == h.shape[-2] > 1),
+        Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and _is_repeated(h)),
+        Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
+        Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
+        Remedy.FOUR_BITS: step.frozen_bytes,
+    }
+    if step.adapted:
+        del sums[Remedy.LORA]
+    if step.blocks == 0 or all_checkpointed:
+        del sums[Remedy.CHECKPOINT]
+    if not all_checkpointed:
+        del sums[Remedy.TILE_MLP]
+    hints = [Hint(remedy, held) for remedy, held in sums.items() if held and held >= LEAST_SHARE * step.peak_bytes]
+    return tuple(sorted(hints, key=lambda hint: -hint.bytes))
+
+
+def _is_repeated(holder: Holder) -> bool:
+    """Tell whether the holder's modules have numbers in their names, as blocks do."""
+    return "*" in holder.module.split(".")
+
+
 _ADVICE = {
     Remedy.FUSED_LOSS: "the loss over the vocabulary; `ckpt_surgery.distributed.fuse_loss` avoids it",
     Remedy.CHECKPOINT: "kept in blocks that are not checkpointed; `ckpt_surgery.wrap_blocks` recomputes them",
@@ -21,22 +76,22 @@ _ADVICE = {
 
 
 def explanation_lines(step: StepFigures) -> list[str]:
-    """Format a report of at most 40 lines."""
-    reports = (_report(step, rows) for rows in range(_MOST_HOLDERS, 0, -1))
-    return next((lines for lines in reports if len(lines) <= _MOST_LINES), _report(step, 0))
-
-
-def _report(step: StepFigures, most: int) -> list[str]:
-    """Format the report with at most so many holders; long names take several lines each."""
-    lines = [f"A step of {step.model}", *aligned(facts_of(step))]
-    if step.holders and most:
-        rows = [(*row[:4], _joined(row[4:6]), row[6]) for row in holder_rows(step.holders[:most], step)]
-        headings = ("bytes", "share", "count", "module", "made by; kept by", "tensor")
-        lines += ["", "Kept for the backward:", *text_table(headings, rows, right="bytes")]
-        if rest := step.holders[most:]:
-            left = sum(holder.bytes for holder in rest)
-            lines.append(f"  and {size(left)} in {plural(len(rest), 'smaller group')}")
-    return lines + ([""] if (said := notes(step)) else []) + said
+    """Format a report of at most 40 lines: with fewer holders if their names are long, and take several lines each."""
+    headings = ("bytes", "share", "count", "module", "made by; kept by", "tensor")
+    said, lines = notes(step), list[str]()
+    for most in range(min(_MOST_HOLDERS, len(step.holders)), -1, -1):
+        lines = [f"A step of {step.model}", *aligned(facts_of(step))]
+        if most:
+            shown = holder_rows(step.holders[:most], step)
+            rows = [(*row[:4], "; ".join(filter(None, row[4:6])), row[6]) for row in shown]
+            lines += ["", "Kept for the backward:", *text_table(headings, rows, right="bytes")]
+            if rest := step.holders[most:]:
+                left = sum(holder.bytes for holder in rest)
+                lines.append(f"  and {size(left)} in {plural(len(rest), 'smaller group')}")
+        lines += ["", *said] if said else []
+        if len(lines) <= _MOST_LINES:
+            break
+    return lines
 
 
 def facts_of(step: StepFigures) -> list[tuple[str, str]]:
@@ -109,7 +164,3 @@ def hint_line(hint: Hint, step: StepFigures) -> str:
 
 def _call(operator: str, line: str) -> str:
     return f"{operator.removeprefix('aten.')} {line}".strip()
-
-
-def _joined(cells: Sequence[str]) -> str:
-    return "; ".join(filter(None, cells))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from ckpt_surgery.measure.report import Report
@@ -30,12 +30,16 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
 
     If `wrap_blocks` was tried, the same follows for its result; the plots show the model without it.
     """
+    drawn = "".join(
+        f'<figure class="plot"><figcaption><b>{escape(p.title)}</b> {escape(p.caption)}</figcaption>{p.svg}</figure>'
+        for p in plots
+    )
     parts = [
         _facts(report),
         _said(report),
         f'<div class="pair">{pair}</div>' if (pair := _levels(report) + _costs(report)) else "",
         _policies(report),
-        _figures(plots),
+        f'<div class="plots">{drawn}</div>' if drawn else "",
         _blocks(report),
         _errors(report),
     ]
@@ -163,23 +167,17 @@ def _policies(report: Report) -> str:
     return table(header, rows, caption=caption, kind="numbers") if rows else ""
 
 
-def _figures(plots: Sequence[Plot]) -> str:
-    drawn = "".join(
-        f'<figure class="plot"><figcaption><b>{escape(p.title)}</b> {escape(p.caption)}</figcaption>{p.svg}</figure>'
-        for p in plots
-    )
-    return f'<div class="plots">{drawn}</div>' if drawn else ""
-
-
 def _blocks(report: Report) -> str:
     rows = block_rows(report)
     modes = [run.mode for run in report.modes if run.blocks]
     cells = []
     for row in rows[:_MOST_ROWS]:
         seen = dict(row.recomputed)
-        counts = [_count(seen.get(mode), row.reference) for mode in modes]
         cells.append([f"<code>{escape(row.name)}</code>", escape(row.kind), f"{row.blocks:,}", str(row.reference)])
-        cells[-1] += counts
+        for mode in modes:
+            entries = str(seen.get(mode, "-"))
+            is_off = seen.get(mode, row.reference) != row.reference
+            cells[-1].append(f'<strong class="off">{SIGNS["failed"]} {entries}</strong>' if is_off else entries)
     total = sum(row.blocks for row in rows)
     caption = f"{plural(total, 'block')}: entries in the backward"
     if len(rows) > _MOST_ROWS:
@@ -188,23 +186,23 @@ def _blocks(report: Report) -> str:
     return table(header, cells, caption=caption, kind="numbers blocks", open_=False) if rows else ""
 
 
-def _count(seen: int | None, expected: int) -> str:
-    if seen is None:
-        return "-"
-    return str(seen) if seen == expected else f'<strong class="off">{SIGNS["failed"]} {seen}</strong>'
-
-
 def _errors(report: Report) -> str:
     """Compare the gradients of each mode, and list the worst of them by their largest error."""
     by_mode = {run.mode: errors for run in report.modes if (errors := gradient_errors(run))}
     if not by_mode:
         return ""
-    said = "; ".join(f"{mode}: {_compared(errors)}" for mode, errors in by_mode.items())
+    compared = []
     worst: dict[str, float] = {}
-    for errors in by_mode.values():
+    for mode, errors in by_mode.items():
+        values = list(errors.values())
+        equal, alone = values.count(0), values.count(None)
+        differ = len(values) - equal - alone
+        parts = ((equal, "equal up to rounding"), (differ, "with a relative error"), (alone, "in one run only"))
+        compared.append(f"{mode}: {', '.join(f'{number:,} {what}' for number, what in parts if number)}")
         for name, error in errors.items():
             badness = math.inf if error is None or not math.isfinite(error) else abs(error)
             worst[name] = max(worst.get(name, 0.0), badness)
+    said = "; ".join(compared)
     off = sorted((name for name in worst if worst[name]), key=lambda name: -worst[name])
     if not off:
         return f"<p>Gradients, {said}.</p>"
@@ -214,12 +212,3 @@ def _errors(report: Report) -> str:
     ]
     caption = f"Gradients, {said}: the {min(len(off), _WORST)} worst"
     return table(["parameter", *by_mode], rows, caption=caption, kind="numbers", open_=False)
-
-
-def _compared(errors: Mapping[str, float | None]) -> str:
-    """Count the gradients that are equal, differ, or cannot be compared."""
-    values = list(errors.values())
-    equal, alone = values.count(0), values.count(None)
-    differ = len(values) - equal - alone
-    parts = ((equal, "equal up to rounding"), (differ, "with a relative error"), (alone, "in one run only"))
-    return ", ".join(f"{number:,} {what}" for number, what in parts if number)

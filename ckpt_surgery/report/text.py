@@ -68,7 +68,8 @@ def survey_summary(
 ) -> list[str]:
     """Count the models of each status; `hint` mentions the option that shows why some were not built."""
     tally = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
-    took = "" if seconds is None else f" in {_duration(seconds)}"
+    minutes, rest = divmod(round(seconds or 0), 60)
+    took = "" if seconds is None else f" in {minutes} min {rest} s" if minutes else f" in {seconds:.1f} s"
     counted = f": {', '.join(tally)}" if tally else ""
     after_surgery = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
     repaired = f"; after wrap_blocks: {', '.join(after_surgery)}" if after_surgery else ""
@@ -113,8 +114,3 @@ def _cause_lines(failed: Sequence[Report], width: int) -> list[str]:
     if more := more_causes(rows):
         lines.append(f"  {more}")
     return [*lines, ""] if lines else []
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

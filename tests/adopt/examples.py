@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ckpt_surgery.adopt.folder import read_folder
 from ckpt_surgery.adopt.proof import Adoption, ClassProof, decide
-from ckpt_surgery.adopt.source import examine_source
+from ckpt_surgery.adopt.source import examine_source, read_folder
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Cost, Fault, Level, Mode, ModeReport, Outcome
 from tests.measure.fault_cases import fault_at

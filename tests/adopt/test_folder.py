@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.folder import read_folder
+from ckpt_surgery.adopt.source import read_folder
 from ckpt_surgery.errors import CkptSurgeryError
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import write_shape

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.folder import AdoptError, read_folder
 from ckpt_surgery.adopt.pages import check_output, documents, write_pages
 from ckpt_surgery.adopt.proof import Adoption, ClassProof, Decision
+from ckpt_surgery.adopt.source import AdoptError, read_folder
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.results import MODES
 from tests.adopt.examples import BAD, GOOD, REENTRANT_BAD, UNBUILT, UNSUPPORTED, adoption, mode_report, report

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.folder import AdoptError, read_folder
-from ckpt_surgery.adopt.source import SourceResult, examine_source, write_patches
+from ckpt_surgery.adopt.source import AdoptError, SourceResult, examine_source, read_folder, write_patches
 from ckpt_surgery.static import apply as static_apply
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import SHAPES, modeling, write_shape

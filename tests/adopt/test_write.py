@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.adopt import source
-from ckpt_surgery.adopt.folder import AdoptError, read_folder
-from ckpt_surgery.adopt.source import SourcePatch, examine_source, write_patches
+from ckpt_surgery.adopt.source import AdoptError, SourcePatch, examine_source, read_folder, write_patches
 from ckpt_surgery.static.write import write_atomically
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import modeling

@@ -33,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         calls.append(arguments)
         return 0
 
-    monkeypatch.setattr(run, "start", note)
+    monkeypatch.setattr(run, "run_training", note)
     monkeypatch.setattr(run, "need_runtime", lambda _: None)
     return calls
 

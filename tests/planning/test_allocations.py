@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.planning import allocations
-from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, run_metered
-from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase, run_metered
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

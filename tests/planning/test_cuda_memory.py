@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.planning.cuda_memory import block_bytes, segment_bytes
+from ckpt_surgery.planning.devices import block_bytes, segment_bytes
 
 MIB = 2**20
 ALLOCATED = {

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from ckpt_surgery import Explanation, PlanningError, explain, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.planning.allocations import AllocationKind
-from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.allocations import AllocationKind, StepPhase
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from tests.zoo.tiny_models import gpt_bigcode, llama, llama_config, tokens
 

@@ -9,8 +9,7 @@ import pytest
 
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning import target as targets
-from ckpt_surgery.planning.fitting import fit_parts
-from ckpt_surgery.planning.target import explain_released
+from ckpt_surgery.planning.target import explain_released, fit_parts
 from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,7 @@ import torch
 
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.known_results import KnownResults
-from ckpt_surgery.planning.repeated_step import same_step
+from ckpt_surgery.planning.repeats import same_step
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.tiny import model_classes, tiny_model
 

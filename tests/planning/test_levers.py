@@ -15,16 +15,15 @@ from torch import nn
 
 from ckpt_surgery import DoesNotFitError
 from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.answer import LeverPeak, StateLever, useful_levers
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.lever_steps import steps_with_levers
-from ckpt_surgery.planning.levers import LeverPeak, StateLever, useful_levers
 from ckpt_surgery.planning.lora import add_lora
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.planner import stacks_of
 from ckpt_surgery.planning.target import ReleasedModel, explain_released, plan_released, resized, wrap_released
-from ckpt_surgery.planning.training import Sharding, TrainingSetup, training_of
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup, training_of
 from ckpt_surgery.text import size
 from tests.planning.test_target import config, model_of
 

@@ -33,7 +33,8 @@ def test_each_way_is_where_its_peak_and_its_time_are() -> None:
 
 
 def test_the_page_has_the_calls_the_front_and_the_step() -> None:
-    page = plan_page("Small<Model>", 20 * MIB, "fuse_loss(model)\nwrap_blocks(model)", POINTS, explanation())
+    code = "fuse_loss(model)\nwrap_blocks(model)"
+    page = plan_page("Small<Model>", 20 * MIB, code, POINTS, explanation(), "Fits with `it`.")
     assert "fuse_loss(model)\nwrap_blocks(model)" in page
     assert "A plan for Small&lt;Model&gt; within 20.0 MiB" in page
     assert "4 of 4 &lt;blocks&gt;" in page
@@ -41,4 +42,10 @@ def test_the_page_has_the_calls_the_front_and_the_step() -> None:
     assert "Memory over the step" in page
     assert 'data-copies="calls"' in page
     assert "of the peak" not in page, "a plan has weighed the remedies"
-    assert "Nothing has to be done." in plan_page("Small", 20 * MIB, "", POINTS[:1], explanation())
+    assert "<p>Fits with <code>it</code>.</p>" in page
+
+
+def test_that_nothing_has_to_be_done_is_said_once() -> None:
+    page = plan_page("Small", 20 * MIB, "", POINTS[:1], explanation(), "It fits as it is, nothing has to be done.")
+    assert page.lower().count("nothing has to be done") == 1
+    assert "data-copies" not in page.partition("<script")[0]

@@ -9,8 +9,7 @@ import yaml
 
 pytest.importorskip("torch")
 
-from ckpt_surgery.planning.choices import PlanChoice
-from ckpt_surgery.planning.plan_yaml import as_yaml
+from ckpt_surgery.planning.choices import PlanChoice, as_yaml
 
 pytestmark = pytest.mark.torch
 
@@ -31,7 +30,7 @@ CHOICE = PlanChoice(
         {},
         {"model": "Foo", "calls": {}, "time": 0.25, "small": 1e-07, "none": None},
         {"calls": CHOICE.arguments()},
-        {"a": {"b": {"c.d": [1, "x: y", {"e": True}]}}},
+        {"a": {"b": {"c.d": [1, "x: y", {"e": True}], "on": "no", "null": 1}}},
     ],
 )
 def test_what_is_written_is_read(document: dict[str, Any]) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.planning.allocations import AllocationKind, run_metered
-from ckpt_surgery.planning.lora import add_lora
-from ckpt_surgery.planning.quantized import Linear4Bit
+from ckpt_surgery.planning.lora import Linear4Bit, add_lora
 from ckpt_surgery.planning.sharding import held_states
 from ckpt_surgery.planning.states import parameter_bytes
 from ckpt_surgery.planning.target import explain_released

@@ -20,8 +20,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, T5Config, T5ForConditi
 from ckpt_surgery import plan, wrap_blocks
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.explain import metered, on_host_without_data
-from ckpt_surgery.planning.repeated_step import same_step
-from ckpt_surgery.planning.repeats import RepeatedBlocks
+from ckpt_surgery.planning.repeats import RepeatedBlocks, same_step
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.runtime.blocks.discovery import nearest
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens

@@ -19,10 +19,8 @@ from transformers import LlamaForCausalLM
 from ckpt_surgery import explain, plan, wrap_blocks
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.planning.metered_steps import StepCosts
-from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures
-from ckpt_surgery.planning.moments import StepMoments
-from ckpt_surgery.planning.saving import BlockSaving, combined, names_for
+from ckpt_surgery.planning.metered_steps import StepCosts, StepMoments
+from ckpt_surgery.planning.mixtures import BlockSaving, ChangedSteps, Mixtures, combined, names_for
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
@@ -184,10 +182,10 @@ def test_a_block_waits_for_what_takes_longer_to_move_than_to_compute(
     plain = step_of(moments, block_seconds={"a": 1.0})
     wrapped = step_of(moments, kept={"a": 50}, recomputed={"a": 3.0})
     device = Device("own", 1.0, 1.0, 1, 10.0, "a test")
-    host = None if save_offload is None else HostSteps(wrapped, save_offload)
+    host = None if save_offload is None else wrapped
     saving = BlockSaving(("norm",), 20, 0, 1.0, moved=20 if save_offload else 0)
     changed = ChangedSteps(PlanChoice(), plain, wrapped, 0.0)
-    mixtures = Mixtures(plain, wrapped, changed, {"a": [saving]}, host, device)
+    mixtures = Mixtures(plain, wrapped, changed, {"a": [saving]}, device, host, bool(save_offload))
     assert {names: costs.seconds for names, costs in mixtures.alternatives["a"][1:]} == seconds
 
 

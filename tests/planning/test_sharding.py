@@ -23,9 +23,8 @@ from ckpt_surgery import explain, wrap_blocks
 from ckpt_surgery.measure.meter import LiveBytes
 from ckpt_surgery.planning import sharding
 from ckpt_surgery.planning.allocations import AllocationKind
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.sharding import held_states
-from ckpt_surgery.planning.training import Sharding, TrainingSetup
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = pytest.mark.torch

@@ -13,17 +13,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ckpt_surgery.planning.allocations import AllocationKind
-from ckpt_surgery.planning.answer import answer_line, state_lever_of
+from ckpt_surgery.planning.allocations import AllocationKind, StepPhase
+from ckpt_surgery.planning.answer import LeverPeak, StateLever, answer_line, state_lever_of
 from ckpt_surgery.planning.devices import device_of
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
-from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
-from ckpt_surgery.planning.levers import LeverPeak, StateLever
-from ckpt_surgery.planning.page import explanation_page, stacked, timeline_svg, treemap_svg
-from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.planning.text import hint_line
-from ckpt_surgery.planning.treemap import Box, treemap
+from ckpt_surgery.planning.page import Box, explanation_page, stacked, timeline_svg, treemap, treemap_svg
+from ckpt_surgery.planning.text import Hint, Remedy, hint_line, hints_of
 from tests.report.browser import Browser, running_browser
 from tests.snapshots import check_snapshot
 

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.states import state_bytes
+from ckpt_surgery.planning.training import Optimizer
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning.explain import explain
-from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released
+from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError

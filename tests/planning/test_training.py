@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.planning.training import Sharding, TrainingSetup, training_of
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup, training_of
 
 
 def test_options_make_a_training() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
+from ckpt_surgery.planning.choices import saved_results, wanted_blocks
 from ckpt_surgery.runtime.blocks.selection import matches
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 

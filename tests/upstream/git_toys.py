@@ -6,10 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from ckpt_surgery.upstream.run.checkout import check_checkout
+from ckpt_surgery.upstream.run.checkout import check_checkout, worktrees
 from ckpt_surgery.upstream.run.git import BaseCommit, Git, bring, commit
 from ckpt_surgery.upstream.run.series import TRAILER
-from ckpt_surgery.upstream.run.worktrees import worktrees
 
 BRANCH = "ckpt-surgery/oak"
 

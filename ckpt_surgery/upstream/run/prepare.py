@@ -19,7 +19,7 @@ from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, files_of, text_of
 from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.planner import chosen_families, plan_series
 from ckpt_surgery.upstream.run.checkers import check_ruff, drift, find_tools
-from ckpt_surgery.upstream.run.checkout import branch_of, check_checkout, free_branch, put_back, set_branch
+from ckpt_surgery.upstream.run.checkout import branch_of, check_checkout, free_branch, put_back, set_branch, worktrees
 from ckpt_surgery.upstream.run.git import Git, bring, patches, restore, same_after_am
 from ckpt_surgery.upstream.run.interpreter import find_interpreter
 from ckpt_surgery.upstream.run.output_folder import check_folder, output_folder, write_documents
@@ -27,7 +27,6 @@ from ckpt_surgery.upstream.run.reproduce import versions_of
 from ckpt_surgery.upstream.run.series import NO_REPAIR, SeriesBuild, build_series
 from ckpt_surgery.upstream.run.series_evidence import gather_evidence
 from ckpt_surgery.upstream.run.workspace import Workspace
-from ckpt_surgery.upstream.run.worktrees import worktrees
 from ckpt_surgery.version import __version__
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.policies import POLICIES
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.planning.saving import names_for
+from ckpt_surgery.planning.mixtures import names_for
 from ckpt_surgery.runtime.selective import policies
 from ckpt_surgery.runtime.selective.policies import (
     VOCABULARY,

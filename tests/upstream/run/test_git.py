@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
+from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch, worktrees
 from ckpt_surgery.upstream.run.git import Git, GitError, changed_files, patches, restore, same_after_am
-from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, MESSAGE, series, sh, state
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
+from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch, worktrees
 from ckpt_surgery.upstream.run.git import Git
-from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, series, sh, state
 
 

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 
 from huggingface_hub import constants, file_download
 
+from ckpt_surgery.cli.released import config_of
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.hub import config_of
 from ckpt_surgery.survey.resolve import resolve
 from tests.planning.test_target import SMALL
 
