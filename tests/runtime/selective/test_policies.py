@@ -101,7 +101,7 @@ def unlisted(vocabulary: Mapping[str, Collection[str]]) -> list[str]:
     listed_in = {
         PAGE: rows,
         "the docstring of wrap_blocks": set(re.findall(r'"([a-z]+)"', option)),
-        "planning/saving.py, or NOT_PLANNED here": {n for n, offered in planned.items() if n in offered} | NOT_PLANNED,
+        "planning/mixtures.py or NOT_PLANNED": {n for n, offered in planned.items() if n in offered} | NOT_PLANNED,
         "benchmarks/policies.py, or NOT_MEASURED here": {*POLICIES} | NOT_MEASURED,
     }
     return [
