@@ -77,18 +77,9 @@ def ready(way: str, layers: int) -> Any:
     from ckpt_surgery import wrap_blocks
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        attn_implementation="sdpa",
-        use_cache=False,
-    )
-    model = LlamaForCausalLM(config).train()
+    sizes = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 256}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attn_implementation": "sdpa", "use_cache": False}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, num_hidden_layers=layers)).train()
     if way in OURS:
         wrap_blocks(model, **{"self_check": "never", **OURS[way]})
     elif way != NONE:

@@ -37,11 +37,6 @@ MOST = 0.05
 """The largest relative error that is accepted."""
 GIBIBYTE, MEBIBYTE = 2**30, 2**20
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "coverage" / "published.md"
-MOSAIC = "https://docs.pytorch.org/tutorials/beginner/mosaic_memory_profiling_tutorial.html"
-OFFLOAD = "https://github.com/huggingface/transformers/pull/48444"
-MILLION = "https://huggingface.co/docs/trl/long_context_training"
-UNSLOTH = "https://unsloth.ai/docs/basics/unsloth-benchmarks"
-LONG = "https://github.com/pytorch/pytorch/issues/158657"
 TEXT = """\
 <!-- Written by `python -m benchmarks.published_figures --page`. -->
 
@@ -52,21 +47,21 @@ What `explain` predicts without a GPU, held against figures that others measured
 
 {table}
 
-- **Mosaic**: [torch's tutorial]({mosaic})
+- **Mosaic**: [torch's tutorial](https://docs.pytorch.org/tutorials/beginner/mosaic_memory_profiling_tutorial.html)
   trains GPT-2 on 4 x 512 tokens in float32 with AdamW. Its total is without the parameters, which were there before it
   began to record. Its loop holds what the model returns, the logits and, without checkpointing, a cache, through the
   backward. Its units are GiB and MiB.
-- **Offload**: what [transformers' own offload]({offload})
+- **Offload**: what [transformers' own offload](https://github.com/huggingface/transformers/pull/48444)
   frees of the memory that is held after the forward, with the configuration of Qwen3 in bfloat16, on an H100.
   Predicted is what each further checkpointed block keeps, times the blocks. The `offload` of `wrap_blocks` leaves the
   inputs of the last blocks on the device, for the backward needs them first.
-- **Llama 8B at 500,000 tokens**: the block inputs, as worked out in [torch's issue]({long}).
-- **TRL**: [its guide]({million}) trains
+- **Llama 8B at 500,000 tokens**: the block inputs, as worked out in [torch's issue](https://github.com/pytorch/pytorch/issues/158657).
+- **TRL**: [its guide](https://huggingface.co/docs/trl/long_context_training) trains
   Qwen3-8B on one text of 1,048,576 tokens on eight H100s, in bfloat16 with AdamW, FSDP2 and context parallelism, which
   leaves 131,072 tokens to each. The first figure is what one rank would need with checkpointing, the plain loss and no
   offload; the second what it measured with a loss in chunks and transformers' offload. There the prediction is off:
   {explained}
-- **Unsloth**: [the longest texts]({unsloth}) that transformers with
+- **Unsloth**: [the longest texts](https://unsloth.ai/docs/basics/unsloth-benchmarks) that transformers with
   FlashAttention 2 trained Llama 3.1 8B and Llama 3.3 70B on in 80 GB, one at a time, with QLoRA of rank 32 on
   all linear layers. How its loop was set is not published: of the likely settings the ones that come closest
   were chosen, so that this shows less than the rows above. They are AdamW of 8 bits; norms, embeddings and head
@@ -154,15 +149,9 @@ def offload() -> list[Row]:
 
     rows = []
     for layers, hidden, tokens, freed in ((8, 1024, 8192, 128.0), (28, 2048, 32768, 3584.0)):
-        config = partial(
-            Qwen3Config,
-            hidden_size=hidden,
-            intermediate_size=3 * hidden,
-            num_attention_heads=hidden // 128,
-            num_key_value_heads=hidden // 256,
-        )
+        sizes = _sizes(hidden, 3 * hidden, hidden // 128, num_key_value_heads=hidden // 256)
         name = f"freed of {layers} layers of {hidden:,}, {tokens:,} tokens"
-        predicted = layers * _of_a_block("Qwen3ForCausalLM", config, tokens)
+        predicted = layers * _of_a_block("Qwen3ForCausalLM", partial(Qwen3Config, **sizes), tokens)
         rows.append(Row("Offload", name, freed, predicted / MEBIBYTE, "MiB"))
     return rows
 
@@ -171,16 +160,8 @@ def long_text() -> list[Row]:
     """Return the block inputs of a Llama of 8B at 500,000 tokens."""
     from transformers import LlamaConfig
 
-    config = partial(
-        LlamaConfig,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128256,
-        max_position_embeddings=524288,
-    )
-    predicted = 32 * _of_a_block("LlamaForCausalLM", config, 500_000)
+    sizes = _sizes(4096, 14336, 32, vocab_size=128256, max_position_embeddings=524288)
+    predicted = 32 * _of_a_block("LlamaForCausalLM", partial(LlamaConfig, **sizes), 500_000)
     return [Row("Llama 8B", "block inputs at 500,000 tokens", 122.0, predicted / GIBIBYTE, "GiB")]
 
 
@@ -191,11 +172,8 @@ def million() -> list[Row]:
     training = TrainingSetup(Optimizer.ADAMW, 8, Sharding.FSDP)
     peaks = []
     for chunked in (False, True):
-        config = Qwen3Config(
-            hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32,
-            num_key_value_heads=8, vocab_size=151936, max_position_embeddings=131072,
-        )  # fmt: skip
-        model = _model("Qwen3ForCausalLM", config, 131072, 1, torch.bfloat16)
+        sizes = _sizes(4096, 12288, 32, num_hidden_layers=36, vocab_size=151936, max_position_embeddings=131072)
+        model = _model("Qwen3ForCausalLM", Qwen3Config(**sizes), 131072, 1, torch.bfloat16)
         if chunked:
             fuse_loss(model.model)
         wrap_released(model, offload=chunked)
@@ -220,10 +198,8 @@ def _of_qlora(shape: tuple[int, int, int, int], tokens: int) -> int:
     from transformers import LlamaConfig
 
     hidden, inner, layers, heads = shape
-    config = LlamaConfig(
-        hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=131072, use_cache=False,
-    )  # fmt: skip
+    more = {"num_hidden_layers": layers, "vocab_size": 128256, "max_position_embeddings": 131072}
+    config = LlamaConfig(**_sizes(hidden, inner, heads, **more), use_cache=False)
     model = _model("LlamaForCausalLM", config, tokens, 1, torch.bfloat16)
     add_lora(model.model, 32, model.shapes, four_bits=True)
     for module in model.model.modules():
@@ -249,6 +225,11 @@ def _attention_in_bfloat16(query: Tensor, key: Tensor, value: Tensor, **options:
     return _ATTENTION(query.bfloat16(), key.bfloat16(), value.bfloat16(), **options)
 
 
+def _sizes(hidden: int, inner: int, heads: int, **more: int) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads}
+    return {**sizes, "num_key_value_heads": 8, **more}
+
+
 def _model(name: str, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> ReleasedModel:
     """Return the class `name` on shapes, with this configuration."""
     with tempfile.TemporaryDirectory(prefix="published-figures-") as folder:
@@ -269,22 +250,15 @@ def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
 
 def page(rows: Sequence[Row]) -> str:
     """Return the page."""
-    table = markdown_table(
-        ("source", "figure", "published", "predicted", "off by"),
-        [
-            (
-                row.source,
-                row.name,
-                f"{row.published:,.2f} {row.unit}",
-                f"{row.predicted:,.2f} {row.unit}",
-                f"{row.error:+.1%}",
-            )
-            for row in rows
-        ],
-    )
-    return TEXT.format(
-        table=table, mosaic=MOSAIC, offload=OFFLOAD, long=LONG, million=MILLION, unsloth=UNSLOTH, explained=_RING
-    )
+    cells = [
+        (
+            *(row.source, row.name, f"{row.published:,.2f} {row.unit}"),
+            *(f"{row.predicted:,.2f} {row.unit}", f"{row.error:+.1%}"),
+        )
+        for row in rows
+    ]
+    table = markdown_table(("source", "figure", "published", "predicted", "off by"), cells)
+    return TEXT.format(table=table, explained=_RING)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

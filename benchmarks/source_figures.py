@@ -21,28 +21,10 @@ PARTS = {
     "cases of faults": ("benchmarks/faults/cases",),
 }
 NO_VERBS = {
-    *(
-        "a",
-        "all",
-        "an",
-        "and",
-        "any",
-        "as",
-        "at",
-        "by",
-        "each",
-        "every",
-        "for",
-        "from",
-        "how",
-        "if",
-        "in",
-        "its",
-        "no",
-    ),
-    *("of", "on", "one", "only", "other", "out", "some", "such", "than", "that", "the", "their", "them", "these"),
-    *("this", "those", "to", "two", "what", "when", "where", "whether", "which", "while", "who", "whose", "with"),
-}
+    "a", "all", "an", "and", "any", "as", "at", "by", "each", "every", "for", "from", "how", "if", "in", "its", "no",
+    "of", "on", "one", "only", "other", "out", "some", "such", "than", "that", "the", "their", "them", "these",
+    "this", "those", "to", "two", "what", "when", "where", "whether", "which", "while", "who", "whose", "with",
+}  # fmt: skip
 """First words of sentences that begin with no verb."""
 
 

@@ -42,26 +42,11 @@ _LLAMA: dict[str, Any] = {
     "max_position_embeddings": 131072,
     "tie_word_embeddings": False,
 }
+_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+_405B = {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128}
 SHAPES: dict[str, tuple[dict[str, Any], int, float, float | None]] = {
-    "Llama 8B": (
-        {
-            **_LLAMA,
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-        },
-        8192,
-        15.0,
-        1000.0,
-    ),
-    "Llama 405B": (
-        {**_LLAMA, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126}
-        | {"num_attention_heads": 128},
-        8192,
-        60.0,
-        None,
-    ),
+    "Llama 8B": ({**_LLAMA, **_8B}, 8192, 15.0, 1000.0),
+    "Llama 405B": ({**_LLAMA, **_405B}, 8192, 60.0, None),
     "DeepSeek-V3": ({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}, 4096, 60.0, None),
 }
 """What `explain` is asked for: a configuration, tokens, and the most seconds and megabytes."""

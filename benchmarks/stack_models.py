@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 Made = tuple[nn.Module, Mapping[str, Any] | tuple[Any, ...]]
 """A model with random weights, and inputs for its forward: keyword arguments, or positional ones."""
@@ -83,44 +83,26 @@ def _conditional_unet(channels: tuple[int, ...], layers: int) -> Made:
 
     down = ("CrossAttnDownBlock2D",) * (len(channels) - 1) + ("DownBlock2D",)
     up = ("UpBlock2D",) + ("CrossAttnUpBlock2D",) * (len(channels) - 1)
-    model = UNet2DConditionModel(
-        sample_size=16,
-        block_out_channels=channels,
-        layers_per_block=layers,
-        down_block_types=down,
-        up_block_types=up,
-        cross_attention_dim=32,
-        attention_head_dim=8,
-        norm_num_groups=8,
-    )
+    types = {"down_block_types": down, "up_block_types": up, "cross_attention_dim": 32}
+    sizes = {"sample_size": 16, "block_out_channels": channels, "layers_per_block": layers}
+    model = UNet2DConditionModel(**sizes, **types, attention_head_dim=8, norm_num_groups=8)
     return model, (torch.randn(2, 4, 16, 16), torch.tensor([1, 5]), torch.randn(2, 7, 32))
 
 
 def _unet() -> Made:
     from diffusers import UNet2DModel
 
-    model = UNet2DModel(
-        sample_size=16,
-        block_out_channels=(32, 64),
-        layers_per_block=2,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        attention_head_dim=8,
-        norm_num_groups=8,
-    )
+    types = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
+    sizes = {"sample_size": 16, "block_out_channels": (32, 64), "layers_per_block": 2}
+    model = UNet2DModel(**sizes, **types, attention_head_dim=8, norm_num_groups=8)
     return model, (torch.randn(2, 3, 16, 16), torch.tensor([1, 5]))
 
 
 def _vae(channels: tuple[int, ...]) -> Made:
     from diffusers import AutoencoderKL
 
-    model = AutoencoderKL(
-        block_out_channels=channels,
-        down_block_types=("DownEncoderBlock2D",) * len(channels),
-        up_block_types=("UpDecoderBlock2D",) * len(channels),
-        layers_per_block=2,
-        norm_num_groups=8,
-    )
+    types = {f"{way}_block_types": (f"{name}Block2D",) * len(channels) for way, name in _CODERS.items()}
+    model = AutoencoderKL(block_out_channels=channels, **types, layers_per_block=2, norm_num_groups=8)
     return model, (torch.randn(2, 3, 32, 32),)
 
 
@@ -130,58 +112,25 @@ def _wan_vae() -> Made:
     return AutoencoderKLWan(base_dim=8, z_dim=4, num_res_blocks=1), (torch.randn(1, 3, 5, 16, 16),)
 
 
+_CODERS = {"down": "DownEncoder", "up": "UpDecoder"}
 _HEADS: dict[str, Any] = {"attention_head_dim": 16, "num_attention_heads": 2}
 _POOLED = {"joint_attention_dim": 32, "pooled_projection_dim": 16}
 
 
-def _sd3() -> dict[str, Tensor]:
-    return {
-        "hidden_states": torch.randn(2, 16, 8, 8),
-        "encoder_hidden_states": torch.randn(2, 7, 32),
-        "pooled_projections": torch.randn(2, 16),
-        "timestep": torch.tensor([1, 5]),
-    }
+def _pooled() -> dict[str, Any]:
+    return {"pooled_projections": torch.randn(2, 16)}
 
 
-def _flux() -> dict[str, Tensor]:
-    return {
-        "hidden_states": torch.randn(2, 16, 64),
-        "encoder_hidden_states": torch.randn(2, 7, 32),
-        "pooled_projections": torch.randn(2, 16),
-        "timestep": torch.tensor([0.1, 0.5]),
-        "img_ids": torch.zeros(16, 3),
-        "txt_ids": torch.zeros(7, 3),
-    }
+def _placed() -> dict[str, Any]:
+    return {**_pooled(), "img_ids": torch.zeros(16, 3), "txt_ids": torch.zeros(7, 3)}
 
 
-def _pixart() -> dict[str, Any]:
-    return {
-        "hidden_states": torch.randn(2, 4, 8, 8),
-        "encoder_hidden_states": torch.randn(2, 7, 32),
-        "timestep": torch.tensor([1, 5]),
-        "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
-    }
+def _unsized() -> dict[str, Any]:
+    return {"added_cond_kwargs": {"resolution": None, "aspect_ratio": None}}
 
 
-def _cogvideox() -> dict[str, Tensor]:
-    return {
-        "hidden_states": torch.randn(1, 2, 16, 8, 8),
-        "encoder_hidden_states": torch.randn(1, 7, 16),
-        "timestep": torch.tensor([1]),
-    }
-
-
-def _wan() -> dict[str, Tensor]:
-    return {
-        "hidden_states": torch.randn(1, 16, 2, 8, 8),
-        "encoder_hidden_states": torch.randn(1, 7, 16),
-        "timestep": torch.tensor([1]),
-    }
-
-
-_TRANSFORMERS: tuple[tuple[str, dict[str, Any], Any], ...] = (
-    (
-        "SD3Transformer2DModel",
+_TRANSFORMERS: dict[str, tuple[Any, ...]] = {
+    "SD3Transformer2DModel": (
         {
             "sample_size": 8,
             "num_layers": 3,
@@ -190,52 +139,42 @@ _TRANSFORMERS: tuple[tuple[str, dict[str, Any], Any], ...] = (
             **_HEADS,
             **_POOLED,
         },
-        _sd3,
+        *((2, 16, 8, 8), (2, 7, 32), [1, 5], _pooled),
     ),
-    (
-        "FluxTransformer2DModel",
+    "FluxTransformer2DModel": (
         {"num_layers": 2, "num_single_layers": 3, "axes_dims_rope": (4, 4, 8), **_HEADS, **_POOLED},
-        _flux,
+        *((2, 16, 64), (2, 7, 32), [0.1, 0.5], _placed),
     ),
-    (
-        "PixArtTransformer2DModel",
+    "PixArtTransformer2DModel": (
         {"num_layers": 3, "sample_size": 8, "cross_attention_dim": 32, "caption_channels": 32, **_HEADS},
-        _pixart,
+        *((2, 4, 8, 8), (2, 7, 32), [1, 5], _unsized),
     ),
-    (
-        "CogVideoXTransformer3DModel",
-        {
-            "num_layers": 3,
-            "text_embed_dim": 16,
-            "sample_width": 8,
-            "sample_height": 8,
-            "sample_frames": 5,
-            "time_embed_dim": 16,
-            "max_text_seq_length": 7,
-            **_HEADS,
-        },
-        _cogvideox,
+    "CogVideoXTransformer3DModel": (
+        {"num_layers": 3, "text_embed_dim": 16, "time_embed_dim": 16, "max_text_seq_length": 7, **_HEADS}
+        | {"sample_width": 8, "sample_height": 8, "sample_frames": 5},
+        *((1, 2, 16, 8, 8), (1, 7, 16), [1]),
     ),
-    (
-        "WanTransformer3DModel",
-        {
-            "num_layers": 3,
-            "text_dim": 16,
-            "freq_dim": 16,
-            "ffn_dim": 32,
-            "attention_head_dim": 12,
-            "num_attention_heads": 2,
-        },
-        _wan,
+    "WanTransformer3DModel": (
+        {"num_layers": 3, "text_dim": 16, "freq_dim": 16, "ffn_dim": 32, **_HEADS, "attention_head_dim": 12},
+        *((1, 16, 2, 8, 8), (1, 7, 16), [1]),
     ),
-)
-"""Transformers of diffusers: class, configuration, inputs."""
+}
+"""Transformers of diffusers: configuration, shapes of the hidden states and of the text, time, and other inputs."""
 
 
-def _diffusers(name: str, options: dict[str, Any], inputs: Any) -> Made:
+def _diffusers(
+    name: str,
+    options: dict[str, Any],
+    hidden: tuple[int, ...],
+    text: tuple[int, ...],
+    time: list[float],
+    more: Callable[[], dict[str, Any]] = dict,
+) -> Made:
     import diffusers
 
-    return getattr(diffusers, name)(**options), inputs()
+    model = getattr(diffusers, name)(**options)
+    states = {"hidden_states": torch.randn(hidden), "encoder_hidden_states": torch.randn(text)}
+    return model, {**states, **more(), "timestep": torch.tensor(time)}
 
 
 def _open_clip(layers: Any) -> Made:
@@ -290,15 +229,8 @@ def _x_transformer(depth: int, kind: str) -> Made:
 def _torchtune(layers: int) -> Made:
     from torchtune.models.llama3_1 import llama3_1
 
-    model = llama3_1(
-        vocab_size=64,
-        num_layers=layers,
-        num_heads=4,
-        num_kv_heads=2,
-        embed_dim=32,
-        max_seq_len=16,
-        intermediate_dim=64,
-    )
+    sizes = {"vocab_size": 64, "embed_dim": 32, "max_seq_len": 16, "intermediate_dim": 64}
+    model = llama3_1(**sizes, num_layers=layers, num_heads=4, num_kv_heads=2)
     return model, (torch.randint(0, 64, (2, 16)),)
 
 
@@ -323,7 +255,7 @@ MODELS: dict[str, dict[tuple[str, str], Callable[[], Made]]] = {
         ("UNet2DModel", "tiny"): _unet,
         ("AutoencoderKL", "tiny"): partial(_vae, (32, 64)),
         ("AutoencoderKL", "Stable Diffusion"): partial(_vae, (32, 64, 128, 128)),
-        **{(name, "tiny"): partial(_diffusers, name, *given) for name, *given in _TRANSFORMERS},
+        **{(name, "tiny"): partial(_diffusers, name, *given) for name, given in _TRANSFORMERS.items()},
         ("AutoencoderKLWan", "tiny"): _wan_vae,
     },
     "open_clip": {
@@ -338,9 +270,6 @@ MODELS: dict[str, dict[tuple[str, str], Callable[[], Made]]] = {
         ("Decoder", "12 layers"): partial(_x_transformer, 12, "Decoder"),
         ("Encoder", "tiny"): partial(_x_transformer, 3, "Encoder"),
     },
-    "torchtune": {
-        ("Llama 3.1", "tiny"): partial(_torchtune, 3),
-        ("Llama 3.1", "16 layers"): partial(_torchtune, 16),
-    },
+    "torchtune": {("Llama 3.1", "tiny"): partial(_torchtune, 3), ("Llama 3.1", "16 layers"): partial(_torchtune, 16)},
 }
 """What makes a model, by library, and by its name with its proportions: "tiny", or those of a released one."""

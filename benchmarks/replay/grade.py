@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,75 +12,21 @@ from benchmarks.replay.sites import Arguments, ClassFact, Site, Snapshot, Wanted
 
 SHOWN = 4
 """The lines of a changed body that are shown."""
-PAST = frozenset(
-    [
-        "past_key_value",
-        "past_key_values",
-        "layer_past",
-        "past_states",
-        "past_buckets_states",
-        "cache_params",
-        "cache",
-        "kv_cache",
-        "padding_cache",
-        "state",
-        "mems",
-        "shared_kv_states",
-        "prev_states",
-        "encoder_past_key_values",
-    ]
-)
-GRADIENT = frozenset(
-    [
-        "hidden_states",
-        "hidden_state",
-        "hidden",
-        "x",
-        "input",
-        "residual",
-        "activations",
-        "inputs_embeds",
-        "hidden_states_in",
-        "encoder_hidden_states",
-        "vision_encoder_hidden_states",
-        "text_encoder_hidden_states",
-        "image_hidden_states",
-        "original_hidden_states",
-        "word_hidden_states",
-        "entity_hidden_states",
-        "global_hidden_states",
-        "decoder_embeddings",
-        "cross_attention_states",
-        "vision_features",
-        "task_features",
-        "text_features",
-        "queries",
-        "keys",
-        "query_states",
-        "query_embeds",
-        "position_bias",
-        "encoder_decoder_position_bias",
-        "relative_position_bias",
-        "rel_embeddings",
-        "rel_pos",
-        "rel_2d_pos",
-        "object_queries",
-        "query_position_embeddings",
-        "query_position",
-        "query_sine_embed",
-        "query_point_embedding",
-        "protein_kv_states",
-        "structure_kv_states",
-        "msa_kv_states",
-        "bbox_pos_emb",
-        "layout_inputs",
-        "per_layer_input",
-        "self_attn_prompt",
-        "cross_attn_prompt",
-        "input_features",
-        "mel_spec",
-    ]
-)
+PAST = {
+    "past_key_value", "past_key_values", "layer_past", "past_states", "past_buckets_states", "cache_params", "cache",
+    "kv_cache", "padding_cache", "state", "mems", "shared_kv_states", "prev_states", "encoder_past_key_values",
+}  # fmt: skip
+GRADIENT = {
+    "hidden_states", "hidden_state", "hidden", "x", "input", "residual", "activations", "inputs_embeds",
+    "hidden_states_in", "encoder_hidden_states", "vision_encoder_hidden_states", "text_encoder_hidden_states",
+    "image_hidden_states", "original_hidden_states", "word_hidden_states", "entity_hidden_states",
+    "global_hidden_states", "decoder_embeddings", "cross_attention_states", "vision_features", "task_features",
+    "text_features", "queries", "keys", "query_states", "query_embeds", "position_bias",
+    "encoder_decoder_position_bias", "relative_position_bias", "rel_embeddings", "rel_pos", "rel_2d_pos",
+    "object_queries", "query_position_embeddings", "query_position", "query_sine_embed", "query_point_embedding",
+    "protein_kv_states", "structure_kv_states", "msa_kv_states", "bbox_pos_emb", "layout_inputs", "per_layer_input",
+    "self_attn_prompt", "cross_attn_prompt", "input_features", "mel_spec",
+}  # fmt: skip
 """What the names of arguments mean: a list of its own, kept apart from the codemods' vocabulary."""
 LEARNED = {"position_embeddings": "query", "reference_points": "reference_points_input"}
 """Names that carry gradient only where the expression says so.
@@ -226,22 +172,19 @@ def _changed_arguments(before: Site, ours: Site) -> list[str]:
 
 def _wrong_kinds(before: Site, ours: Site, upstream: Site | None) -> list[str]:
     """Gradient arguments by keyword and past state by position, unless upstream and BEFORE have it so too."""
+    if ours.through:  # the block that checkpoints itself is called inside the local function, a site of its own
+        return []
     was, theirs = _kinds(before.arguments), _kinds(upstream.arguments) if upstream else {}
-    faults: list[str] = []
-    if ours.through:
-        # The block that checkpoints itself is called inside the local function, a site of its own.
-        return faults
-    for name, value in ours.arguments.keywords:
-        if carries_gradient(name, value) and "position" in (was.get(name), theirs.get(name, _unless(upstream))):
-            faults.append(f"gradient argument {name} by keyword")
-    for name, value in ours.arguments.positional:
-        if is_past(name, value) and "keyword" in (was.get(name), theirs.get(name, _unless(upstream, "keyword"))):
-            faults.append(f"past state {name} by position")
-    return faults
 
+    def elsewhere(name: str, kind: str) -> bool:
+        return kind in (was.get(name), theirs.get(name, None if upstream else kind))
 
-def _unless(upstream: Site | None, kind: str = "position") -> str | None:
-    return None if upstream else kind
+    by_keyword = [name for name, value in ours.arguments.keywords if carries_gradient(name, value)]
+    by_position = [name for name, value in ours.arguments.positional if is_past(name, value)]
+    return [
+        *(f"gradient argument {name} by keyword" for name in by_keyword if elsewhere(name, "position")),
+        *(f"past state {name} by position" for name in by_position if elsewhere(name, "keyword")),
+    ]
 
 
 def _kinds(arguments: Arguments) -> dict[str, str]:
@@ -281,13 +224,8 @@ def _same(ours: Site, upstream: Site) -> bool:
         and (one.positional, one.stars, one.double_stars) == (other.positional, other.stars, other.double_stars)
         and dict(one.keywords) == dict(other.keywords)
         and bool(ours.layers) == bool(upstream.layers)
-        and _layers_among(ours, upstream) == _layers_among(upstream, ours)
+        and {*ours.layers} & {*upstream.blocks} == {*upstream.layers} & {*ours.blocks}  # it may have renamed one
     )
-
-
-def _layers_among(one: Site, other: Site) -> set[str]:
-    """Return the layers of one among the blocks of both: upstream may have renamed a block."""
-    return set(one.layers) & set(other.blocks)
 
 
 def _sort_arguments(before: Site, ours: Site, upstream: Site) -> tuple[list[str], list[str], list[str]]:
@@ -404,11 +342,24 @@ def wanted_by(before: Snapshot) -> Wanted:
     return frozenset((site.place, site.callee) for site in before.sites if site.inline)
 
 
+_KEYS: Sequence[Callable[[Site], tuple[object, ...]]] = (
+    lambda site: (site.place, site.callee),
+    lambda site: (site.place, site.blocks or site.callee),
+    lambda site: (site.place[:3], site.blocks or site.callee),
+)
+_SAME: Sequence[Callable[[Site, Site], bool]] = (
+    lambda one, other: one.arguments.bound == other.arguments.bound,
+    lambda one, other: one.target == other.target,
+    lambda one, other: True,
+)
+"""By what sites are the same, from the surest on: in all, and within a group of as many as there are."""
+
+
 def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
     """Match sites of two trees: by method, callee and order; then, for what is left, by the block's class."""
     left, right = list(before), list(other)
     partners: dict[Site, Site] = {}
-    for key in (_by_callee, _by_block, _by_block_anywhere):
+    for key in _KEYS:
         pools: dict[tuple[object, ...], list[Site]] = defaultdict(list)
         taken = set(partners.values())
         for site in right:
@@ -423,43 +374,19 @@ def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
     return partners
 
 
-def _by_callee(site: Site) -> tuple[object, ...]:
-    return (site.place, site.callee)
-
-
-def _by_block(site: Site) -> tuple[object, ...]:
-    return (site.place, site.blocks or site.callee)
-
-
-def _by_block_anywhere(site: Site) -> tuple[object, ...]:
-    return (site.place[:3], site.blocks or site.callee)
-
-
 def _pair(left: list[Site], right: list[Site]) -> dict[Site, Site]:
     """Pair in order; where the numbers differ, those with the same arguments, then the same target, go first."""
     if len(left) == len(right):
         return dict(zip(left, right, strict=True))
     partners: dict[Site, Site] = {}
     free = list(right)
-    for same in (_same_arguments, _same_target, _any):
+    for same in _SAME:
         for site in left:
             partner = next((o for o in free if site not in partners and same(site, o)), None)
             if partner:
                 partners[site] = partner
                 free.remove(partner)
     return partners
-
-
-def _same_arguments(one: Site, other: Site) -> bool:
-    return one.arguments.bound == other.arguments.bound
-
-
-def _same_target(one: Site, other: Site) -> bool:
-    return one.target == other.target
-
-
-def _any(one: Site, other: Site) -> bool:
-    return True
 
 
 def changed_lines(before: str, after: str) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 LAYER = "GradientCheckpointingLayer"
@@ -21,28 +22,18 @@ PACKAGE = "transformers.models."
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A forward without `self`: `positional` in order, `keyword_only`, the names behind `*` and `**`, and defaults."""
+    """A function's parameters without `self`: the positional ones in order, and their defaults."""
 
     positional: tuple[str, ...]
-    keyword_only: tuple[str, ...] = ()
-    star: str = ""
-    double_star: str = ""
     defaults: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, function: ast.FunctionDef, *, bound: bool = True) -> Signature:
         """Read a function's parameters; `bound` drops the first one, `self`."""
-        arguments = function.args
-        ordered = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-        with_default = ordered[len(ordered) - len(arguments.defaults) :]
-        defaults = [(n, ast.unparse(d)) for n, d in zip(with_default, arguments.defaults, strict=True)]
-        return cls(
-            positional=tuple(ordered[1:] if bound else ordered),
-            keyword_only=tuple(a.arg for a in arguments.kwonlyargs),
-            star=arguments.vararg.arg if arguments.vararg else "",
-            double_star=arguments.kwarg.arg if arguments.kwarg else "",
-            defaults=tuple(defaults),
-        )
+        ordered = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        defaults = [ast.unparse(default) for default in function.args.defaults]
+        with_default = ordered[len(ordered) - len(defaults) :]
+        return cls(tuple(ordered[1:] if bound else ordered), tuple(zip(with_default, defaults, strict=True)))
 
 
 @dataclass(eq=False)
@@ -79,17 +70,14 @@ class Class:
     @cached_property
     def ancestors(self) -> tuple[Class, ...]:
         """The class itself, then every base found in the tree, depth first."""
-        chain: list[Class] = []
-        self._climb(chain)
-        return tuple(chain)
-
-    def _climb(self, chain: list[Class]) -> None:
-        if self in chain:
-            return
-        chain.append(self)
-        for base in self.node.bases:
-            for parent in self.file.classes_called(ast.unparse(base)):
-                parent._climb(chain)
+        found: list[Class] = []
+        waiting = [self]
+        while waiting:
+            owner = waiting.pop()
+            if owner not in found:
+                found.append(owner)
+                waiting += [each for base in owner.bases[::-1] for each in owner.file.classes_called(base)[::-1]]
+        return tuple(found)
 
     @cached_property
     def is_layer(self) -> bool:
@@ -111,16 +99,6 @@ class Class:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class GuardedImport:
-    """A name imported inside a branch of a module level test, which may define it as a class elsewhere."""
-
-    name: str
-    original: str
-    guard: str
-    line: int
-
-
 @dataclass(eq=False)
 class File:
     """One parsed file. `path` is relative to the models folder, with forward slashes."""
@@ -132,7 +110,7 @@ class File:
     classes: dict[str, list[Class]] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     aliases: dict[str, ast.expr] = field(default_factory=dict)
-    guarded_imports: list[GuardedImport] = field(default_factory=list)
+    guarded_imports: list[ClassFact] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._read(self.module.body, "")
@@ -146,7 +124,8 @@ class File:
                 for alias in statement.names:
                     self.imports[alias.asname or alias.name] = (target, alias.name)
                     if guard:
-                        made = GuardedImport(alias.asname or alias.name, alias.name, guard, statement.lineno)
+                        name, line = alias.asname or alias.name, statement.lineno
+                        made = ClassFact(self.path, name, guard, line, (alias.name,), imported=True)
                         self.guarded_imports.append(made)
             elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 self.aliases[statement.targets[0].id] = statement.value
@@ -184,8 +163,7 @@ class File:
         return []
 
     def every_class(self) -> Iterator[Class]:
-        for definitions in self.classes.values():
-            yield from definitions
+        return chain.from_iterable(self.classes.values())
 
 
 class Tree:
@@ -216,10 +194,7 @@ class Tree:
 
     def judged_files(self) -> Iterator[File]:
         """Return the files to compare, in the order of their paths."""
-        for path in self.judged:
-            file = self.file(path)
-            if file:
-                yield file
+        return filter(None, map(self.file, self.judged))
 
 
 ADDING = ("append", "extend", "insert", "add_module")
@@ -266,25 +241,25 @@ def dotted(node: ast.expr) -> str:
 SWITCH = "gradient_checkpointing"
 
 
-def plain_body(
-    function: ast.FunctionDef, calls: Container[tuple[int, int]], is_checkpoint: Callable[[ast.Call], bool]
-) -> str:
+def plain_body(function: ast.FunctionDef, calls: Container[tuple[int, int]]) -> str:
     """Return the body as if no checkpointing were asked for, arguments left out of the calls at these places.
 
     `calls` are (line, column). A test on the flag gives way to its other branch; one that guards no
     checkpoint call, such as the one that turns `use_cache` off, is left out: it may stay or go.
     """
-    bare = _Bare(calls, is_checkpoint).visit(copy.deepcopy(function))
+    bare = _Bare(calls).visit(copy.deepcopy(function))
     return "\n".join(ast.unparse(statement) for statement in bare.body)
 
 
 class _Bare(ast.NodeTransformer):
-    def __init__(self, calls: Container[tuple[int, int]], is_checkpoint: Callable[[ast.Call], bool]) -> None:
+    def __init__(self, calls: Container[tuple[int, int]]) -> None:
         self.calls = calls
-        self.is_checkpoint = is_checkpoint
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        here, there = self._checkpoints(node.body), self._checkpoints(node.orelse)
+        here, there = (
+            any(isinstance(n, ast.Call) and is_checkpoint(n) for statement in body for n in ast.walk(statement))
+            for body in (node.body, node.orelse)
+        )
         test = ast.unparse(node.test)
         if SWITCH not in test and not ("checkpoint" in test and here != there):
             self.generic_visit(node)
@@ -298,9 +273,6 @@ class _Bare(ast.NodeTransformer):
         if (node.lineno, node.col_offset) in self.calls:
             node.args, node.keywords = [], []
         return node
-
-    def _checkpoints(self, body: list[ast.stmt]) -> bool:
-        return any(isinstance(n, ast.Call) and self.is_checkpoint(n) for s in body for n in ast.walk(s))
 
 
 FORWARDS = ("__call__", "forward")
@@ -421,25 +393,15 @@ def read(root: Path, family: str = "", wanted: Wanted = frozenset()) -> Snapshot
     classes: list[ClassFact] = []
     inline: Counter[str] = Counter()
     for file in tree.judged_files():
-        sites += file_sites(file, wanted)
-        classes += _facts(file)
+        classes += file.guarded_imports
+        for each in file.every_class():
+            layer = {"is_layer": each.is_layer, "is_layer_itself": each.is_layer_itself}
+            classes.append(ClassFact(file.path, each.name, each.guard, each.node.lineno, each.bases, **layer))
+            for method in each.methods.values():
+                sites += _Method(each, method, wanted).sites()
         if file.mentions_checkpoint:
             inline[file.path] = sum(isinstance(n, ast.Call) and is_checkpoint(n) for n in ast.walk(file.module))
     return Snapshot(tuple(sites), tuple(classes), +inline, len(tree.judged))
-
-
-def _facts(file: File) -> Iterator[ClassFact]:
-    for made in file.guarded_imports:
-        yield ClassFact(file.path, made.name, made.guard, made.line, (made.original,), imported=True)
-    for c in file.every_class():
-        yield ClassFact(file.path, c.name, c.guard, c.node.lineno, c.bases, c.is_layer, c.is_layer_itself)
-
-
-def file_sites(file: File, wanted: Wanted = frozenset()) -> Iterator[Site]:
-    """Return the sites of one file, in order within each method."""
-    for owner in file.every_class():
-        for method in owner.methods.values():
-            yield from _Method(owner, method, wanted).sites()
 
 
 def bind(call: ast.Call, signature: Signature | None) -> Arguments:
@@ -548,7 +510,7 @@ class _Method:
             if call not in sites and (site := self._site(call, None)):
                 sites[call] = site
         if branches or any(place == self.place for place, _ in self.wanted):
-            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in sites}, is_checkpoint)
+            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in sites})
             sites = {call: replace(site, body=body) for call, site in sites.items()}
         return sorted(sites.values(), key=lambda site: site.line)
 
@@ -612,25 +574,24 @@ class _Method:
         """Return the classes that an expression may be an instance, or a container, of."""
         if depth > DEEPEST:
             return []
-        if isinstance(module, ast.Name):
-            return _unique(c for v in self.bindings.get(module.id, ()) for c in self._classes(v, depth + 1))
-        if isinstance(module, ast.Subscript):
-            return self._classes(module.value, depth + 1)
-        if isinstance(module, (ast.List, ast.Tuple)):
-            return _unique(c for e in module.elts for c in self._classes(e, depth + 1))
-        if isinstance(module, ast.Attribute):
-            if isinstance(module.value, ast.Name) and module.value.id == SELF:
+        sources: Iterable[ast.expr] = ()
+        match module:
+            case ast.Attribute(value=ast.Name(id="self")):
                 return attribute_classes(self.owner, module.attr)
-            return _unique(
-                c for o in self._classes(module.value, depth + 1) for c in attribute_classes(o, module.attr)
-            )
-        if isinstance(module, ast.Call):
-            name = dotted(module.func)
-            if name in ITERATES_ITS_FIRST and module.args:
-                return self._classes(module.args[0], depth + 1)
-            if isinstance(module.func, ast.Attribute) and module.func.attr in ITERATES_ITS_OBJECT:
-                return self._classes(module.func.value, depth + 1)
-        return []
+            case ast.Attribute():
+                owners = self._classes(module.value, depth + 1)
+                return _unique(c for owner in owners for c in attribute_classes(owner, module.attr))
+            case ast.Name():
+                sources = self.bindings.get(module.id, ())
+            case ast.Subscript():
+                sources = [module.value]
+            case ast.List() | ast.Tuple():
+                sources = module.elts
+            case ast.Call(func=ast.Name() as function) if function.id in ITERATES_ITS_FIRST:
+                sources = module.args[:1]
+            case ast.Call(func=ast.Attribute() as function) if function.attr in ITERATES_ITS_OBJECT:
+                sources = [function.value]
+        return _unique(c for source in sources for c in self._classes(source, depth + 1))
 
 
 def attribute_classes(owner: Class, attribute: str) -> list[Class]:
