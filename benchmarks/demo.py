@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import lacking
-from benchmarks.screen import progress_bar
+from ckpt_surgery.cli.terminal import progress_bar
 from ckpt_surgery.text import size, text_table
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ tokens, or fewer where it takes no more, in bfloat16, or in float32 where it doe
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from time import process_time
 from typing import Any
 
-from benchmarks.survey import TOO_LARGE, TOO_LONG, Page, Row, Survey, installed
+from benchmarks.survey import MODELS, TOO_LARGE, TOO_LONG, Page, Row, Survey, installed
 from ckpt_surgery.text import code, listed, markdown_table, plural, size
 
 TOKENS = 512
@@ -143,13 +142,7 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return False
 
 
-def prepare() -> None:
-    """Import what most classes import."""
-    with contextlib.suppress(Exception):
-        measure("gpt2")
-
-
 PAGE = Page("explain", "# explain", sections)
-SURVEY = Survey("explain_survey", __doc__, model_types, measure, conclude, prepare, 180.0, 10 * 2**30)
+SURVEY = Survey("explain_survey", __doc__, model_types, measure, conclude, MODELS, 180.0, 10 * 2**30)
 if __name__ == "__main__":
     sys.exit(SURVEY.main())

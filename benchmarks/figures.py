@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 
-from benchmarks.screen import console_of
 from ckpt_surgery.measure.versions import installed_versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,6 +93,12 @@ def document(measured: Sequence[Figure], **more: object) -> str:
 def machine() -> str:
     """Return the machine of a run without an accelerator."""
     return f"{platform.machine()}, {os.cpu_count()} processors"
+
+
+def console_of(plain_width: int) -> Console:
+    """Return the standard output, `plain_width` columns wide where it is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=plain_width)
 
 
 def lacking(program: str, *packages: str) -> bool:

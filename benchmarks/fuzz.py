@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 """How long a case may take, with its minimising."""
 _SEEDS = 1_000_000
+_IMPORTS = ("torch", "benchmarks.fuzz_cases.judge")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,15 +85,17 @@ def _many(chosen: Sequence[Case], jobs: int, self_check: SelfCheck | None) -> in
     from benchmarks.fuzz_cases.judge import FAILURES, Outcome
 
     names = [str(case) for case in chosen]
-    work = partial(judged, self_check)
-    survey = Survey("fuzz", __doc__, lambda: names, work, prepare=prepare, seconds=SECONDS)
+    survey = Survey("fuzz", __doc__, lambda: names, partial(_judged, self_check), imports=_IMPORTS, seconds=SECONDS)
     start = perf_counter()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         file = Path(folder) / "rows.jsonl"
         survey.run(names, file, jobs)
-        rows = [_told(row) for row in rows_of(file)]
-    for line in report(rows):
-        print(line)
+        rows = rows_of(file)
+    for row in rows:
+        if problem := row.get("problem"):  # its process was ended or died
+            outcome = Outcome.HANG if problem == TOO_LONG else Outcome.CRASHED
+            row.update(outcome=outcome, reason=problem, detail=problem, names_block=True, smallest=row["case"])
+    print(*report(rows), sep="\n")
     print(f"{len(rows) / (perf_counter() - start):.0f} cases a second")
     outcomes = {row["outcome"] for row in rows}
     if outcomes <= {Outcome.INVALID}:
@@ -101,21 +104,15 @@ def _many(chosen: Sequence[Case], jobs: int, self_check: SelfCheck | None) -> in
     return int(not outcomes.isdisjoint(FAILURES))
 
 
-def prepare() -> None:
-    """Import what all cases need."""
+def _judged(self_check: SelfCheck | None, case: str) -> Row:
+    """Judge a case, and minimise what fails."""
     import torch
 
-    import benchmarks.fuzz_cases.judge  # noqa: F401
-
-    torch.set_num_threads(1)
-
-
-def judged(self_check: SelfCheck | None, case: str) -> Row:
-    """Judge a case, and minimise what fails."""
     from benchmarks.fuzz_cases.case import Case
     from benchmarks.fuzz_cases.judge import FAILURES, judge, minimised
     from benchmarks.fuzz_cases.run import treatment_of
 
+    torch.set_num_threads(1)
     run = partial(judge, treatment=treatment_of(self_check))
     result = run(Case.parsed(case))
     smallest = minimised(result, run) if result.outcome in FAILURES else result
@@ -123,24 +120,12 @@ def judged(self_check: SelfCheck | None, case: str) -> Row:
         "outcome": result.outcome,
         "reason": result.reason,
         "names_block": result.names_block,
-        "told_after": result.told_after,
         "smallest": str(smallest.case),
         "detail": smallest.detail[0] if smallest.detail else smallest.reason,
     }
 
 
-def _told(row: dict[str, Any]) -> Row:
-    """Give a row an outcome where the process of its case was ended or died."""
-    from benchmarks.fuzz_cases.judge import Outcome
-
-    if "problem" not in row:
-        return row
-    outcome = Outcome.HANG if row["problem"] == TOO_LONG else Outcome.CRASHED
-    nothing = {"reason": row["problem"], "detail": row["problem"], "names_block": True, "told_after": 1}
-    return {**row, **nothing, "outcome": outcome, "smallest": row["case"]}
-
-
-def report(rows: Sequence[Row]) -> Iterator[str]:
+def report(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the report: why cases were refused, what fails, and outcomes by kind."""
     from benchmarks.fuzz_cases.case import KINDS, Case
     from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome
@@ -155,11 +140,7 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
     for kind in (*KINDS, "all"):
         found = {outcome: counts[kind, outcome] for outcome in Outcome if counts[kind, outcome]}
         yield f"{kind}: {', '.join(f'{count} {outcome}' for outcome, count in found.items())}"
-    refused = [row for row in rows if row["outcome"] in REFUSALS]
-    late = Counter(row["told_after"] for row in refused if Case.parsed(row["case"]).late)
-    told = ", ".join(f"{count} after {steps}" for steps, count in sorted(late.items()))
-    unnamed = sum(not row["names_block"] for row in refused)
-    yield f"refused in cases that begin late, by steps: {told or 'none'}; {unnamed} refusals name no block"
+    yield f"{sum(row['outcome'] in REFUSALS and not row['names_block'] for row in rows)} refusals name no block"
 
 
 def _groups(title: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from benchmarks.survey import Page, Row, Survey, installed, model_names, tiny
+from benchmarks.survey import MODELS, Page, Row, Survey, installed, model_names, tiny, written_by
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
 
@@ -228,14 +228,6 @@ def _table(rows: Iterable[Row]) -> str:
     return markdown_table(heads, body) if body else ""
 
 
-def prepare() -> None:
-    """Import what most classes import."""
-    import ckpt_surgery.guarding.guard
-    import ckpt_surgery.measure.verify  # noqa: F401
-
-    tiny("LlamaForCausalLM")
-
-
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     """Print how many classes and modes agree how, and tell whether any disagrees."""
     figures = figures_of(rows, known)
@@ -248,11 +240,7 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return any(found[comparison] for comparison in DISAGREEMENTS)
 
 
-PAGE = Page(
-    "guard",
-    "<!-- Written by `python -m benchmarks.guard_survey`, and by `python -m docs.generate` from guard.json. -->",
-    sections,
-)
-SURVEY = Survey("guard_survey", __doc__, model_names, measure, conclude, prepare)
+PAGE = Page("guard", written_by("python -m benchmarks.guard_survey", "guard"), sections)
+SURVEY = Survey("guard_survey", __doc__, model_names, measure, conclude, MODELS)
 if __name__ == "__main__":
     sys.exit(SURVEY.main())

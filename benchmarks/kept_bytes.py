@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from benchmarks.survey import Page, Row, Survey, installed, model_names, tiny
+from benchmarks.survey import MODELS, Page, Row, Survey, installed, model_names, tiny
 from ckpt_surgery.text import code, markdown_table, plural, prose
 
 NOT_BUILT = "no tiny model is built"
@@ -186,13 +186,7 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return found[Agreement.KEPT_DIFFERS] > 0
 
 
-def prepare() -> None:
-    """Import what most classes import."""
-    with contextlib.suppress(Exception):
-        measure("GPT2Model")
-
-
 PAGE = Page("kept_bytes", "<!-- Written by `python -m docs.generate` from kept_bytes.json. -->", sections)
-SURVEY = Survey("kept_bytes", __doc__, model_names, measure, conclude, prepare)
+SURVEY = Survey("kept_bytes", __doc__, model_names, measure, conclude, MODELS)
 if __name__ == "__main__":
     sys.exit(SURVEY.main())

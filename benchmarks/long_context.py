@@ -16,34 +16,21 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from importlib.metadata import version
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from unittest.mock import patch
 
 from benchmarks.figures import lacking, option_parser
-from benchmarks.long_context_report import (
-    CLOSE,
-    Problem,
-    Row,
-    Way,
-    cards_table,
-    figures_of,
-    peak_ratio,
-    write_cards,
-    write_figures,
-)
-from benchmarks.survey import Survey, rows_of
+from benchmarks.long_context_report import CLOSE, PAGE, Problem, Row, Way, peak_ratio
+from benchmarks.long_context_report import rows_of as report_rows
+from benchmarks.survey import Survey, installed, rows_of
 from ckpt_surgery.text import plural
 
 SECONDS = 300
-ROWS = ROOT / "out" / "long_context.jsonl"
 TOKENS = 256
 """What is said of the length of a batch, so that the tiny MLPs run in several shards."""
 PEAK_CLASSES = ("LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3ForCausalLM", "CohereForCausalLM")
@@ -106,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(line, flush=True)
         return 0
     if options.cards:
-        from benchmarks.long_context_cards import card_rows
+        from benchmarks.long_context_cards import card_rows, cards_table, write_cards
 
         predicted = list(card_rows())
         print(cards_table(predicted))
@@ -118,19 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     survey = Survey("long_context", __doc__, lambda: every, examine, seconds=SECONDS, most_bytes=6 * 2**30)
     survey.run(names, options.rows)
-    examined = [{**row, "class": row["case"]} for row in rows_of(options.rows)]
-    figures = figures_of(examined, installed(), len(every))
-    rows = [row for row in figures.rows if row.name in names]
-    for line in table(rows):
-        print(line)
+    examined = report_rows({**row, "class": row["case"]} for row in rows_of(options.rows))
+    rows = [row for row in examined if row.name in names]
+    print(*table(rows), sep="\n")
     if options.page:
-        write_figures(figures)
+        figures = {"versions": installed("torch", "transformers"), "classes": len(every)}
+        PAGE.write({**figures, "rows": [asdict(row) for row in examined]})
     return int(any(row.differs for row in rows))
-
-
-def installed() -> dict[str, str]:
-    """Return the versions of what was surveyed."""
-    return {name: version(name) for name in ("torch", "transformers")}
 
 
 def examine(name: str) -> Mapping[str, Any]:
@@ -323,48 +304,30 @@ def double_precision() -> Iterator[None]:
     import torch
     from torch import Tensor
 
-    to, cast, kind, default = Tensor.to, Tensor.float, Tensor.type, torch.get_default_dtype()
-    softmax = torch.nn.functional.softmax
-    makers = {name: getattr(torch, name) for name in _MAKERS}
-
     def wide(value: Any) -> Any:
         return torch.float64 if value is torch.float32 else value
 
-    def wide_to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return to(self, *map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
+    def widely(call: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return call(*map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
 
-    def wide_type(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return kind(self, *map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
+        return called
 
-    def wide_softmax(*args: Any, **kwargs: Any) -> Any:
-        return softmax(*args, **{name: wide(value) for name, value in kwargs.items()})
-
-    def widely(make: Any) -> Any:
-        def made(*args: Any, **kwargs: Any) -> Any:
-            return make(*args, **{name: wide(value) for name, value in kwargs.items()})
-
-        return made
-
-    Tensor.to, Tensor.float = wide_to, Tensor.double  # type: ignore[method-assign, assignment]
-    Tensor.type = wide_type  # type: ignore[method-assign, assignment]
-    torch.nn.functional.softmax = wide_softmax
-    for name, make in makers.items():
-        setattr(torch, name, widely(make))
-    torch.set_default_dtype(torch.float64)
-    try:
+    functions = [(Tensor, "to"), (Tensor, "type"), (torch.nn.functional, "softmax"), *((torch, m) for m in _MAKERS)]
+    default = torch.get_default_dtype()
+    with ExitStack() as stack:
+        for owner, name in functions:
+            stack.enter_context(patch.object(owner, name, widely(getattr(owner, name))))
+        stack.enter_context(patch.object(Tensor, "float", Tensor.double))
+        stack.callback(torch.set_default_dtype, default)
+        torch.set_default_dtype(torch.float64)
         yield
-    finally:
-        Tensor.to, Tensor.float, Tensor.type = to, cast, kind  # type: ignore[method-assign]
-        torch.nn.functional.softmax = softmax
-        for name, make in makers.items():
-            setattr(torch, name, make)
-        torch.set_default_dtype(default)
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Write how many classes were compared, with the outcomes, and why others were not."""
     compared = [row for row in rows if row.problem is None]
-    fused = [row for row in compared if row.way is Way.FUSED]
+    fused = [row for row in compared if row.way == Way.FUSED]
     lines = [
         f"{plural(len(rows), 'class', 'classes')}: {len(compared)} compared, {len(fused)} of them without logits",
         f"within {CLOSE:g}: {sum(not row.differs for row in compared)}",
@@ -372,7 +335,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     lines += [f"  {row.name}: {row.far:.1e}" for row in compared if row.differs]
     names: dict[str, list[str]] = {}
     for row in rows:
-        if row.way is not Way.FUSED:
+        if row.way != Way.FUSED:
             names.setdefault(row.problem or f"{row.way}: {row.why}", []).append(row.name)
     lines += [f"{len(each)} x {reason}: {', '.join(each)}" for reason, each in names.items()]
     ratio = peak_ratio(rows)

@@ -9,37 +9,90 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.long_context_report import CardRow, Line
-from benchmarks.plan_on_gpu import MODELS
+from benchmarks.plan_on_gpu import MODELS, config_of
+from benchmarks.survey import COVERAGE
+from ckpt_surgery.planning.devices import MARGIN
+from ckpt_surgery.text import markdown_table
 
 if TYPE_CHECKING:
     from ckpt_surgery.planning.allocations import StepAllocations
     from ckpt_surgery.planning.explanation import Explanation
     from ckpt_surgery.planning.target import ReleasedModel
 
+CARDS = COVERAGE / "long_context_cards.json"
+"""Where the figures of the table in docs/how-to/long-context.md are kept."""
+MEMORIES = (24, 48, 80, 141)
+"""Gigabytes of the cards in it."""
 LENGTHS = (64, 128)
 """Thousands of tokens of the texts that run: the attention of shorter ones has its peak in another block."""
 _ATTENTION_BACKWARD = "attention_backward"
 LORA = 16
 _LAYERS = 2
 _POSITIONS = 2**22
-QWEN_32B: Mapping[str, Any] = {
-    "model_type": "qwen3",
-    "architectures": ["Qwen3ForCausalLM"],
-    "num_hidden_layers": 64,
-    "vocab_size": 151936,
-    "hidden_size": 5120,
-    "intermediate_size": 25600,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "tie_word_embeddings": False,
-}
+_QWEN = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "tie_word_embeddings": False}
+QWEN_32B = config_of("Qwen3ForCausalLM", 64, 5120, 25600, 64, **_QWEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A peak in bytes as a line over tokens: what is `fixed`, and a `slope` for each token."""
+
+    fixed: int
+    slope: float
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow:
+    """A way to train, with tiles on the `host` or not: its peak is the highest of `lines`.
+
+    The inputs of blocks take `host_bytes` of the host's memory for each token.
+    """
+
+    recipe: str
+    host: bool
+    lines: tuple[Line, ...]
+    host_bytes: int
+
+    def peak(self, tokens: int) -> float:
+        """Return the peak of a step of so many tokens, in bytes."""
+        return max(line.fixed + line.slope * tokens for line in self.lines)
+
+    def tokens(self, gigabytes: int) -> int:
+        """How many tokens fit on a card, in thousands rounded down; 0 where the model does not."""
+        room = gigabytes * 1e9 * (1 - MARGIN)
+        return max(int(min((room - line.fixed) / line.slope for line in self.lines)) // 1000 * 1000, 0)
+
+
+def write_cards(rows: Iterable[CardRow], path: Path = CARDS) -> None:
+    """Keep what was predicted, one row a line."""
+    lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in rows)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def read_cards(path: Path = CARDS) -> list[CardRow]:
+    """Return what was predicted. Raises OSError, or KeyError or ValueError where it is not such."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return [CardRow(**{**row, "lines": tuple(Line(**line) for line in row["lines"])}) for row in data]
+
+
+def cards_table(rows: Iterable[CardRow]) -> str:
+    """How many tokens fit on each card, as a table."""
+    cells = [
+        [
+            f"{row.recipe}{', `host=True`' if row.host else ''}",
+            *(f"{row.tokens(memory):,}" if row.tokens(memory) else "" for memory in MEMORIES),
+            f"{row.lines[-1].slope / 1e6:.3f} MB",
+            f"{row.host_bytes / 1e6:.2f} MB",
+        ]
+        for row in rows
+    ]
+    heads = ["", *(f"{memory} GB" for memory in MEMORIES), "a token, device", "a token, host"]
+    return markdown_table(heads, cells)
 
 
 @dataclass(frozen=True, slots=True)

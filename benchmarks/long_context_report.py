@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.planning.devices import MARGIN
-from ckpt_surgery.text import code, listed, markdown_table, plural, prose
+from benchmarks.survey import Page
+from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "coverage" / "long_context.json"
-"""Where the figures of the page are kept."""
-CARDS = FIGURES.with_name("long_context_cards.json")
-"""Where the figures of the table in docs/how-to/long-context.md are kept."""
-MEMORIES = (24, 48, 80, 141)
-"""Gigabytes of the cards in it."""
-NOTICE = (
-    "<!-- Written by `python -m docs.generate` from long_context.json: run `python -m benchmarks.long_context`. -->"
-)
 CLOSE = 1e-12
 FARTHER = 1.1
 """How much farther from float32 the gradients of a step in bfloat16 may be than those of the model's own step."""
@@ -58,8 +47,8 @@ class Row:
     """
 
     name: str
-    problem: Problem | None
-    way: Way | None
+    problem: str | None
+    way: str | None
     far: float
     why: str
     tiled: int = 0
@@ -81,15 +70,6 @@ class Row:
         return self.problem is None and not self.far < CLOSE
 
 
-@dataclass(frozen=True, slots=True)
-class LongContextFigures:
-    """The figures of the survey: `rows` out of this many `classes`, and the `versions` of torch and transformers."""
-
-    versions: Mapping[str, str]
-    classes: int
-    rows: tuple[Row, ...]
-
-
 def row_of(data: Mapping[str, Any]) -> Row:
     """Parse one line that `long_context` wrote."""
     if "loss" not in data:
@@ -108,149 +88,75 @@ def row_of(data: Mapping[str, Any]) -> Row:
     return Row(data["class"], None, Way.ALONE, far, ", ".join(reasons) or "its loss is no cross-entropy", **sizes)
 
 
-def figures_of(data: Iterable[Mapping[str, Any]], versions: Mapping[str, str], classes: int) -> LongContextFigures:
-    """Return the figures of what `long_context` wrote; of a class that was examined twice the later counts."""
+def rows_of(data: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows of what `long_context` wrote, by class; of one that was examined twice the later counts."""
     rows = {each["class"]: row_of(each) for each in data}
-    return LongContextFigures(versions, classes, tuple(rows[name] for name in sorted(rows)))
-
-
-def read_figures(path: Path | None = None) -> LongContextFigures:
-    """Return the figures. Raises OSError, or KeyError or ValueError where they are not such."""
-    data = json.loads((path or FIGURES).read_text(encoding="utf-8"))
-    rows = (
-        Row(
-            **{
-                **row,
-                "problem": row["problem"] and Problem(row["problem"]),
-                "way": row["way"] and Way(row["way"]),
-            }
-        )
-        for row in data["rows"]
-    )
-    return LongContextFigures(data["versions"], data["classes"], tuple(rows))
-
-
-def write_figures(figures: LongContextFigures, path: Path | None = None) -> None:
-    """Keep the figures, one class a line."""
-    rows = ",\n".join(f"  {json.dumps(asdict(row))}" for row in figures.rows)
-    head = json.dumps({"versions": figures.versions, "classes": figures.classes})[:-1]
-    (path or FIGURES).write_text(f'{head}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+    return [rows[name] for name in sorted(rows)]
 
 
 def peak_ratio(rows: Iterable[Row]) -> float | None:
     """Return the most bytes alive without `long_context` over those with it, in the median of fused classes."""
-    ratios = sorted(row.own_peak / row.peak for row in rows if row.way is Way.FUSED and row.peak)
+    ratios = sorted(row.own_peak / row.peak for row in rows if row.way == Way.FUSED and row.peak)
     return ratios[len(ratios) // 2] if ratios else None
 
 
-def page(figures: LongContextFigures) -> str:
-    """Return the page in docs/coverage."""
-    versions = listed([f"{name} {version}" for name, version in figures.versions.items()])
-    compared = [row for row in figures.rows if row.problem is None]
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page."""
+    rows = [Row(**row) for row in figures["rows"]]
+    versions = listed([f"{name} {version}" for name, version in figures["versions"].items()])
+    compared = [row for row in rows if row.problem is None]
     differing = [row for row in compared if row.differs]
     largest = max((row.far for row in compared if not row.differs), default=0.0)
-    counts = [[way, str(sum(row.way is way for row in compared))] for way in Way]
     tiled = sum(row.tiled > 0 for row in compared)
     whole = sum(row.cut > 0 and not row.not_cut for row in compared)
     partly = sum(row.cut > 0 and bool(row.not_cut) for row in compared)
     halves = [row for row in compared if 0 < row.own_half < inf]
-    parts = [
-        NOTICE,
-        "# long_context by class",
+    ratios = sorted(row.half / row.own_half for row in halves)
+    yield "# long_context by class"
+    yield (
         f"A training step after `long_context` held against the step of the model's own code, in float64, for tiny "
-        f"models with random weights ({versions}): {len(figures.rows)} of {figures.classes} classes for causal and "
-        "conditional generation. `python -m benchmarks.long_context` measures it, and goes on where it stopped.",
+        f"models with random weights ({versions}): {len(rows)} of {figures['classes']} classes for causal and "
+        "conditional generation. `python -m benchmarks.long_context` measures it, and goes on where it stopped."
+    )
+    yield (
         f"{plural(len(compared), 'class was', 'classes were')} compared: loss, every gradient, and every gradient "
         f"after `undo`. In {len(compared) - len(differing)} of them nothing differs by more than {CLOSE:g}, relative "
         f"to the loss or the largest gradient; by {largest:.0e} at most. In {tiled}, MLPs were tiled. Tiny models say "
-        "nothing of memory.",
+        "nothing of memory."
+    )
+    yield (
         f"In {plural(whole, 'class', 'classes')} all blocks were cut at their attention, in {partly} some, and in "
-        f"{len(compared) - whole - partly} none.",
+        f"{len(compared) - whole - partly} none."
+    )
+    yield (
         f"Steps in bfloat16 of {plural(len(halves), 'class', 'classes')} were held against those in float32, by the "
         f"norm of all gradients. In {sum(not row.farther for row in halves)} of them the step after `long_context` is "
-        f"at most {FARTHER - 1:.0%} farther away than the model's own step; {_median_farther(halves)} times as far in "
-        "the median.",
-        markdown_table(["of the classes that were compared", "classes"], counts),
-    ]
-    if differing:
-        rows = [[code(row.name), f"{row.far:.0e}"] for row in differing]
-        parts += ["## Where the step differs", markdown_table(["class", "by"], rows)]
-    if farther := [row for row in halves if row.farther]:
-        rows = [[code(row.name), f"{row.half:.1e}", f"{row.own_half:.1e}"] for row in farther]
-        parts += ["## Where bfloat16 rounds more", markdown_table(["class", "after `long_context`", "its own"], rows)]
+        f"at most {FARTHER - 1:.0%} farther away than the model's own step; "
+        f"{f'{ratios[len(ratios) // 2]:.2f}' if ratios else '-'} times as far in the median."
+    )
+    counts = [[way, str(sum(row.way == way for row in compared))] for way in Way]
+    yield markdown_table(["of the classes that were compared", "classes"], counts)
+    yield _table("## Where the step differs", ["class", "by"], [[code(r.name), f"{r.far:.0e}"] for r in differing])
+    farther = [[code(row.name), f"{row.half:.1e}", f"{row.own_half:.1e}"] for row in halves if row.farther]
+    yield _table("## Where bfloat16 rounds more", ["class", "after `long_context`", "its own"], farther)
     for way in (Way.MADE, Way.ALONE):
-        parts += _group(f"## {way[0].upper()}{way[1:]}", [row for row in compared if row.way is way])
-    whys = [[code(row.name), prose(row.not_cut or "no block ran")] for row in compared if row.not_cut or not row.cut]
-    if whys:
-        parts += ["## Why blocks were not cut", markdown_table(["class", "why"], whys)]
+        yield _whys(f"{way[0].upper()}{way[1:]}", [(r.name, r.why) for r in compared if r.way == way])
+    uncut = [(row.name, row.not_cut or "no block ran") for row in compared if row.not_cut or not row.cut]
+    yield _whys("Why blocks were not cut", uncut)
     for problem in Problem:
-        rows_of = [row for row in figures.rows if row.problem is problem]
-        parts += _group(f"## Not compared: {problem}", rows_of)
-    return "\n\n".join(parts) + "\n"
+        yield _whys(f"Not compared: {problem}", [(r.name, r.why) for r in rows if r.problem == problem])
 
 
-def _median_farther(rows: Iterable[Row]) -> str:
-    ratios = sorted(row.half / row.own_half for row in rows)
-    return f"{ratios[len(ratios) // 2]:.2f}" if ratios else "-"
+def _table(heading: str, heads: list[str], cells: list[list[str]]) -> str:
+    return titled(heading, markdown_table(heads, cells) if cells else "")
 
 
-def _group(heading: str, rows: Iterable[Row]) -> list[str]:
-    cells = [[code(row.name), prose(row.why)] for row in rows]
-    return [heading, markdown_table(["class", "why"], cells)] if cells else []
+def _whys(heading: str, whys: Iterable[tuple[str, str]]) -> str:
+    return _table(f"## {heading}", ["class", "why"], [[code(name), prose(why)] for name, why in whys])
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A peak in bytes as a line over tokens: a `fixed` part, and a `slope` for each token."""
-
-    fixed: int
-    slope: float
-
-
-@dataclass(frozen=True, slots=True)
-class CardRow:
-    """A way to train, with tiles on the `host` or not: its peak is the highest of `lines`.
-
-    The inputs of blocks take `host_bytes` of the host's memory for each token.
-    """
-
-    recipe: str
-    host: bool
-    lines: tuple[Line, ...]
-    host_bytes: int
-
-    def peak(self, tokens: int) -> float:
-        """Return the peak of a step of so many tokens, in bytes."""
-        return max(line.fixed + line.slope * tokens for line in self.lines)
-
-    def tokens(self, gigabytes: int) -> int:
-        """Return how many tokens fit on a card, in thousands rounded down; 0 if the model does not."""
-        room = gigabytes * 1e9 * (1 - MARGIN)
-        return max(int(min((room - line.fixed) / line.slope for line in self.lines)) // 1000 * 1000, 0)
-
-
-def write_cards(rows: Iterable[CardRow], path: Path | None = None) -> None:
-    """Keep what was predicted, one row a line."""
-    lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in rows)
-    (path or CARDS).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-
-
-def read_cards(path: Path | None = None) -> list[CardRow]:
-    """Return what was predicted. Raises OSError, or KeyError or ValueError where it is not such."""
-    data = json.loads((path or CARDS).read_text(encoding="utf-8"))
-    return [CardRow(**{**row, "lines": tuple(Line(**line) for line in row["lines"])}) for row in data]
-
-
-def cards_table(rows: Iterable[CardRow]) -> str:
-    """Make the table of how many tokens fit on each card."""
-    cells = [
-        [
-            f"{row.recipe}{', `host=True`' if row.host else ''}",
-            *(f"{row.tokens(memory):,}" if row.tokens(memory) else "" for memory in MEMORIES),
-            f"{row.lines[-1].slope / 1e6:.3f} MB",
-            f"{row.host_bytes / 1e6:.2f} MB",
-        ]
-        for row in rows
-    ]
-    heads = ["", *(f"{memory} GB" for memory in MEMORIES), "a token, device", "a token, host"]
-    return markdown_table(heads, cells)
+PAGE = Page(
+    "long_context",
+    "<!-- Written by `python -m docs.generate` from long_context.json: run `python -m benchmarks.long_context`. -->",
+    sections,
+)

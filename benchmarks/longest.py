@@ -57,33 +57,10 @@ class Size:
         return self.layers * int(self.config["hidden_size"]) * 2
 
 
-LARGE = Size(
-    {
-        "num_hidden_layers": 32,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-    },
-    first=16 * 1024,
-    step=8 * 1024,
-    tried_layers=2,
-)
-TOY = Size(
-    {
-        "num_hidden_layers": 3,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "vocab_size": 64,
-    },
-    first=64,
-    step=64,
-    tried_layers=2,
-    most=128,
-)
+_8B = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
+_TINY = {"num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
+LARGE = Size({**_8B, "num_attention_heads": 32, "num_key_value_heads": 8}, 16 * 1024, 8 * 1024, tried_layers=2)
+TOY = Size({**_TINY, "num_attention_heads": 2, "num_key_value_heads": 1}, 64, 64, tried_layers=2, most=128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +124,7 @@ class Trial:
     def step(self, tokens: int, layers: int, times: int = 1) -> dict[str, Any]:
         """Run so many steps: the seconds of the last and the peak, or that it does not fit."""
         try:
-            model, optimizer = self._trained or self._train()
-        except Exception as error:
-            if not lacks_room(error):
-                raise
-            return {"fits": False}
-        try:
+            model, optimizer = self._trained = self._trained or trained(self.way, self.sizes, self._device)
             self._device.reset_peak()
             seconds = 0.0
             for _ in range(times):
@@ -162,10 +134,6 @@ class Trial:
                 raise
             return {"fits": False}
         return {"fits": True, "seconds": seconds, "peak": self._device.peak()}
-
-    def _train(self) -> tuple[nn.Module, Any]:
-        self._trained = trained(self.way, self.sizes, self._device)
-        return self._trained
 
 
 def trained(way: Way, sizes: Size, device: Device) -> tuple[nn.Module, Any]:

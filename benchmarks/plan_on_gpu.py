@@ -21,10 +21,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
 from benchmarks.device import GIGABYTE, Device, wanted_device
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
@@ -40,51 +36,23 @@ UNDER, OVER = Target(1.0), Target(3.0)
 NO_SLOWER = Target(1.02)
 EVERY = (1, 2, 3, 4)
 LORA = 16
-_TEXT = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072}
-MODELS: Mapping[str, Mapping[str, Any]] = {
-    "Llama 1B": {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": 16,
-        **_TEXT,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": True,
-    },
-    "Llama 8B": {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": 32,
-        **_TEXT,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-    "Qwen3-MoE, 8 layers": {
-        "model_type": "qwen3_moe",
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "num_hidden_layers": 8,
-        **_TEXT,
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_attention_heads": 32,
-        "vocab_size": 151936,
-        "num_key_value_heads": 4,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-    },
-    "ViT-L": {
-        "model_type": "vit",
-        "architectures": ["ViTForImageClassification"],
-        "num_hidden_layers": 24,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_labels": 1000,
-    },
+
+
+def config_of(architecture: str, layers: int, hidden: int, inner: int, heads: int, **more: Any) -> Mapping[str, Any]:
+    """Return the configuration of a model; one for text has tokens, and positions for long ones."""
+    text = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072}
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": inner}
+    names = {"architectures": [architecture], "num_attention_heads": heads}
+    return {**names, **sizes, **(text if architecture.endswith("ForCausalLM") else {}), **more}
+
+
+_EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
+_QWEN = {"model_type": "qwen3_moe", "vocab_size": 151936, "num_key_value_heads": 4, **_EXPERTS}
+MODELS = {
+    "Llama 1B": config_of("LlamaForCausalLM", 16, 2048, 8192, 32, model_type="llama", tie_word_embeddings=True),
+    "Llama 8B": config_of("LlamaForCausalLM", 32, 4096, 14336, 32, model_type="llama", tie_word_embeddings=False),
+    "Qwen3-MoE, 8 layers": config_of("Qwen3MoeForCausalLM", 8, 2048, 6144, 32, **_QWEN),
+    "ViT-L": config_of("ViTForImageClassification", 24, 1024, 4096, 16, model_type="vit", num_labels=1000),
 }
 """Configurations by the names in the figures."""
 TOY: Mapping[str, Any] = {

@@ -16,22 +16,15 @@ from random import Random
 from typing import Any
 
 from benchmarks.kept_bytes import kept_by_a_step, without_layer_drop
-from benchmarks.survey import Row, Survey, tiny
+from benchmarks.survey import MODELS, Row, Survey, tiny
 
 PLANS = 28
 """For each class."""
 CLASSES = (
-    "LlamaForCausalLM",
-    "GPT2LMHeadModel",
-    "MixtralForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "T5ForConditionalGeneration",
-    "WhisperForConditionalGeneration",
-    "BartForConditionalGeneration",
-    "LlavaForConditionalGeneration",
-    "Qwen2VLForConditionalGeneration",
-    "ViTForImageClassification",
-)
+    "LlamaForCausalLM", "GPT2LMHeadModel", "MixtralForCausalLM", "Qwen2MoeForCausalLM", "T5ForConditionalGeneration",
+    "WhisperForConditionalGeneration", "BartForConditionalGeneration", "LlavaForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration", "ViTForImageClassification",
+)  # fmt: skip
 """Dense models, mixtures of experts, encoders with decoders, vision with language."""
 
 
@@ -145,14 +138,6 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return found[Promise.MORE] > 0
 
 
-def prepare() -> None:
-    """Import what all classes import."""
-    import transformers  # noqa: F401
-
-    import ckpt_surgery.planning.planner
-    import ckpt_surgery.tiny  # noqa: F401
-
-
-SURVEY = Survey("plan_promise", __doc__, lambda: CLASSES, measure, conclude, prepare, 1200.0, shuffled=False)
+SURVEY = Survey("plan_promise", __doc__, lambda: CLASSES, measure, conclude, MODELS, 1200.0, shuffled=False)
 if __name__ == "__main__":
     sys.exit(SURVEY.main())

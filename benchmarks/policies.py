@@ -17,7 +17,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from benchmarks.survey import Page, Row, Survey, installed, tiny
+from benchmarks.survey import MODELS, Page, Row, Survey, installed
 from ckpt_surgery.text import code, listed, markdown_table, plural, prose, size, titled
 
 
@@ -199,18 +199,11 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return bool(failed(release) or release["problems"])
 
 
-def prepare() -> None:
-    """Import what most cases import."""
-    import benchmarks.policies_runs  # noqa: F401
-
-    tiny("LlamaForCausalLM")
-
-
 PAGE = Page(
     "policies",
     "<!-- Written by `python -m docs.generate` from policies.json: run `python -m benchmarks.policies`. -->",
     sections,
 )
-SURVEY = Survey("policies", __doc__, cases, measure, conclude, prepare, 900.0, shuffled=False)
+SURVEY = Survey("policies", __doc__, cases, measure, conclude, MODELS, 900.0, shuffled=False)
 if __name__ == "__main__":
     sys.exit(SURVEY.main())

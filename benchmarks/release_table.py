@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.stopwatch import CommandFailed
 from benchmarks.stopwatch import measure as run_command
-from benchmarks.survey import ROOT, Page, installed
+from benchmarks.survey import ROOT, Page, installed, written_by
 from ckpt_surgery import apply, check
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.measure.report import Report, report_of
@@ -34,47 +34,16 @@ from ckpt_surgery.text import code, listed, markdown_table, prose, titled
 
 RELEASES = ("4.52.4", "4.53.3", "4.55.4", "5.0.0", "5.10.4", "5.23.0")
 CLASSES = (
-    "LlamaForCausalLM",
-    "GPT2LMHeadModel",
-    "BertForMaskedLM",
-    "MixtralForCausalLM",
-    "T5ForConditionalGeneration",
-    "ViTForImageClassification",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "OPTForCausalLM",
-    "WhisperForConditionalGeneration",
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "Gemma3nForCausalLM",
-    "Zamba2ForCausalLM",
-    "GPTBigCodeForCausalLM",
-    "MistralForCausalLM",
-    "Phi3ForCausalLM",
-    "CLIPModel",
-    "SiglipModel",
-    "BartForConditionalGeneration",
-    "Mamba2ForCausalLM",
-    "FalconForCausalLM",
-    "BloomForCausalLM",
-    "GPTNeoXForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "RoFormerForMaskedLM",
-    "ImageGPTForCausalImageModeling",
-    "Wav2Vec2ForCTC",
-    "SwinForImageClassification",
-    "DetrForObjectDetection",
-    "Blip2ForConditionalGeneration",
-    "LlavaForConditionalGeneration",
-    "Qwen2VLForConditionalGeneration",
-    "ElectraForMaskedLM",
-    "DebertaV2ForMaskedLM",
-    "XLNetLMHeadModel",
-    "LongformerForMaskedLM",
-    "RecurrentGemmaForCausalLM",
-    "GitForCausalLM",
-    "TrOCRForCausalLM",
-)
+    "LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "MixtralForCausalLM", "T5ForConditionalGeneration",
+    "ViTForImageClassification", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "OPTForCausalLM",
+    "WhisperForConditionalGeneration", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3nForCausalLM",
+    "Zamba2ForCausalLM", "GPTBigCodeForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "CLIPModel", "SiglipModel",
+    "BartForConditionalGeneration", "Mamba2ForCausalLM", "FalconForCausalLM", "BloomForCausalLM",
+    "GPTNeoXForCausalLM", "DeepseekV3ForCausalLM", "RoFormerForMaskedLM", "ImageGPTForCausalImageModeling",
+    "Wav2Vec2ForCTC", "SwinForImageClassification", "DetrForObjectDetection", "Blip2ForConditionalGeneration",
+    "LlavaForConditionalGeneration", "Qwen2VLForConditionalGeneration", "ElectraForMaskedLM", "DebertaV2ForMaskedLM",
+    "XLNetLMHeadModel", "LongformerForMaskedLM", "RecurrentGemmaForCausalLM", "GitForCausalLM", "TrOCRForCausalLM",
+)  # fmt: skip
 """The most used families, and those that were broken in one of the releases."""
 
 
@@ -257,10 +226,6 @@ def _change(column: Mapping[str, Any], *kinds: str) -> str:
     return f"{before:,} → {after:,}"
 
 
-PAGE = Page(
-    "releases",
-    "<!-- Written by `make releases`, and by `python -m docs.generate` from releases.json. -->",
-    sections,
-)
+PAGE = Page("releases", written_by("make releases", "releases"), sections)
 if __name__ == "__main__":
     sys.exit(main())

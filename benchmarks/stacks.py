@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.survey import Page, Row, Survey, installed
+from benchmarks.survey import MODELS, Page, Row, Survey, installed, written_by
 from ckpt_surgery.measure.results import MODES, SURGERY_MODE, Level
 from ckpt_surgery.text import code, listed, markdown_table, paragraphs, percent, plural, prose, titled
 
@@ -185,16 +185,7 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return bool(missed)
 
 
-def prepare() -> None:
-    """Import what all models need."""
-    import ckpt_surgery.measure.verify  # noqa: F401
-
-
-PAGE = Page(
-    "stacks",
-    "<!-- Written by `python -m benchmarks.stacks`, and by `python -m docs.generate` from stacks.json. -->",
-    sections,
-)
-SURVEY = Survey("stacks", __doc__, cases, measure, conclude, prepare, seconds=900.0, shuffled=False)
+PAGE = Page("stacks", written_by("python -m benchmarks.stacks", "stacks"), sections)
+SURVEY = Survey("stacks", __doc__, cases, measure, conclude, MODELS[-1:], seconds=900.0, shuffled=False)
 if __name__ == "__main__":
     sys.exit(SURVEY.main())

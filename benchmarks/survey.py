@@ -15,6 +15,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from math import inf
 from multiprocessing import get_context
@@ -30,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COVERAGE = ROOT / "docs" / "coverage"
 TOO_LONG = "took too long"
 TOO_LARGE = "took too much memory"
+MODELS = ("transformers.models.llama.modeling_llama", "ckpt_surgery.tiny", "ckpt_surgery.measure.verify")
+"""Modules that import most of what steps of models need."""
 Row = Mapping[str, Any]
 """What was found of a `case`, as plain data, or the `problem` that it had."""
 
@@ -66,6 +69,11 @@ class Page:
         self.markdown.write_text(self.text(self.read()), encoding="utf-8")
 
 
+def written_by(command: str, name: str) -> str:
+    """Return the notice of a page that a command writes, or its figures alone."""
+    return f"<!-- Written by `{command}`, and by `python -m docs.generate` from {name}.json. -->"
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """A command that measures many cases and resumes an interrupted run.
@@ -77,7 +85,7 @@ class Survey:
         measure: returns what is found of a case.
         conclude: prints what all rows, the latest of each case, come to, given the number of all cases, and writes the
             page where that is asked for. Returns whether something is wrong.
-        prepare: imports, once for all processes, what `measure` needs.
+        imports: names the modules that `measure` needs, which are imported once for all processes.
         seconds: what one case may take.
         most_bytes: the resident memory that it may take.
         shuffled: whether the order is random, the same each time: what was done by then is a random sample.
@@ -88,7 +96,7 @@ class Survey:
     cases: Callable[[], Sequence[str]]
     measure: Callable[[str], Row]
     conclude: Callable[[Sequence[Row], int, bool], bool] = lambda rows, known, page: False
-    prepare: Callable[[], object] = bool
+    imports: Sequence[str] = ()
     seconds: float = 120.0
     most_bytes: int = 2**63
     shuffled: bool = True
@@ -122,8 +130,8 @@ class Survey:
             file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
         done = {row["case"] for row in rows_of(file)}
         waiting = [name for name in names if name not in done]
-        if waiting:
-            self.prepare()
+        for name in self.imports if waiting else ():
+            import_module(name)
         running: dict[str, tuple[BaseProcess, float]] = {}
         last = monotonic() + in_all
         while waiting or running:

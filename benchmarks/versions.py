@@ -24,22 +24,15 @@ from typing import Any
 from packaging.version import Version
 
 from benchmarks.stopwatch import measure
-from benchmarks.survey import ROOT, Page, Row, Survey, tiny
+from benchmarks.survey import MODELS, ROOT, Page, Row, Survey, tiny, written_by
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import code, markdown_table
 
 CLASSES = (
-    "LlamaForCausalLM",
-    "Qwen2ForCausalLM",
-    "MixtralForCausalLM",
-    "Gemma2ForCausalLM",
-    "GPT2LMHeadModel",
-    "BertForMaskedLM",
-    "T5ForConditionalGeneration",
-    "WhisperForConditionalGeneration",
-    "ViTForImageClassification",
+    "LlamaForCausalLM", "Qwen2ForCausalLM", "MixtralForCausalLM", "Gemma2ForCausalLM", "GPT2LMHeadModel",
+    "BertForMaskedLM", "T5ForConditionalGeneration", "WhisperForConditionalGeneration", "ViTForImageClassification",
     "CLIPModel",
-)
+)  # fmt: skip
 OF_LANGUAGE = CLASSES[:4]
 """Those for which `long_context` is, and whose training a script of a few lines is."""
 _TRIED_WITH: Mapping[str, Sequence[str]] = {
@@ -352,26 +345,17 @@ def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     return bool(made["missed"]) or any(made["reasons"].values())
 
 
-def prepare() -> None:
-    """Import what all classes import, without a network."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    tiny(CLASSES[0])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try the installed versions."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--every", type=int, default=5, metavar="N", help="each N-th planted fault (default: 5)")
     options, _ = parser.parse_known_args(arguments)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     work = partial(tried, options.every)
-    survey = Survey("versions", __doc__, cases, work, conclude, prepare, seconds=3600.0, shuffled=False)
+    survey = Survey("versions", __doc__, cases, work, conclude, MODELS, seconds=3600.0, shuffled=False)
     return survey.main(arguments, [parser])
 
 
-PAGE = Page(
-    "versions",
-    "<!-- Written by `python -m benchmarks.versions`, and by `python -m docs.generate` from versions.json. -->",
-    sections,
-)
+PAGE = Page("versions", written_by("python -m benchmarks.versions", "versions"), sections)
 if __name__ == "__main__":
     sys.exit(main())

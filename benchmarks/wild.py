@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.survey import Page, Row, Survey, installed
+from benchmarks.survey import Page, Row, Survey, installed, written_by
 from ckpt_surgery import apply, check
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
@@ -299,10 +299,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return survey.main(arguments, [parser])
 
 
-PAGE = Page(
-    "wild",
-    "<!-- Written by `python -m benchmarks.wild`, and by `python -m docs.generate` from wild.json. -->",
-    sections,
-)
+PAGE = Page("wild", written_by("python -m benchmarks.wild", "wild"), sections)
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,6 +22,7 @@ import ckpt_surgery
 from benchmarks import (
     guard_survey,
     kept_bytes,
+    long_context_cards,
     long_context_report,
     policies,
     release_table,
@@ -89,7 +90,17 @@ Import the names of the first three sections from `ckpt_surgery`, and the others
 {sections}"""
 CARDS_BEGIN = "<!-- Written by `python -m docs.generate` from coverage/long_context_cards.json. -->"
 CARDS_END = "<!-- The end of the table. -->"
-SURVEYS = (guard_survey, kept_bytes, policies, release_table, stacks, versions, wild)
+SURVEYS = (
+    faults_report,
+    guard_survey,
+    kept_bytes,
+    long_context_report,
+    policies,
+    release_table,
+    stacks,
+    versions,
+    wild,
+)
 """Surveys whose pages are made from the json beside them."""
 PACKAGES = ("distributed", "testing", "tiny")
 """Packages whose own `__all__` the Python reference documents."""
@@ -103,8 +114,6 @@ def pages() -> dict[str, str]:
         "reference/cli.md": cli_page(),
         "reference/config.md": config_page(),
         "reference/python.md": python_page(),
-        "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
-        "coverage/faults.md": faults_report.page(faults_report.read_table()),
         "how-to/long-context.md": with_cards((DOCS / "how-to" / "long-context.md").read_text(encoding="utf-8")),
         **{f"coverage/{survey.PAGE.name}.md": survey.PAGE.text() for survey in SURVEYS},
     }
@@ -114,7 +123,7 @@ def with_cards(page: str) -> str:
     """Insert the latest predicted table of cards into the page of `long_context`, which is written by hand."""
     head, rest = page.split(CARDS_BEGIN)
     _, tail = rest.split(CARDS_END)
-    table = long_context_report.cards_table(long_context_report.read_cards())
+    table = long_context_cards.cards_table(long_context_cards.read_cards())
     return f"{head}{CARDS_BEGIN}\n\n{table}\n\n{CARDS_END}{tail}"
 
 

@@ -26,8 +26,7 @@ from packaging.requirements import Requirement
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.figures import PLAIN_WIDTH
-from benchmarks.screen import console_of
+from benchmarks.figures import PLAIN_WIDTH, console_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = SCRIPTS.parents[2]
@@ -140,13 +139,7 @@ def _run(case: Case, door: str) -> tuple[int, str]:
     """Return the exit code of a door, and what it wrote."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     command = [sys.executable, *(launcher if case.ranks > 1 else ()), *ARGUMENTS[door](str(case.script))]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "400",
-    }
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:

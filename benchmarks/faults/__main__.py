@@ -27,7 +27,7 @@ from benchmarks.faults import report
 from benchmarks.faults.case import CASES, FAULTY, MENDED, TWINS, Case, read_cases, twin
 from benchmarks.faults.judges import JUDGES, LINTER, linter_command
 from benchmarks.faults.worker import Question, ask_all
-from benchmarks.screen import console_of
+from benchmarks.figures import console_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answers = asked(cases, judges, options.keep or Path(folder), options.jobs)
     table = report.Table([report.Row.of(case, answers[case.name]) for case in cases])
     if not (options.names or options.symptoms):
-        report.write_table(table)
+        report.PAGE.write(report.figures_of(table))
         report.write_summary(table)
     console_of(report.WIDTH).print(report.grid(table))
     for line in (wrong := table.wrong()):

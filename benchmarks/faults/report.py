@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,13 +11,10 @@ from typing import Any, Self
 from rich.table import Table as Grid
 
 from benchmarks.faults.case import FAULTY, KINDS, MENDED, TWINS, Case
+from benchmarks.survey import ROOT, Page, written_by
 from ckpt_surgery.text import markdown_table, plural, prose
 
-FIGURES = Path(__file__).resolve().parents[2] / "docs" / "coverage" / "faults.json"
-"""Where the figures of the page are kept."""
-PAGE = FIGURES.with_suffix(".md")
-README = FIGURES.parents[2] / "README.md"
-NOTICE = "<!-- Written by `python -m benchmarks.faults`, and by `python -m docs.generate` from faults.json. -->"
+README = ROOT / "README.md"
 WIDTH = 170
 OURS = ("check", "verify", "watch")
 NAMES = {
@@ -91,8 +87,9 @@ class Row:
         """Read what was answered about a case."""
         faulty, mended = answers[FAULTY], answers[MENDED]
         judges = [judge for judge in NAMES if judge in faulty]
-        remarked = [judge for judge in judges if _remarks(faulty[judge]) > _remarks(mended[judge])]
-        found = [judge for judge in judges if faulty[judge].get("found") or judge in remarked]
+        remarks = {judge: [len(each[judge].get("remarks", ())) for each in (faulty, mended)] for judge in judges}
+        found = [judge for judge in judges if faulty[judge].get("found") or remarks[judge][0] > remarks[judge][1]]
+        said = {judge: "\n".join(faulty[judge].get("said", ())).lower() for judge in judges}
         symptoms = {which: answers[which]["symptom"] for which in TWINS}
         cure = faulty.get(case.cure)
         return cls(
@@ -101,7 +98,7 @@ class Row:
             cured=None if cure is None else cure.get("shown") is False,
             found=found,
             alarms=[judge for judge in judges if mended[judge].get("found")],
-            named=[judge for judge in found if _names(faulty[judge]["said"], case.cause)],
+            named=[judge for judge in found if any(cause.lower() in said[judge] for cause in case.cause)],
             crashed={
                 f"{what} ({which})": answer["crashed"]
                 for which in TWINS
@@ -134,10 +131,6 @@ class Table:
         """Count the faults of which something holds."""
         return sum(bool(holds(row)) for row in self.rows)
 
-    def part(self, holds: Callable[[Row], object]) -> Table:
-        """Return the faults of which something holds."""
-        return Table([row for row in self.rows if holds(row)])
-
     def found(self, judges: Sequence[str]) -> int:
         """Count the faults that one of these judges found."""
         return self.count(lambda row: row.found_by(judges))
@@ -157,16 +150,14 @@ class Table:
         return lines + [f"{row.case.name}: {what}: {why}" for row in self.rows for what, why in row.crashed.items()]
 
 
-def read_table(file: Path = FIGURES) -> Table:
-    """Read the figures that are kept. Raises OSError where there are none."""
-    rows = json.loads(file.read_text(encoding="utf-8"))["faults"]
-    return Table([Row(**{**row, "case": Case(**row["case"])}) for row in rows])
+def table_of(figures: Mapping[str, Any]) -> Table:
+    """Return the table of the figures that are kept."""
+    return Table([Row(**{**row, "case": Case(**row["case"])}) for row in figures["faults"]])
 
 
-def write_table(table: Table, file: Path = FIGURES) -> None:
-    """Keep the figures, and write the page beside them."""
-    file.write_text(json.dumps({"faults": [asdict(row) for row in table.rows]}, indent=1) + "\n", encoding="utf-8")
-    file.with_suffix(".md").write_text(page(table), encoding="utf-8")
+def figures_of(table: Table) -> Mapping[str, Any]:
+    """Return what is kept of a table."""
+    return {"faults": [asdict(row) for row in table.rows]}
 
 
 def write_summary(table: Table, file: Path = README) -> None:
@@ -187,34 +178,27 @@ def grid(table: Table) -> Grid:
     return drawn
 
 
-def page(table: Table) -> str:
-    """Return the page in Markdown."""
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page."""
+    table = table_of(figures)
     projects = len({row.case.project for row in table.rows})
-    seen, held = table.part(lambda row: not row.case.held_out), table.part(lambda row: row.case.held_out)
-    parts = [
-        NOTICE,
-        "# CKPT-Bench: faults that people had, and who finds them",
+    held, seen = (Table([row for row in table.rows if row.case.held_out is out]) for out in (True, False))
+    yield "# CKPT-Bench: faults that people had, and who finds them"
+    yield (
         f"{plural(len(table.rows), 'fault')} of activation checkpointing, from the public histories of "
-        f"{plural(projects, 'project')}.\n{_WHAT}",
-        "## By kind",
-        _by_kind(table),
+        f"{plural(projects, 'project')}.\n{_WHAT}"
+    )
+    yield "## By kind"
+    yield _by_kind(table)
+    yield (
         f"Of the {len(seen.rows)} that were rebuilt with the judges at hand, ours find {seen.found(OURS)} and name "
         f"the cause of {seen.count(Row.named_by_ours)}. Of {len(held.rows)} held out, rebuilt from the reports by "
         f"someone who knew neither rules nor judges, they find {held.found(OURS)}, and name the cause of "
-        f"{held.count(Row.named_by_ours)}; {_FIRST}.",
-        "## The judges",
-        _JUDGES,
-        "## Every fault",
-        _every(table),
-        "## Missed by ours",
-        "\n".join(
-            f"- [{row.case.name}]({row.case.source}): {row.case.summary}"
-            for row in table.rows
-            if not row.found_by(OURS)
-        )
-        or "None.",
-    ]
-    return "\n\n".join(parts) + "\n"
+        f"{held.count(Row.named_by_ours)}; {_FIRST}."
+    )
+    yield from ("## The judges", _JUDGES, "## Every fault", _every(table), "## Missed by ours")
+    missed = [row.case for row in table.rows if not row.found_by(OURS)]
+    yield "\n".join(f"- [{case.name}]({case.source}): {case.summary}" for case in missed) or "None."
 
 
 def summary(table: Table) -> str:
@@ -261,10 +245,4 @@ def _mark(row: Row, judge: str) -> str:
     return ("found" if judge in row.found else "-") + alarm + (" crashed" if crashed else "")
 
 
-def _remarks(answer: Mapping[str, Any]) -> int:
-    return len(answer.get("remarks", ()))
-
-
-def _names(said: Sequence[str], causes: Sequence[str]) -> bool:
-    text = "\n".join(said).lower()
-    return any(cause.lower() in text for cause in causes)
+PAGE = Page("faults", written_by("python -m benchmarks.faults", "faults"), sections)

@@ -18,12 +18,7 @@ from typing import Any
 
 from benchmarks.faults import judges, script
 
-PRELOADED = [
-    judges.__name__,
-    "torch._dynamo",
-    "transformers.modeling_layers",
-    "ckpt_surgery.measure.verify",
-]
+PRELOADED = [judges.__name__, "torch._dynamo", "transformers.modeling_layers", "ckpt_surgery.measure.verify"]
 """What takes seconds to import."""
 PATIENCE = 120
 """The seconds that one question may take."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from benchmarks.fuzz_cases import arguments, blocks
-from benchmarks.fuzz_cases.feature import Feature, Output
-from benchmarks.fuzz_cases.loops import LOOPS
-from benchmarks.fuzz_cases.model import FuzzModel, model_of
-from benchmarks.fuzz_cases.training import FIRST_STEPS
+from benchmarks.fuzz_cases.loops import FIRST_STEPS, LOOPS
+from benchmarks.fuzz_cases.model import Feature, FuzzModel, Output, model_of
 
 Store = Literal["cpu", "late", "disk"]
 """Where offload puts what it moves: host memory at once, host memory as late as may be, or files."""
@@ -28,7 +26,7 @@ _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 _PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "ThreeSteps", "EightSteps")
 _LOOPS_OF_CACHES = ("SummedLosses", "DroppedForward", "ThreeSteps", "Accumulation", "LateSummedLosses")
 _KINDS_OF_LOOPS = ("plain",) * 5 + ("steps", "steps", "interruptions", "interruptions", "late", "exceptions")
-_SAVES = (("matmul",), ("matmul:2",), ("aten.tanh",), ("matmul", "aten.tanh"))
+_SAVES = ("matmul", "matmul:2", "aten.tanh")
 """What every block has results of."""
 
 
@@ -49,7 +47,7 @@ class Case:
     first: int = 0
     reentrant: bool = False
     offload: Store | None = None
-    save: tuple[str, ...] = ()
+    save: str = ""
 
     @classmethod
     def drawn(cls, seed: int) -> Case:
@@ -61,42 +59,33 @@ class Case:
         kind = rng.choice(_KINDS_OF_LOOPS)
         loops = _PLAIN_LOOPS if kind == "plain" else tuple(LOOPS[kind])
         scenario = rng.choice(_LOOPS_OF_CACHES if with_cache and rng.random() < 0.5 else loops)
-        if KIND_OF[scenario] == "late":
-            features = tuple(name for name in features if name not in _NEVER_LATE)
-        partly = rng.random() < (0.6 if with_cache else 0.3)
+        is_late = KIND_OF[scenario] == "late"
+        if is_late:  # in few bits, what is late may round away in the step in which its block is looked at
+            features = tuple(name for name in features if name != "AutocastAround")
+        every_n, first = rng.choice(((2, 0), (1, 1))) if rng.random() < (0.6 if with_cache else 0.3) else (1, 0)
         reentrant = rng.random() < 0.04
-        every_n, first = rng.choice(((2, 0), (1, 1))) if partly else (1, 0)
         return cls(
             seed,
             scenario,
             features,
-            rng.choice((2, 2, 3, 4)),
-            rng.randint(FIRST_STEPS, 8) if KIND_OF[scenario] == "late" else 0,
-            every_n,
-            first,
-            reentrant,
-            rng.choice(("late", "late", "cpu", "disk")) if rng.random() < 0.2 else None,
-            rng.choice(_SAVES) if not reentrant and rng.random() < 0.15 else (),
+            blocks=rng.choice((2, 2, 3, 4)),
+            late=rng.randint(FIRST_STEPS, 8) if is_late else 0,
+            every_n=every_n,
+            first=first,
+            reentrant=reentrant,
+            offload=rng.choice(("late", "late", "cpu", "disk")) if rng.random() < 0.2 else None,
+            save=rng.choice(_SAVES) if not reentrant and rng.random() < 0.15 else "",
         )
-
-    def without(self, feature: str) -> Case:
-        """Return the case without one of its features."""
-        return replace(self, features=tuple(name for name in self.features if name != feature))
 
     def simpler(self) -> list[Case]:
         """Cases with one thing less than this one, each: a feature, the training loop, an option, a block."""
-        plain = Case(self.seed)
-        changes: list[Case] = [
-            replace(self, scenario=plain.scenario, late=0),
-            replace(self, scenario="LateSteps") if self.late else self,
-            replace(self, offload=None),
-            replace(self, save=()),
-            replace(self, every_n=1),
-            replace(self, first=0),
-            replace(self, reentrant=False),
-            replace(self, blocks=plain.blocks),
+        changes: list[dict[str, Any]] = [
+            *({"features": tuple(f for f in self.features if f != name)} for name in self.features),
+            {"scenario": PLAIN_SCENARIO, "late": 0},
+            {"scenario": "LateSteps" if self.late else self.scenario},
+            *({name: plain} for name, plain in _OPTIONS.items() if name != "late"),
         ]
-        return [case for case in (*map(self.without, self.features), *changes) if case != self]
+        return [case for case in (replace(self, **change) for change in changes) if case != self]
 
     def make_features(self) -> list[Feature]:
         """Return new features for one run."""
@@ -104,10 +93,8 @@ class Case:
 
     def make_model(self, features: list[Feature]) -> FuzzModel:
         """Make a new model of these features. Some of its arguments are given by position, the others by keyword."""
-        rng = random.Random(f"call {self.seed}")
-        count, place = rng.randint(0, 4), rng.randint(0, 3)
         names = [feature.argument for feature in features if feature.argument]
-        return model_of(features, names[:count], self.blocks, place)
+        return model_of(features, names[: random.Random(f"call {self.seed}").randint(0, 4)], self.blocks)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -115,66 +102,48 @@ class Case:
         return tuple(dict.fromkeys(KIND_OF[name] for name in (*self.features, self.scenario)))
 
     @property
-    def size(self) -> int:
-        """How much there is to a case."""
-        return len(self.features) + (self.scenario != PLAIN_SCENARIO) + len(self._options)
-
-    @property
-    def _options(self) -> list[str]:
-        plain = Case(self.seed)
-        numbers = ("blocks", "late", "every_n", "first")
-        words = [f"{name}:{getattr(self, name)}" for name in numbers if getattr(self, name) != getattr(plain, name)]
-        words += ["reentrant"] * self.reentrant
-        words += [f"offload:{self.offload}"] if self.offload else []
-        return [*words, *(f"save:{name}" for name in self.save)]
+    def is_late(self) -> bool:
+        """Whether something begins late."""
+        return KIND_OF[self.scenario] == "late"
 
     def __str__(self) -> str:
         """Return what `parsed` reads."""
-        return "/".join((f"{self.seed}", self.scenario, "+".join(self.features), "+".join(self._options)))
+        options = {name: getattr(self, name) for name, plain in _OPTIONS.items() if getattr(self, name) != plain}
+        words = [f"{name}:{value}" for name, value in options.items()]
+        return "/".join((f"{self.seed}", self.scenario, "+".join(self.features), "+".join(words)))
 
     @classmethod
     def parsed(cls, text: str) -> Case:
         """Return the case that a text says: a seed, or what `str` makes of a case. Raises ValueError."""
         if text.isdigit():
             return cls.drawn(int(text))
-        seed, scenario, names, options = text.split("/")
+        seed, scenario, names, words = text.split("/")
         features = tuple(filter(None, names.split("+")))
-        if scenario not in SCENARIOS or not FEATURES.keys() >= set(features):
-            raise ValueError(f"{text} names a training loop or a feature that there is not")
-        case = cls(int(seed), scenario, features)
-        for word in filter(None, options.split("+")):
-            case = case._with(*word.partition(":")[::2])
-        return case
-
-    def _with(self, name: str, value: str) -> Case:
-        if name in ("blocks", "late", "every_n", "first"):
-            return replace(self, **{name: int(value)})  # type: ignore[arg-type]
-        if name == "offload" and value in STORES:
-            return replace(self, offload=value)
-        if name == "save" and value:
-            return replace(self, save=(*self.save, value))
-        if name != "reentrant":
-            raise ValueError(f"{name}:{value} is an option that there is not")
-        return replace(self, reentrant=True)
+        said = {name: value for name, _, value in (word.partition(":") for word in words.split("+") if word)}
+        known = said.get("offload", "cpu") in STORES and _OPTIONS.keys() >= said.keys()
+        if not known or scenario not in SCENARIOS or not FEATURES.keys() >= set(features):
+            raise ValueError(f"{text} names a training loop, a feature or an option that there is not")
+        options: dict[str, Any] = {
+            name: str(value) if name == "offload" else type(_OPTIONS[name])(value) for name, value in said.items()
+        }
+        return cls(int(seed), scenario, features, **options)
 
 
-_NEVER_LATE = frozenset({"AutocastAround", "LazyLayer"})
-"""In few bits, what began late may round away in the very step in which its block is looked at, and show in others. A
-block that makes a module begins anew with its next call, and what else began in that call is not seen."""
-
-_ONCE_FOR_EACH_LAYER = frozenset({"CrossLayerCache", "SameBlockTwice"})
-"""Neither stands beside another cache that a model makes: blocks of transformers with such caches run once in each
-layer, and the families in which one reads what another has left are known."""
+_OPTIONS: dict[str, Any] = {each.name: each.default for each in fields(Case)[3:]}
+"""The options of a case, and what they are where it names none."""
 
 
 def _compatible(names: list[str]) -> tuple[str, ...]:
-    """Choose features that can stand together: each once, of those that fill one argument or output the first."""
+    """Choose features that can stand together: each once, of those that fill one argument or output the first.
+
+    A block that stands at two places has no cache: its keys would be those of one layer.
+    """
     chosen: list[str] = []
     taken: set[str] = set()
     for name in names:
         kind = FEATURES[name]
         places = {name, kind.argument or name, *kind.beside, *(["output"] if issubclass(kind, Output) else [])}
-        places |= {"caches"} if name in _ONCE_FOR_EACH_LAYER or KIND_OF[name] == "caches" else set()
+        places |= {"layers"} if name == "SameBlockTwice" or KIND_OF[name] == "caches" else set()
         if taken.isdisjoint(places):
             chosen.append(name)
             taken |= places

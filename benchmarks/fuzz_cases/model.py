@@ -1,24 +1,87 @@
-"""The model of a case: a stack of two or three blocks whose forwards are made of features."""
+"""The model of a case, a stack of blocks, and what a feature of a block or of the code around it can do."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import ExitStack
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.fuzz_cases.feature import FEATURES, INPUTS, Feature, Output
-
-MOST_CALLS = 800
-"""More calls of blocks than any training makes that comes to an end."""
-_OF_TRANSFORMERS = "transformers.models.fuzz.modeling_fuzz"
+FEATURES = 8
+"""The last dimension of the hidden states, of shape (batch, positions, features)."""
+BATCH, POSITIONS, INPUTS = 2, 6, 4
 
 
-class Endless(Exception):
-    """A backward that runs blocks again and again without end."""
+class Feature:
+    """One thing that a block, its arguments or the code around it does. One object serves one run of one case.
+
+    A subclass overrides what it needs. State on the feature is outside the block: the judge takes a difference there
+    for harmless, and for a fault where the attribute is in `strict`; private attributes and those in `unjudged` are
+    not compared. `_variant` decides between variants; it is seeded by the case and the feature's name, so that
+    leaving out another feature changes nothing here. A feature that is not `live` yet does not `run`.
+    """
+
+    argument: ClassVar[str] = ""
+    """The name of the block's parameter that the feature fills; empty where it needs none."""
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Parameters that the block has beside it, and that nobody gives."""
+    unjudged: ClassVar[frozenset[str]] = frozenset()
+    strict: ClassVar[frozenset[str]] = frozenset()
+    of_transformers = False
+    """Whether the class of the block passes for one of transformers."""
+    given: Any = None
+    """The argument, where it is the same for all blocks."""
+    live = True
+
+    def __init__(self, rng: random.Random) -> None:
+        self._variant = rng.random() < 0.5
+
+    def build(self, block: Any, index: int) -> None:
+        """Give the block what the feature needs. `index` is its place in the stack."""
+
+    def attach(self, model: Any) -> None:
+        """Register hooks, or link blocks, once the model is built."""
+
+    def inputs(self) -> dict[str, Any]:
+        """Return what the caller gives the model beside its batch."""
+        return {}
+
+    def begin(self, model: Any) -> None:
+        """Prepare one forward of the model."""
+
+    def around(self) -> AbstractContextManager[Any]:
+        """Return what the forward of the model, and not its backward, runs in."""
+        return nullcontext()
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        """Return the argument that block `index` is given."""
+        return self.given
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        """Return what the block does with its hidden states and with the argument."""
+        return hidden
+
+    def added_loss(self) -> Tensor | None:
+        """Make a term of the loss that comes from outside the block's outputs."""
+        return None
+
+    def after_backward(self) -> None:
+        """Do what happens after a backward."""
+
+
+class Output(Feature):
+    """A form in which a block returns its hidden states beside other values.
+
+    `pack` makes it of those and of the hidden states that the block got; `unpack` returns the hidden states again, and
+    the other tensors that the model uses.
+    """
+
+    pack: ClassVar[Callable[[Tensor, Tensor], Any]]
+    unpack: ClassVar[Callable[[Any], tuple[Tensor, list[Tensor]]]]
 
 
 class FuzzBlock(nn.Module):
@@ -26,10 +89,6 @@ class FuzzBlock(nn.Module):
 
     features: ClassVar[tuple[Feature, ...]] = ()
     positional: ClassVar[tuple[str, ...]] = ()
-    place: ClassVar[int] = 0
-    """How many of the features run before the block's own layers."""
-    entries: ClassVar[list[None]] = []
-    """One entry for each call of the blocks of a case."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -39,59 +98,47 @@ class FuzzBlock(nn.Module):
             feature.build(self, index)
 
     def compute(self, hidden_states: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the block, once its arguments are known. Raises Endless."""
-        self.entries.append(None)
-        if len(self.entries) > MOST_CALLS:
-            raise Endless(f"the blocks were called {MOST_CALLS} times")
+        """Run the block, once its arguments are known."""
         arguments = {**dict(zip(self.positional, args, strict=False)), **kwargs}
         hidden = hidden_states
-        for place, feature in enumerate(self.features):
-            if place == self.place:
-                hidden = self.layers(hidden)
+        for feature in self.features:
             if feature.live:
                 hidden = feature.run(self, hidden, arguments.get(feature.argument))
-        if self.place >= len(self.features):
-            hidden = self.layers(hidden)
-        output = next((feature for feature in self.features if isinstance(feature, Output)), None)
-        return hidden if output is None else output.pack(self, hidden, hidden_states)
+        hidden = hidden + torch.tanh(self.down(torch.tanh(self.up(hidden))))  # a wrong input gives wrong gradients
+        output = _output(self.features)
+        return hidden if output is None else type(output).pack(hidden, hidden_states)
 
-    def layers(self, hidden: Tensor) -> Tensor:
-        """Run the block's own layers: nonlinear, so that a wrong input gives wrong gradients."""
-        change: Tensor = self.down(torch.tanh(self.up(hidden)))
-        return hidden + torch.tanh(change)
+
+def _output(features: Sequence[Feature]) -> Output | None:
+    return next((feature for feature in features if isinstance(feature, Output)), None)
 
 
 class FuzzModel(nn.Module):
-    """An input layer, the blocks, and a sum. Subclasses made by `model_of` have the features of a case."""
+    """A stack of blocks between a linear layer and a linear head."""
 
     features: ClassVar[tuple[Feature, ...]] = ()
     positional: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[FuzzBlock]) -> None:
         super().__init__()
         self.embed = nn.Linear(INPUTS, FEATURES)
-        self.layers = nn.ModuleList(blocks)
+        self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(FEATURES, 1)
 
     def forward(self, values: Tensor, **given: Any) -> Tensor:
         """Make a scalar for values of shape (batch, positions, inputs); features know what else is `given`."""
-        output = next((feature for feature in self.features if isinstance(feature, Output)), None)
+        output = _output(self.features)
         with ExitStack() as contexts:
             for feature in self.features:
                 feature.begin(self)
-            for feature in self.features:
                 contexts.enter_context(feature.around())
             hidden: Tensor = self.embed(values)
             extras: list[Tensor] = []
             for index, layer in enumerate(self.layers):
-                result = layer(hidden, *self._positional(hidden, index), **self._keyword(hidden, index))
-                if output is None:
-                    hidden = result
-                else:
-                    hidden, more = output.unpack(result)
-                    extras += more
-                for feature in self.features:
-                    hidden = feature.after_block(self, hidden, index)
+                named = {f.argument: f.value(self, hidden, index) for f in self.features if f.argument}
+                result = layer(hidden, *(named.pop(name) for name in self.positional), **named)
+                hidden, more = (result, []) if output is None else type(output).unpack(result)
+                extras += more
             total: Tensor = self.head(hidden).square().mean()
             for extra in extras:
                 total = total + 0.1 * torch.tanh(extra.abs().mean())
@@ -100,19 +147,10 @@ class FuzzModel(nn.Module):
                     total = total + 0.1 * torch.tanh(term)
             return total
 
-    def _positional(self, hidden: Tensor, index: int) -> list[Any]:
-        by_name = {feature.argument: feature for feature in self.features}
-        return [by_name[name].value(self, hidden, index) for name in self.positional]
 
-    def _keyword(self, hidden: Tensor, index: int) -> dict[str, Any]:
-        named = (feature for feature in self.features if feature.argument not in ("", *self.positional))
-        return {feature.argument: feature.value(self, hidden, index) for feature in named}
-
-
-def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int, place: int) -> FuzzModel:
+def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int) -> FuzzModel:
     """Make a model whose blocks have these features; the arguments named in `positional` are given by position."""
     named = [*positional, *(f.argument for f in features if f.argument), *(n for f in features for n in f.beside)]
-    parameters = list(dict.fromkeys(named))
 
     def forward(self: FuzzBlock, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         return self.compute(hidden_states, args, kwargs)
@@ -122,14 +160,30 @@ def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int
         [
             inspect.Parameter("self", either),
             inspect.Parameter("hidden_states", either),
-            *(inspect.Parameter(name, either, default=None) for name in parameters),
+            *(inspect.Parameter(name, either, default=None) for name in dict.fromkeys(named)),
         ]
     )
     shared = {"features": tuple(features), "positional": tuple(positional)}
-    block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "entries": [], "forward": forward})
+    block = type("FuzzBlock", (FuzzBlock,), {**shared, "forward": forward})
     if any(feature.of_transformers for feature in features):
-        block.__module__ = _OF_TRANSFORMERS
+        block.__module__ = "transformers.models.fuzz.modeling_fuzz"
     model: FuzzModel = type("FuzzModel", (FuzzModel,), shared)([block(index) for index in range(blocks)])
     for feature in features:
         feature.attach(model)
     return model
+
+
+def named(*kinds: type[Feature]) -> dict[str, type[Feature]]:
+    """Features by name."""
+    return {kind.__name__: kind for kind in kinds}
+
+
+def linear() -> nn.Linear:
+    """Make a layer from hidden states to hidden states."""
+    return nn.Linear(FEATURES, FEATURES)
+
+
+def scaled(hidden: Tensor, value: Any) -> Tensor:
+    """Hidden states that depend a little on a number or a tensor, however large that is."""
+    factor = torch.sin(torch.as_tensor(value, dtype=hidden.dtype))  # which goes on changing, where tanh ends at 1
+    return hidden * (1 + 0.25 * factor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import warnings
 from collections.abc import Callable
@@ -16,10 +17,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.fuzz_cases.case import SCENARIOS, Case
-from benchmarks.fuzz_cases.feature import Feature
-from benchmarks.fuzz_cases.model import FuzzBlock
-from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
-from benchmarks.fuzz_cases.training import Note, Training
+from benchmarks.fuzz_cases.loops import Note, Training
+from benchmarks.fuzz_cases.model import Feature, FuzzBlock
+from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
@@ -60,7 +60,7 @@ def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
 def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]:
     """Apply `wrap_blocks` with the options of the case; return what undoes it."""
     if case.save:
-        options = {"save": case.save, "save_offload": case.offload is not None, **options}
+        options = {"save": [case.save], "save_offload": case.offload is not None, **options}
     with patch.object(checkpointing, "_offloader", partial(_offloader, case)):
         surgery = wrap_blocks(
             model,
@@ -91,20 +91,20 @@ def treatment_of(self_check: SelfCheck | None) -> Treatment:
 def checkpointed(model: nn.Module, case: Case) -> Callable[[], None]:
     """Checkpoint the same blocks with torch's own function, and nothing else; return what undoes it."""
     layers: Any = model.layers
-    treated = [layer for place, layer in enumerate(layers) if is_treated(case, place)]
-    for layer in dict.fromkeys(treated):
+    treated = list(dict.fromkeys(layer for place, layer in enumerate(layers) if is_treated(case, place)))
+    for layer in treated:
         layer.forward = partial(_own_checkpoint, type(layer).forward.__get__(layer), layer)
-    return partial(_restore_forwards, treated)
+
+    def restore() -> None:
+        for layer in treated:
+            vars(layer).pop("forward", None)
+
+    return restore
 
 
 def is_treated(case: Case, place: int) -> bool:
     """Tell whether the block at a place of its stack is checkpointed."""
     return place % case.every_n == 0 and (not case.first or place < case.first)
-
-
-def _restore_forwards(layers: list[nn.Module]) -> None:
-    for layer in layers:
-        vars(layer).pop("forward", None)
 
 
 def _own_checkpoint(forward: Callable[..., Any], layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -151,9 +151,9 @@ def _note_state(run: Run, model: nn.Module, features: list[Feature], added: froz
     run.state, run.outside = model_leaves(model, added)
     for feature in features:
         for key, value in vars(feature).items():
-            if not key.startswith("_") and key not in feature.unjudged | {"strict"}:
+            if not key.startswith("_") and key not in feature.unjudged:
                 leaves = run.state if key in feature.strict else run.outside
                 leaves.update(leaves_of(value, f"{type(feature).__name__}.{key}"))
     run.state["torch generator"] = torch.get_rng_state()
     run.state["python generator"] = random.getstate()
-    run.state["numpy generator"] = numpy_state(numpy.random)
+    run.state["numpy generator"] = pickle.dumps(numpy.random.get_state())

@@ -19,15 +19,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
+from benchmarks.figures import ROOT
 from benchmarks.gpu.machine import Machine, this_machine
 from benchmarks.gpu.page import write_page
-from benchmarks.gpu.parts import PARTS, Part
+from benchmarks.gpu.parts import PARTS, Part, Result, State
 from benchmarks.gpu.process import run_part
-from benchmarks.gpu.result import Result, State
 from benchmarks.progress import read_json, write_whole
 from ckpt_surgery.text import listed
 

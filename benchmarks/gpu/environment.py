@@ -10,11 +10,7 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-NEEDED = {
-    "torch": ("2.8", "2.13.0"),
-    "transformers": ("4.52.4", "5.23.0"),
-    "rich": ("13.7", "15.0.0"),
-}
+NEEDED = {"torch": ("2.8", "2.13.0"), "transformers": ("4.52.4", "5.23.0"), "rich": ("13.7", "15.0.0")}
 """What the parts cannot do without: the oldest version with which they run, and the one to bring."""
 MANYLINUX = [*(f"manylinux_2_{minor}" for minor in range(28, 16, -1)), "manylinux2014"]
 """The tags of wheels for a machine of these years: pip takes no older ones along with a newer one."""

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import ROOT
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import one_line
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)

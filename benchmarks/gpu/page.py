@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.gpu.result import Result, State
+from benchmarks.gpu.parts import Result, State
 from ckpt_surgery.text import code, listed, markdown_table, plural
 
 _INTRODUCTION = """# On a GPU
@@ -43,8 +43,6 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
         drawn = bars(result) if find_spec("matplotlib") else {}
         picture = pictures / f"{result.part.name}.svg"
         if drawn:
-            from benchmarks.gpu.plots import draw
-
             pictures.mkdir(exist_ok=True)
             draw(picture, drawn)
         else:
@@ -137,3 +135,22 @@ def bars(result: Result) -> dict[str, dict[str, float]]:
         if name.startswith(result.part.plotted) and figure["values"] and figure["unit"] not in _UNPLOTTED:
             chosen.setdefault(figure["unit"], {})[name] = statistics.median(figure["values"])
     return chosen
+
+
+def draw(file: Path, by_unit: Mapping[str, Mapping[str, float]]) -> None:
+    """One bar for each value, with its number, and a plot for each unit, below each other; the same for the same."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    heights = [0.6 + 0.35 * len(values) for values in by_unit.values()]
+    with matplotlib.rc_context({"svg.hashsalt": "ckpt_surgery", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8, sum(heights)), layout="constrained")
+        plots = figure.subplots(len(by_unit), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (unit, values) in zip(plots, by_unit.items(), strict=True):
+            names = list(values)[::-1]
+            drawn = axes.barh(names, [values[name] for name in names], color="#3b6ea5", height=0.6)
+            axes.bar_label(drawn, fmt="%.3g", padding=3)
+            axes.set_xlabel(unit)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.margins(x=0.12)
+        figure.savefig(file, format="svg", metadata={"Date": None})

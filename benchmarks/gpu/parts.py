@@ -1,14 +1,19 @@
-"""The parts of a GPU run, the most telling first. Each is one command that writes one json; none knows the others."""
+"""The parts of a GPU run, the most telling first, and what became of them. Each is a command that writes one json."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 RESUME = "--resume"
+_LENGTHS = ("8K", "32K", "128K", "128 tokens", "64 tokens")
+_PLOTTED = tuple(f"{where}: {what}, " for where in _LENGTHS for what in ("peak", "a step"))
+_OURS = [f"{what}, long_context{how}" for what in ("LoRA", "all weights, 8-bit AdamW") for how in ("", "(host=True)")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,67 @@ class Part:
         return [sys.executable, *self.arguments, *(self.toy if dry else self.real), *resume, "--out", str(out)]
 
 
+class State(StrEnum):
+    """How far a part came. One that waits was not run yet, or the run that ran it was ended."""
+
+    WAITING = "waiting"
+    ENDED = "ended"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A part, its figures by name, and its `problem` where it did not end as it should.
+
+    `no_room` are the measurements for which the device has too little memory, `errors` say why others failed, `notes`
+    what was left out, `failed` names tests, and `date` is the day on which it ended.
+    """
+
+    part: Part
+    state: State = State.WAITING
+    problem: str = ""
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+    failed: Sequence[str] = ()
+    no_room: Sequence[str] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    date: str = ""
+
+    @classmethod
+    def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
+        """Return the result that a json file holds."""
+        return cls(
+            part,
+            State(content.get("state", State.WAITING)),
+            content.get("problem", ""),
+            content.get("figures", {}),
+            float(content.get("seconds", 0)),
+            content.get("failed", ()),
+            content.get("no_room", ()),
+            content.get("errors", {}),
+            content.get("notes", ()),
+            content.get("date", ""),
+        )
+
+    @property
+    def missed(self) -> list[str]:
+        """The names of the figures that miss their targets."""
+        return [name for name, figure in self.figures.items() if figure["verdict"] == "missed"]
+
+    @property
+    def ran(self) -> bool:
+        """Whether the part ended well, with all measurements for which there was room."""
+        return self.state is State.ENDED and not self.errors and not self.failed
+
+    @property
+    def ok(self) -> bool:
+        """Whether it also met its targets."""
+        return self.ran and not self.missed
+
+
 PARTS = (
     Part(
         "tests",
@@ -73,7 +139,7 @@ PARTS = (
         150,
         real=("offload", "--tokens", "8192", "32768"),
         toy=("offload", "--toy", "--tokens", "128"),
-        plotted=("8K: peak, ", "8K: a step, ", "32K: peak, ", "32K: a step, ", "128 tokens: peak, "),
+        plotted=_PLOTTED,
     ),
     Part(
         "policies",
@@ -83,7 +149,7 @@ PARTS = (
         200,
         real=("save", "--tokens", "8192", "32768"),
         toy=("save", "--toy", "--tokens", "128"),
-        plotted=("8K: peak, ", "8K: a step, ", "32K: peak, ", "32K: a step, ", "128 tokens: peak, "),
+        plotted=_PLOTTED,
     ),
     Part(
         "check_cost",
@@ -93,7 +159,7 @@ PARTS = (
         80,
         real=("checks",),
         toy=("checks", "--toy"),
-        plotted=("8K: a step, ", "8K: peak, ", "64 tokens: peak, "),
+        plotted=_PLOTTED,
     ),
     Part(
         "plan_on_gpu",
@@ -109,13 +175,7 @@ PARTS = (
         "an 8B model trains at longer sequences with `long_context` than with transformers' own checkpointing",
         ("-m", "benchmarks.longest"),
         600,
-        plotted=(
-            "LoRA, transformers: longest",
-            "LoRA, long_context: longest",
-            "LoRA, long_context(host=True): longest",
-            "all weights, 8-bit AdamW, long_context: longest",
-            "all weights, 8-bit AdamW, long_context(host=True): longest",
-        ),
+        plotted=tuple(f"{way}: longest" for way in ("LoRA, transformers", *_OURS)),
     ),
     Part(
         "step_cost",
@@ -134,7 +194,7 @@ PARTS = (
         230,
         real=("offload", "--tokens", "131072"),
         toy=("offload", "--toy", "--tokens", "256"),
-        plotted=("128K: peak, ", "128K: a step, "),
+        plotted=_PLOTTED,
     ),
     Part(
         "policies_128k",
@@ -144,7 +204,7 @@ PARTS = (
         230,
         real=("save", "--tokens", "131072"),
         toy=("save", "--toy", "--tokens", "256"),
-        plotted=("128K: peak, ", "128K: a step, "),
+        plotted=_PLOTTED,
     ),
     Part(
         "ways",
@@ -154,6 +214,6 @@ PARTS = (
         90,
         real=("ways",),
         toy=("ways", "--toy"),
-        plotted=("8K: peak, ", "8K: a step, ", "128 tokens: peak, "),
+        plotted=_PLOTTED,
     ),
 )

@@ -20,11 +20,11 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import IO
 
+from benchmarks.figures import ROOT
 from benchmarks.gpu.parts import Part
 from benchmarks.progress import read_json
 from ckpt_surgery.text import one_line
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "PYTHONPATH": str(ROOT),

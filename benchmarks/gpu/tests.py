@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.device import device_of
-from benchmarks.figures import Figure, Target, document
+from benchmarks.figures import ROOT, Figure, Target, document
 from benchmarks.gpu import DRY_RUN
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Outcomes:

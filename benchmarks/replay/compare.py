@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.figures import console_of
 from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
 from benchmarks.replay.sites import Snapshot, Tree, Wanted, read
-from benchmarks.screen import console_of, progress_bar
+from ckpt_surgery.cli.terminal import progress_bar
 from ckpt_surgery.static.results import ApplyResult
 from tests.releases import SHA256, ReleaseError, fetch
 
@@ -34,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 Apply = Callable[..., ApplyResult]
 _FLAG = re.compile(r"^\s+supports_gradient_checkpointing(: bool)? = True", re.MULTILINE)
 PLAIN_WIDTH = 120
-WORKERS = 2
 ORDER = (Grade.WORSE, Grade.SAFER, Grade.CHANGED, Grade.HARMLESS, Grade.LEFT_ALONE)
 
 
@@ -135,7 +135,10 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
                 folders = [copy / before.name / name for name in granted]
                 results.append(apply(folders, unsafe=True, include_unsupported=True, progress=progress))
         start = time.perf_counter()
-        old, ours, upstream = _read_all(before, copy / before.name, after, family)
+        old = _read(before, family)
+        with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+            jobs = [pool.submit(_read, folder, family, wanted_by(old)) for folder in (copy / before.name, after)]
+            ours, upstream = (job.result() for job in jobs)
         sites, classes = grade_sites(old, ours, upstream), grade_classes(old, ours, upstream)
     return Replay(
         before=old,
@@ -165,16 +168,7 @@ def _supported(models: Path) -> set[str]:
     return {file.parent.name for file in files if _FLAG.search(file.read_text(encoding="utf-8"))}
 
 
-def _read_all(before: Path, ours: Path, upstream: Path, family: str) -> tuple[Snapshot, Snapshot, Snapshot]:
-    """Read the three folders, the last two side by side."""
-    old = _read(before, family, frozenset())
-    wanted = wanted_by(old)
-    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        jobs = [pool.submit(_read, folder, family, wanted) for folder in (ours, upstream)]
-        return old, jobs[0].result(), jobs[1].result()
-
-
-def _read(folder: Path, family: str, wanted: Wanted) -> Snapshot:
+def _read(folder: Path, family: str, wanted: Wanted = frozenset()) -> Snapshot:
     # Millions of syntax nodes and no garbage among them: the collector would triple the time.
     gc.disable()
     try:

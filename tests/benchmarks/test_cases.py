@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cases import __main__ as cases
 from benchmarks.cases.__main__ import ARGUMENTS, SCRIPTS, Case, Result, judge, main, read
-from benchmarks.screen import console_of
+from benchmarks.figures import console_of
 
 RIGHT = """
 SAID = {"says": ["loss"], "never": ["proved"]}

@@ -85,24 +85,22 @@ def test_a_run_in_which_no_case_could_be_judged_fails() -> None:
 def row(outcome: Outcome, features: str = "", **more: Any) -> dict[str, Any]:
     case = f"1/OneStep/{features}/"
     plain = {"case": case, "smallest": case, "outcome": outcome, "reason": "", "detail": "a: 1", "names_block": True}
-    return {**plain, "told_after": 1, **more}
+    return {**plain, **more}
 
 
 def test_the_report_counts_kinds_reasons_and_failures() -> None:
-    late: dict[str, Any] = {"case": "1/LateSteps//late:4", "told_after": 2}
     lines = list(
         report(
             [
                 *[row(Outcome.SILENT, "PythonDraw+Dropout", smallest="1/OneStep/PythonDraw/")] * 5,
                 *[row(Outcome.EQUAL, "Dropout")] * 20,
-                *[row(Outcome.REFUSED, "Dropout+Mask", reason="one")] * 2,
-                row(Outcome.REFUSED, "Mask", reason="one"),
+                *[row(Outcome.REFUSED, "Dropout+LateBinding", reason="one")] * 2,
+                row(Outcome.REFUSED, "LateBinding", reason="one"),
                 row(Outcome.REFUSED, reason="two", names_block=False),
-                row(Outcome.REFUSED, reason="late", **late),
             ]
         )
     )
-    assert "    3 one  1/OneStep/Mask/" in lines
+    assert "    3 one  1/OneStep/LateBinding/" in lines
     assert "    5 silent: a: 1  1/OneStep/PythonDraw/" in lines
     assert "layers: 20 equal, 2 refused, 5 silent" in lines
-    assert lines[-1] == "refused in cases that begin late, by steps: 1 after 2; 1 refusals name no block"
+    assert lines[-1] == "1 refusals name no block"

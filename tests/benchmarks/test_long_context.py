@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,16 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks.long_context import WAYS, a_token, apart, distance, double_precision, peaks, table
-from benchmarks.long_context_cards import Recipe, whole_peaks
-from benchmarks.long_context_report import (
+from benchmarks.long_context_cards import (
     CardRow,
     Line,
+    Recipe,
     cards_table,
-    figures_of,
-    page,
     read_cards,
-    read_figures,
-    row_of,
+    whole_peaks,
     write_cards,
-    write_figures,
 )
+from benchmarks.long_context_report import PAGE, row_of, rows_of
 
 pytestmark = pytest.mark.torch
 
@@ -48,7 +47,12 @@ ROWS = [
     {"class": "E", "kind": "no tiny model of it could be made", "problem": "no inputs"},
     {"class": "G", "problem": "exit code 1"},
 ]
-VERSIONS = {"torch": "2", "transformers": "5"}
+
+
+def page(rows: list[dict[str, Any]], classes: int) -> str:
+    """Render the page of the figures, as they are kept in json."""
+    figures = {"versions": {"torch": "2", "transformers": "5"}, "classes": classes}
+    return PAGE.text(json.loads(json.dumps({**figures, "rows": [asdict(row) for row in rows_of(rows)]})))
 
 
 @pytest.mark.parametrize("level", ["loss", "gradients", "undone"])
@@ -68,7 +72,7 @@ def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:
 
 
 def test_the_table_counts_and_says_why() -> None:
-    assert table(figures_of(ROWS, VERSIONS, 9).rows) == [
+    assert table(rows_of(ROWS)) == [
         "7 classes: 5 compared, 2 of them without logits",
         "within 1e-12: 4",
         "  B: 1.0e+00",
@@ -81,11 +85,8 @@ def test_the_table_counts_and_says_why() -> None:
     ]
 
 
-def test_the_page_names_every_class_that_is_not_fused(tmp_path: Path) -> None:
-    figures = figures_of([row("G"), *ROWS], VERSIONS, 9)
-    write_figures(figures, tmp_path / "figures.json")
-    assert read_figures(tmp_path / "figures.json") == figures
-    written = page(figures)
+def test_the_page_names_every_class_that_is_not_fused() -> None:
+    written = page([row("G"), *ROWS], 9)
     assert "7 of 9 classes" in written
     assert "5 classes were compared" in written
     assert "In 4 of them nothing differs" in written
@@ -104,7 +105,7 @@ def test_the_page_names_classes_that_round_more_in_bfloat16() -> None:
         row("C", half=0.0108, own_half=0.01),
         row("D", half=0.0, own_half=0.0),
     ]
-    written = page(figures_of(rows, VERSIONS, 4))
+    written = page(rows, 4)
     assert "Steps in bfloat16 of 3 classes" in written
     assert "In 2 of them" in written
     assert "1.08 times as far in the median" in written

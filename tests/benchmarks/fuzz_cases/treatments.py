@@ -141,16 +141,6 @@ def wrong_and_refusing(model: nn.Module, case: Case, *, wrong: int, refusing: in
     return lambda: None
 
 
-def endless(forward: Forward) -> Forward:
-    """Run the block again and again."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        while True:
-            forward(*args, **kwargs)
-
-    return run
-
-
 def scaling(model: nn.Module, case: Case, *, by: float) -> Callable[[], None]:
     """Scale the gradients of one parameter."""
     layers: Any = model.layers

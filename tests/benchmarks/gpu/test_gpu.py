@@ -24,8 +24,7 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import page
 from benchmarks.gpu.machine import Machine, attention_kernel, seen, this_machine, why_no_gpu
 from benchmarks.gpu.page import bars, section, summary, write_page
-from benchmarks.gpu.parts import PARTS, Part
-from benchmarks.gpu.result import Result, State
+from benchmarks.gpu.parts import PARTS, Part, Result, State
 from benchmarks.progress import read_json
 from tests.docs.pages import prose_faults
 

@@ -16,8 +16,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from benchmarks.gpu.page import bars, section, write_page
-from benchmarks.gpu.parts import PARTS, Part
-from benchmarks.gpu.result import Result, State
+from benchmarks.gpu.parts import PARTS, Part, Result, State
 from benchmarks.gpu_steps import TOPICS, figures
 from benchmarks.survey import ROOT
 from tests.benchmarks.test_gpu_steps import kept
