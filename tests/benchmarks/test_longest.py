@@ -127,7 +127,7 @@ def test_the_first_layers_run_cut_and_all_gradients_are_there(way: benchmark.Way
     ran: list[int] = []
     for number, layer in enumerate(model.get_submodule("model.layers").children()):
         layer.register_forward_hook(lambda *_, number=number: ran.append(number))
-    benchmark._step(model, optimizer, 64, 2, PROCESSOR)
+    benchmark._step(model, optimizer, 1100, 2, PROCESSOR)  # more than a tile
     assert set(ran) == {0, 1}
     cuts = list(vars(model)[LONG_CONTEXT].cuts.values())
     assert [(each.calls, each.reason, each.parked) for each in cuts] == [(1, None, way.host)] * 2 + [(0, None, False)]
