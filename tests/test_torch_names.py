@@ -25,6 +25,7 @@ OF_OTHERS = {
     "_getframe": "sys",
     "_hf_peft_config_loaded": "transformers",
     "_make": "named tuples",
+    "_value_": "enums",
 }
 """Private attributes of others, with their owners."""
 
