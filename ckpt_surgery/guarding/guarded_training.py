@@ -75,6 +75,7 @@ class GuardedTraining:
 
     def _begin(self) -> Takeover:
         self._remove()  # a trainer may begin again without an end, after an error
+        self.reports = ()
         self._takeover = Takeover(self._options, partial(warnings.warn, category=SurgeryWarning, stacklevel=2))
         return self._takeover
 

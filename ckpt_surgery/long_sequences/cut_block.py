@@ -44,11 +44,11 @@ class BlockCut:
     """The forward of `block`, cut at its attention.
 
     A tile of all sequences has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a
-    batch, a sequence has as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks`: that
-    would save nothing, and cost the host more. With `parks`, the input and heads that wait are on the host, tile by
-    tile; with None where they and the gradients of `model` that are to come do not fit on the device. Inputs stay
-    there as far as `room` has them. `reason` says why the last call was not cut, `calls` counts those that were,
-    `parked` whether the last one was, and `token` what a token took in it.
+    batch, a sequence has as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks` or
+    there is `room`: that would save nothing, and cost the host more. With `parks`, the input and heads that wait are
+    on the host, tile by tile; with None where they and the gradients of `model` that are to come do not fit on the
+    device. Inputs stay there as far as `room` has them. `reason` says why the last call was not cut, `calls` counts
+    those that were, `parked` whether the last one was, and `token` what a token took in it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class BlockCut:
                 self._tried, self._never = parts, True
                 self._examine(call, values)
                 self._never = False
-            if call.size >= values.shape[1] and not self._parks:
+            if call.size >= values.shape[1] and not self._parks and self._room is None:
                 self.reason = None
                 return NotImplemented
             if _is_real(values):
@@ -132,7 +132,7 @@ class BlockCut:
     def _size(self, values: Tensor) -> int:
         batch, tokens, width = values.shape
         if self._tokens is None:
-            return -(-max(width, _FEWEST) // batch)
+            return -(-max(width, _FEWEST) // max(batch, 1))
         return -(-tokens // max(1, -(-self._tokens // width)))
 
     def _has_to_park(self, values: Tensor) -> bool:

@@ -71,6 +71,7 @@ def long_context(
             there: the least device memory, for more copies. By default that is done for calls that would not fit
             otherwise into what is free on a CUDA device. True cuts batches of one tile, too.
         keep: how much of the inputs of blocks that are cut may stay on the device: bytes, or a size such as "20GB".
+            Batches of one tile are cut then, too.
         offload: as in `wrap_blocks`: "cpu", "disk" or a folder. Tiles are read from host memory alone.
 
     Returns:

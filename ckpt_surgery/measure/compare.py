@@ -137,10 +137,10 @@ def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]
     floors = {}
     for name, gradient in ours.items():
         changes = [_moved(gradient, run.get(name)) for run in theirs]
-        entry, norm = NOISE_MARGIN * max(map(_largest, changes)), NORM_MARGIN * max(map(_norm, changes))
+        entry = NOISE_MARGIN * max(map(_largest, changes))
         many = gradient is not None and gradient.numel() >= MANY_ENTRIES
         roundings = _roundings(gradient)
-        limit = norm + roundings * _norm(gradient) if many else math.inf
+        limit = NORM_MARGIN * max(map(_norm, changes)) + roundings * _norm(gradient) if many else math.inf
         floors[name] = Floor(entry + roundings * _largest(gradient), limit)
     moved = max(abs(reference.loss - run.loss) for run in repeated)
     return {**floors, LOSS: Floor(NOISE_MARGIN * moved + 4 * eps * abs(reference.loss))}

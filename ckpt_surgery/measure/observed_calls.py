@@ -146,7 +146,6 @@ class CallObserver(CallMarker):
         self._facts[name] = self._facts[name].with_call(facts) if name in self._facts else facts
 
     def _hook_backward(self, name: str, call: int, results: list[Tensor]) -> None:
-
         def reached(_: Tensor) -> None:
             self._backward_calls.setdefault(name, set()).add(call)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 
 import torch
+from torch import nn
 
-from ckpt_surgery.measure.block_entries import AUTOCAST_STATES, EntryCounter
-from ckpt_surgery.measure.casting import AUTOCAST, DTYPES, WIDE
+from ckpt_surgery.measure.casting import AUTOCAST, DTYPES, WIDE, autocast_of
 from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
@@ -23,8 +24,6 @@ class PrecisionLevel:
         dtypes = {parameter.dtype for parameter in setup.model.parameters() if parameter.is_floating_point()}
         others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
         self._narrow = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - set(WIDE))
-        self._recast: tuple[str, ...] = ()
-        """The blocks that the last step recomputed under another autocast; without it only rounding differs."""
         self._judges = [
             TrainingJudge(
                 "precision",
@@ -44,18 +43,44 @@ class PrecisionLevel:
 
     def _outside_autocast(self, result: Training | Fault | Skip) -> Training | Fault | Skip:
         """Return a fault where a step computes the same, but recomputes blocks without their autocast."""
-        recast = isinstance(result, Training) and self._recast
-        return Fault(FaultKind.AUTOCAST_NOT_RESTORED, recast) if recast else result
+        if not isinstance(result, Training) or not self._watch.differing:
+            return result
+        return Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(self._watch.differing))
 
     def _train(self, precision: Precision, mode: Mode | None, rounding_seed: int) -> Training:
-        step = one_step if mode is None else self._watched_step
+        step = one_step
+        if mode is not None:
+            self._watch = _AutocastWatch(self._setup)
+            step = self._watch.step
         return run_training(self._setup, mode, step, precision=precision, rounding_seed=rounding_seed)
 
-    def _watched_step(self, training: Training) -> None:
-        blocks = {name: block.module for name, block in self._setup.blocks.items()}
-        with EntryCounter(self._setup.model, blocks, states=True) as counter:
-            loss = training.forward()
-            counter.start_backward()
-            training.backward(loss)
-        recast = [f"{module}." for module, what in counter.other_states().items() if what in AUTOCAST_STATES]
-        self._recast = tuple(name for name in blocks if any(module.startswith(f"{name}.") for module in recast))
+
+class _AutocastWatch:
+    """Watches whether blocks are recomputed under the autocast of their forward; without it only rounding differs.
+
+    It looks at all parts of a block, those that other blocks share too. A part that only the recompute runs says
+    nothing.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._blocks = setup.blocks
+        self._seen: dict[nn.Module, set[Hashable]] = {}
+        self._in_backward = False
+        self.differing: dict[str, None] = {}
+        """The names of the blocks that are not."""
+
+    def step(self, training: Training) -> None:
+        """Run one step and watch it; the hooks go when the model's state is restored."""
+        for name, block in self._blocks.items():
+            for part in block.module.modules():
+                part.register_forward_pre_hook(partial(self._look, name), prepend=True)
+        loss = training.forward()
+        self._in_backward = True
+        training.backward(loss)
+
+    def _look(self, name: str, part: nn.Module, _: object) -> None:
+        state = autocast_of(part)
+        if not self._in_backward:
+            self._seen.setdefault(part, set()).add(state)
+        elif state not in self._seen.get(part, {state}):
+            self.differing[name] = None

@@ -71,8 +71,10 @@ def running_inputs(model: nn.Module) -> dict[str, Any] | None:
 
 
 def place_of(model: nn.Module) -> torch.device:
-    """Return the device that all parameters of a model are on. Raises PlanningError if they are on several."""
+    """Return the device that all parameters of a model are on. Raises PlanningError if they are on several or none."""
     places = {parameter.device for parameter in model.parameters()}
-    if len(places) != 1:
+    if not places:
+        raise PlanningError("the model has no parameters: there is nothing to train")
+    if len(places) > 1:
         raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
     return places.pop()

@@ -23,9 +23,11 @@ def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read: {error_line(error)}") from None
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         document = None
-    calls = document.get("calls") if isinstance(document, dict) else None
+    calls = document.get("calls") or {} if isinstance(document, dict) and "calls" in document else None
+    if isinstance(calls, dict):  # a call without arguments may end at its colon
+        calls = {name: {} if arguments is None else arguments for name, arguments in calls.items()}
     if not isinstance(calls, dict) or any(
         name not in FUNCTIONS or not isinstance(arguments, dict) for name, arguments in calls.items()
     ):

@@ -119,8 +119,9 @@ def called(node: ast.expr) -> ast.expr:
 
 
 def drops_gradient(node: ast.expr) -> bool:
-    """Tell whether a decorator or a context says that no gradient is wanted."""
-    return last_name(called(node)) in NO_GRADIENT
+    """Tell whether a decorator or a context says that no gradient is wanted: `backend().no_grad()`, too."""
+    function = called(node)
+    return (function.attr if isinstance(function, ast.Attribute) else last_name(function)) in NO_GRADIENT
 
 
 def assigned_names(statement: ast.stmt) -> tuple[str, ...]:

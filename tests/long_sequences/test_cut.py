@@ -48,18 +48,29 @@ def assert_cut(context: LongContext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "host", "ran"), [(512, None, False), (513, None, True), (512, True, True)], ids=["one", "more", "host"]
+    ("length", "options", "ran"),
+    [(512, {}, False), (513, {}, True), (512, {"host": True}, True), (512, {"keep": "1GB"}, True)],
+    ids=["one", "more", "host", "keep"],
 )
-def test_a_batch_that_fits_in_one_tile_runs_uncut(length: int, host: bool | None, ran: bool) -> None:
+def test_a_batch_that_fits_in_one_tile_runs_uncut(length: int, options: dict[str, Any], ran: bool) -> None:
     model = llama()
     own = step(model, **batch(length))
-    with long_context(model, host=host) as context:
+    with long_context(model, **options) as context:
         assert_same(step(model, **batch(length)), own)
         assert [(each.calls, each.reason) for each in context.cuts.values()] == [(ran, None)] * 2
         where = "" if ran else " where a batch has more tokens than a tile"
         assert f"2 x LlamaDecoderLayer: cut at its attention{where}\n" in str(context)
         assert "known after the first step" not in str(context)
         assert ("LlamaMLP: tiled" in str(context)) is not ran
+
+
+def test_a_batch_without_sequences_is_left_to_the_model() -> None:
+    from transformers import FalconConfig, FalconForCausalLM
+
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 32}
+    model = FalconForCausalLM(FalconConfig(**sizes)).train()
+    with long_context(model):
+        assert model(input_ids=torch.zeros(0, 8, dtype=torch.long)).logits.shape == (0, 8, 32)
 
 
 def test_a_tile_holds_the_tokens_of_all_sequences() -> None:

@@ -22,6 +22,7 @@ from ckpt_surgery.measure.results import ModeReport
 from ckpt_surgery.measure.switch import _options_of, switch_checkpointing
 from ckpt_surgery.measure.verify import verify
 from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.torch_names import current_graph_task_id
 from tests.measure.toys import Layer, Model, model_of
 from tests.zoo.ready_toys import WithBackwardInside
 
@@ -123,6 +124,77 @@ def test_little_saved_by_checkpointed_parts_is_skipped_with_its_figures() -> Non
     assert {fault.kind for fault in report.faults} == {FaultKind.PART_NOT_RECOMPUTED}
     assert skip.details["reference"] == 35904
     assert 0 < int(str(skip.details["kept"])) < 35904
+
+
+class SharedLinear(nn.Module):
+    """A block whose linear layer belongs to all blocks."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+        self.weight = nn.Parameter(torch.eye(WIDTH) + 0.1 * torch.randn(WIDTH, WIDTH))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + nn.functional.gelu(self.linear(values) @ self.weight)
+
+
+class WithoutAutocast(torch.autograd.Function):
+    """Recomputes a function, outside of autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Any], values: Tensor, *_: Tensor) -> Any:
+        ctx.function = function
+        ctx.save_for_backward(values)
+        return function(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        values = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            output = ctx.function(values)
+        given = [values, *ctx.function.__self__.parameters()]
+        return None, *torch.autograd.grad(output, given, gradients[0].to(output.dtype))
+
+
+class SharingToy(Toy):
+    def forward(self, values: Tensor) -> Any:
+        for block in self.blocks:
+            if self.on:
+                values = WithoutAutocast.apply(block.forward, values, *block.parameters())  # type: ignore[no-untyped-call]
+            else:
+                values = block.forward(values)
+        return values
+
+
+def test_an_autocast_that_is_lost_in_shared_parts_is_seen() -> None:
+    linear = nn.Linear(WIDTH, WIDTH)
+    model, inputs = SharingToy(lambda: SharedLinear(linear)), torch.randn(2, WIDTH, requires_grad=True)
+    report = verify(model, inputs, modes="reentrant", levels=("precision",), switch=on_and_off).modes[0]
+    assert kinds(report) == [FaultKind.AUTOCAST_NOT_RESTORED]
+
+
+class Watched(Block):
+    """Runs one of its parts in a backward alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = nn.Identity()
+
+    def forward(self, values: Tensor) -> Tensor:
+        if current_graph_task_id() != -1:
+            values = self.watch(values)
+        return super().forward(values)
+
+
+class Checkpointing(Toy):
+    def run(self, block: nn.Module, values: Tensor) -> Any:
+        return reentrant_or_not(block, values) if self.on else block(values)
+
+
+def test_a_part_that_only_the_recompute_runs_says_nothing_of_autocast() -> None:
+    report = examined(Checkpointing(Watched), on_and_off)
+    assert FaultKind.AUTOCAST_NOT_RESTORED not in kinds(report)
+    assert report.outcomes["precision"] == "ok"
 
 
 class Again(torch.autograd.Function):

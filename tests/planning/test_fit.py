@@ -197,6 +197,12 @@ def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_pat
     assert all(torch.allclose(ours.grad, theirs.grad) for ours, theirs in pairs)
 
 
+def test_a_call_of_a_plan_may_end_at_its_colon(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("calls:\n  fuse_loss:\n  wrap_blocks:\n    every_n: 2\n", encoding="utf-8")
+    assert read_plan(path) == {"fuse_loss": {}, "wrap_blocks": {"every_n": 2}}
+
+
 @pytest.mark.parametrize(
     "text", ["", "calls: 3\n", "calls:\n  exec:\n    code: 1\n", "calls:\n      deep: 1\n", "- a\n"]
 )

@@ -27,6 +27,7 @@ from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
 Cut = Callable[[Callable[..., Any], BlockSignature, Arguments, Callable[..., Any]], Any]
+_NO_TRANSFORMS: frozenset[TransformType] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +120,16 @@ class BlockForward:
             arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
             if (cut := self.cut(forward, self._signature, arguments, function)) is not NotImplemented:
                 return cut
-        transforms: set[TransformType] = set()
+        transforms = _NO_TRANSFORMS
         if innermost_transform() is not None:
-            transforms = {level.key() for level in transform_stack() or ()}
-        if TransformType.Grad not in transforms and (forward_mode_level() >= 0 or TransformType.Jvp in transforms):
+            transforms = frozenset(level.key() for level in transform_stack() or ())
+        forward_mode = forward_mode_level() >= 0 or bool(transforms and TransformType.Jvp in transforms)
+        if forward_mode and TransformType.Grad not in transforms:
             return forward(*args, **kwargs)  # needs no backward, and one through a checkpointed block fails
         given: list[Tensor] = []
         computation: Computation | None = None
         with self.refusals:
-            if TransformType.Grad in transforms or TransformType.Vmap in transforms:
+            if transforms and (TransformType.Grad in transforms or TransformType.Vmap in transforms):
                 # the first takes no hooks on saved tensors, and the tensors of a vmap cannot be used after it
                 name = "grad, or one that is made of it" if TransformType.Grad in transforms else "vmap"
                 raise SurgeryError(
@@ -167,10 +169,11 @@ class BlockForward:
         call = RecordedCall(forward, self._signature, self._state, arguments)
         check: SelfCheck | None = None
         depth = self.schedule.due(call.tensors)
-        captured = any(tensor.is_cuda for tensor in call.tensors) and torch.cuda.is_current_stream_capturing()
-        if depth is not None and not captured:  # replays of a CUDA graph are not compared
+        if depth is not None:
+            captured = any(tensor.is_cuda for tensor in call.tensors) and torch.cuda.is_current_stream_capturing()
             kind = SelfCheck if depth is CheckDepth.CLOSE else QuickCheck
-            check = kind(self.place, self.block, self.refusals, self.schedule)
+            # replays of a CUDA graph are not compared
+            check = None if captured else kind(self.place, self.block, self.refusals, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
         return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)
 
