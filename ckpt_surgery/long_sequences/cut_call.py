@@ -171,7 +171,7 @@ class CutCall:
             reached = [torch.empty_like(graph.result) for graph in graphs]
             for index, part, tile in tiles():
                 attended = _of_part([graph.result.detach() for graph in graphs], part).requires_grad_()
-                result = self.after(tile, index, part, attended)
+                result = self.after(tile.view_as(tile), index, part, attended)  # trackers of modules take no leaf
                 of_tile, of_attended = back([result], [gradient[:, part]], tile, attended)
                 if made is not None:
                     made[:, part] = 0 if of_tile is None else of_tile
@@ -182,7 +182,7 @@ class CutCall:
                 del result, of_tile, of_attended
             of_heads = [graphs.pop(0).gradients(reached.pop(0)) for _ in range(len(graphs))]
             for index, part, tile in tiles():
-                _, heads = self.before(tile, index, part)
+                _, heads = self.before(tile.view_as(tile), index, part)
                 of_part = [
                     _of_part([group[place] for group in of_heads], part).transpose(_HEADS, _TOKENS)
                     for place in range(len(heads))

@@ -60,7 +60,7 @@ class CutFunction(torch.autograd.Function):
 
 
 def _tile(values: Tensor, index: int, part: slice) -> Tensor:
-    return values[:, part]
+    return values.detach()[:, part]  # torch's module trackers fail where what needs a gradient has no graph
 
 
 class _Lone(torch.autograd.Function):

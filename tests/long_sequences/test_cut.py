@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.long_context import double_precision
 from ckpt_surgery import SurgeryError, guard, long_context
@@ -62,6 +63,15 @@ def test_a_batch_that_fits_in_one_tile_runs_uncut(length: int, options: dict[str
         assert f"2 x LlamaDecoderLayer: cut at its attention{where}\n" in str(context)
         assert "known after the first step" not in str(context)
         assert ("LlamaMLP: tiled" in str(context)) is not ran
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
+def test_operations_can_be_counted(host: bool) -> None:
+    model = llama()
+    with cut(model, host=host) as context, FlopCounterMode(display=False) as counter:
+        step(model, **batch(LENGTH))
+    assert_cut(context)
+    assert counter.get_total_flops() > 0
 
 
 def test_a_batch_without_sequences_is_left_to_the_model() -> None:
