@@ -137,7 +137,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
 def timeline_of(step: StepAllocations) -> MemoryTimeline:
     """Return the bytes of each kind that are alive over the operators of a step."""
     curves = _curves(step)
-    total = alive_bytes(step)
+    total = _total(curves)
     length = -(-len(total) // _MOST_POINTS) or 1
     starts = range(0, len(total), length)
     points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
@@ -152,7 +152,7 @@ def timeline_of(step: StepAllocations) -> MemoryTimeline:
 def peak_of(step: StepAllocations, always: int) -> Peak:
     """Find the highest moment of a step; `always` are the bytes that live through all of it."""
     curves = _curves(step)
-    total = alive_bytes(step)
+    total = _total(curves)
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
     alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
     own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
@@ -170,7 +170,11 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
 
 def alive_bytes(step: StepAllocations) -> list[int]:
     """Return the bytes that a step allocated and that are alive after each operator."""
-    return [sum(values) for values in zip(*_curves(step).values(), strict=True)]
+    return _total(_curves(step))
+
+
+def _total(curves: dict[AllocationKind, Sequence[int]]) -> list[int]:
+    return [sum(values) for values in zip(*curves.values(), strict=True)]
 
 
 def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:

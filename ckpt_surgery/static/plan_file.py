@@ -25,8 +25,10 @@ def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
         raise OptionError(f"{path} cannot be read: {error_line(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         document = None
-    calls = document.get("calls") or {} if isinstance(document, dict) and "calls" in document else None
-    if isinstance(calls, dict):  # a call without arguments may end at its colon
+    calls = document.get("calls", "") if isinstance(document, dict) else ""
+    if calls is None:  # it may end at its colon, as may a call without arguments
+        calls = {}
+    if isinstance(calls, dict):
         calls = {name: {} if arguments is None else arguments for name, arguments in calls.items()}
     if not isinstance(calls, dict) or any(
         name not in FUNCTIONS or not isinstance(arguments, dict) for name, arguments in calls.items()

@@ -18,7 +18,7 @@ import torch
 from ckpt_surgery import OptionError, PlanningError
 from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.planning.devices import DEVICES
-from ckpt_surgery.planning.first_batch import running_inputs
+from ckpt_surgery.planning.first_batch import place_of, running_inputs
 from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
 from ckpt_surgery.planning.script_optimizer import optimizer_of_script
 from ckpt_surgery.static.plan_file import read_plan
@@ -197,6 +197,11 @@ def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_pat
     assert all(torch.allclose(ours.grad, theirs.grad) for ours, theirs in pairs)
 
 
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(PlanningError, match="no parameters"):
+        place_of(torch.nn.ReLU())
+
+
 def test_a_call_of_a_plan_may_end_at_its_colon(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("calls:\n  fuse_loss:\n  wrap_blocks:\n    every_n: 2\n", encoding="utf-8")
@@ -204,7 +209,16 @@ def test_a_call_of_a_plan_may_end_at_its_colon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "calls: 3\n", "calls:\n  exec:\n    code: 1\n", "calls:\n      deep: 1\n", "- a\n"]
+    "text",
+    [
+        "",
+        "calls: 3\n",
+        "calls: 0\n",
+        "calls: []\n",
+        "calls:\n  exec:\n    code: 1\n",
+        "calls:\n      deep: 1\n",
+        "- a\n",
+    ],
 )
 def test_what_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
