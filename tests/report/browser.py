@@ -12,7 +12,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,9 +70,19 @@ class Browser:
         return self.call("execute/sync", script=script, args=list(arguments))
 
     def messages(self) -> list[str]:
-        """Return the console's warnings and errors since last asked, uncaught exceptions among them."""
-        entries = self.call("se/log", type="browser")
-        return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
+        """Return the console's warnings and errors since last asked, uncaught exceptions among them.
+
+        The driver hears of them after the page has loaded, in their order: what was logged before a line of our own is
+        there when that line is. Raises AssertionError where the line does not come.
+        """
+        last, entries = f"nothing before {uuid.uuid4()} is missing", list[dict[str, str]]()
+        self.run("console.log(arguments[0])", last)
+        for _ in range(600):
+            entries += self.call("se/log", type="browser")
+            if any(last in entry["message"] for entry in entries):
+                return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
+            time.sleep(0.05)
+        raise AssertionError("the console's messages did not come")
 
     def requests(self) -> list[str]:
         """Return the addresses requested since last asked, the page's own file left out."""
