@@ -240,7 +240,7 @@ def test_imports_inside_a_room_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("codemods/facts/a.py", "codemods.scripts.extract.extract_script"),
+        ("codemods/facts/a.py", "codemods.scripts.signs.signs"),
         ("codemods/tree/a.py", "codemods.edits.arguments.RearrangeArguments"),
         ("codemods/edits/a.py", "codemods.finding.RuleContext"),
         ("codemods/facts/a.py", "codemods.finding.Finding"),

@@ -133,3 +133,15 @@ class ScriptFacts(NamedTuple):
     def sign(self, *kinds: SignKind) -> Sign | None:
         """Return the first sign of the first of these kinds that has any."""
         return next((sign for kind in kinds for sign in self.signs if sign.kind == kind), None)
+
+    @property
+    def data_parallel(self) -> Sign | None:
+        """What shows that the script trains under DistributedDataParallel, as a launched Trainer does too."""
+        surely = self.sign("ddp", "accelerate", "arguments")
+        return surely or (self.sign("launch", "launcher", "group") if self.sign("trainer") else None)
+
+    @property
+    def several_processes(self) -> Sign | None:
+        """What shows that the script trains in several processes, under whatever wrapper."""
+        trains = self.sign("backward", "trainer")
+        return self.data_parallel or (self.sign("launch", "launcher", "group") if trains else None)

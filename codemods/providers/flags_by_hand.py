@@ -29,14 +29,6 @@ class FlagByHand(NamedTuple):
     scope: str
 
 
-class _Region(NamedTuple):
-    """The statements in which a name means the same; names begin with `start`."""
-
-    name: str
-    start: str
-    nodes: list[ast.AST]
-
-
 def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
     places = (match.start() for match in _SET.finditer(file.source))
     if not file.mentions("transformers") or all(file.source.endswith("self", 0, at) for at in places):
@@ -51,25 +43,24 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
         if module == "transformers" or (original and module.startswith("transformers."))
     }
     module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
-    scopes = [_Region("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
+    # where a name means the same: the class or function, what its names begin with, and its nodes
+    scopes = [("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
     for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            scopes.append(_Region(node.name, "self.", walk(node)))
-        elif isinstance(node, ast.FunctionDef):
-            scopes.append(_Region(node.name, "", walk(node)))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            scopes.append((node.name, "self." if isinstance(node, ast.ClassDef) else "", walk(node)))
     set_by_hand: dict[Span, FlagByHand] = {}
-    for scope in scopes:
-        bound = _Bound(scope.nodes, imported)
-        for node in scope.nodes:
+    for scope, start, inside in scopes:
+        bound = _Bound(inside, imported)
+        for node in inside:
             match node:
                 case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
                     target = dotted(owner)
-                    own = target.startswith(scope.start) if scope.start else "." not in target
+                    own = target.startswith(start) if start else "." not in target
                     switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
                     off = isinstance(value, ast.Constant) and not value.value
                     is_read = target.rpartition(".")[2] in read
                     if own and not (off or switched or is_read) and bound.is_model(target):
-                        set_by_hand[span_of(node)] = FlagByHand(target, span_of(node), scope.name)
+                        set_by_hand[span_of(node)] = FlagByHand(target, span_of(node), scope)
     yield from set_by_hand.values()
 
 

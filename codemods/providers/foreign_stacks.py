@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import FileFact
@@ -18,14 +17,7 @@ from ckpt_surgery.codemods.facts.syntax import dotted, walk
 _SETTINGS = re.compile(r"(?:^|[._])(?:config|cfg|args|options)$")
 
 
-class ForeignStacks(NamedTuple):
-    """A function or class that checkpoints, and the attributes that it reads of other objects than `self`."""
-
-    scope: str
-    attributes: frozenset[str]
-
-
-def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
+def _read(file: FileSyntax) -> Iterator[tuple[str, frozenset[str]]]:
     names = {*CHECKPOINT_ATTRIBUTES, "checkpoint_sequential", "checkpoint_wrapper", *file.checkpoint_names}
     calls = [f"{name}(" for name in names if f"{name}(" in file.source]
     for node in file.tree.body if calls else ():
@@ -36,9 +28,10 @@ def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
                 name for owner, name in owners if owner not in ("", "self") and not _SETTINGS.search(owner)
             )
             if attributes:
-                yield ForeignStacks(node.name, attributes)
+                yield node.name, attributes
 
 
-FOREIGN_STACKS = FileFact[tuple[ForeignStacks, ...]](
+FOREIGN_STACKS = FileFact[tuple[tuple[str, frozenset[str]], ...]](
     "foreign_stacks", lambda file: tuple(_read(file)), nothing=(), signs=("checkpoint",), worth=speaks_of_checkpointing
 )
+"""Each function or class that checkpoints, and the attributes that it reads of other objects than `self`."""

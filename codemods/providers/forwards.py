@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
@@ -43,15 +42,6 @@ class ForwardPatch:
     scope: str
 
 
-class _Use(NamedTuple):
-    """A forward that is read, or is assigned at a span; `stack` is as in ForwardPatch."""
-
-    target: str
-    scope: str
-    stack: str = ""
-    span: Span | None = None
-
-
 def _may_patch(text: str) -> bool:
     """Tell whether a file has to do with transformers, and assigns a forward."""
     return ("transformers" in text or "modeling_" in text) and _ASSIGNED.search(text) is not None
@@ -63,7 +53,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     imports = (imported for node in statements_below(file.tree) for imported in imported_names(node))
     modules = {name: module for name, module, _ in imports}
     uses = list(_uses(file.tree, file, "", {}))
-    read = {use.target for use in uses if use.span is None}
+    read = {target for target, _, _, span in uses if span is None}
     return tuple(
         ForwardPatch(target, modules.get(target.partition(".")[0], ""), stack, span, span.line, scope)
         for target, scope, stack, span in uses
@@ -71,8 +61,13 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     )
 
 
-def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
-    """Yield every use of a forward below a node; `stacks` are the loops around it, by their variables."""
+def _uses(
+    node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
+) -> Iterator[tuple[str, str, str, Span | None]]:
+    """Yield every use of a forward below a node: its target, scope and stack, and the span of an assignment.
+
+    `stacks` are the stacks of blocks that are looped over around it, by the variables of the loops.
+    """
     if isinstance(node, ast.stmt) and "forward" not in file.text(node) and not getattr(node, "decorator_list", ()):
         return
     match node:
@@ -81,17 +76,24 @@ def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
             | ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value="forward"), *_])
             | ast.Subscript(value=ast.Attribute(value=owner, attr="__dict__"), slice=ast.Constant(value="forward"))
         ):
-            yield _Use(dotted(owner), scope)
+            yield dotted(owner), scope, "", None
         case ast.Assign(targets=targets, value=value) if _is_function(value):
             for target in targets:
                 if isinstance(target, ast.Attribute) and target.attr == "forward":
                     name = dotted(target.value)
-                    yield _Use(name, scope, stacks.get(name, ""), span_of(target))
+                    yield name, scope, stacks.get(name, ""), span_of(target)
         case ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(value="forward"), value]):
             if _is_function(value):
-                yield _Use(dotted(owner), scope, stacks.get(dotted(owner), ""), span_of(node))
-        case ast.For(target=looped, iter=iterable):
-            stacks = {**stacks, **dict(_loop_variables(looped, iterable))}
+                yield dotted(owner), scope, stacks.get(dotted(owner), ""), span_of(node)
+        case (
+            ast.For(
+                target=ast.Tuple(elts=[_, ast.Name(id=variable)]),
+                iter=ast.Call(func=ast.Name(id="enumerate"), args=[stack, *_]),
+            )
+            | ast.For(target=ast.Name(id=variable), iter=stack)
+        ):
+            name = dotted(stack)
+            stacks = {**stacks, variable: name if name.rpartition(".")[2] in _STACKS else ""}
     if isinstance(node, _SCOPES):
         scope = f"{scope}.{node.name}" if scope else node.name
     for inner in ast.iter_child_nodes(node):
@@ -106,19 +108,6 @@ def _is_function(value: ast.expr) -> bool:
         case ast.Call(func=ast.Name(id="MethodType") | ast.Attribute(attr="MethodType" | "__get__")):
             return True
     return False
-
-
-def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, str]]:
-    """Yield the variable that goes through a stack of blocks, with the stack."""
-    match target, looped:
-        case ast.Tuple(elts=[_, ast.Name() as variable]), ast.Call(func=ast.Name(id="enumerate"), args=[stack, *_]):
-            pass
-        case ast.Name() as variable, stack:
-            pass
-        case _:
-            return
-    name = dotted(stack)
-    yield variable.id, name if name.rpartition(".")[2] in _STACKS else ""
 
 
 FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]](
@@ -140,11 +129,6 @@ def _replaced(file: FileSyntax) -> Iterator[str]:
             yield cls.name
 
 
-def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
-    forwards = (method for method in methods_of(cls) if method.name in ("forward", "__call__"))
-    return tuple(name for method in forwards for node in method.decorator_list if (name := dotted(called(node))))
-
-
 REPLACED = FileFact[tuple[str, ...]](
     "replaced_forwards",
     lambda file: tuple(_replaced(file)),
@@ -153,5 +137,16 @@ REPLACED = FileFact[tuple[str, ...]](
     worth=lambda text: _REPLACES.search(text) is not None,
 )
 """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
-DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=(), signs=("@",))
+DECORATORS = ClassFact[tuple[str, ...]](
+    "decorators",
+    lambda cls, file: tuple(
+        name
+        for method in methods_of(cls)
+        if method.name in ("forward", "__call__")
+        for node in method.decorator_list
+        if (name := dotted(called(node)))
+    ),
+    nothing=(),
+    signs=("@",),
+)
 """What decorates the forward of a class, by name, called or as it is."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, statements_below
@@ -62,22 +61,6 @@ class LeafWrite(NamedTuple):
     line: int
 
 
-class InputGradients(NamedTuple):
-    """A file's facts on the gradients of a model's input."""
-
-    cut_off: tuple[CutOff, ...] = ()
-    writes: tuple[LeafWrite, ...] = ()
-
-
-def _read(file: FileSyntax) -> InputGradients:
-    writes: list[LeafWrite] = []
-    for node in statements_below(file.tree) if _may_write(file.source) else ():
-        if isinstance(node, Function) and not _SAMPLES.search(node.name):
-            writes += _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
-    cut_off = _cut_off(names_of(file.tree)) if _may_cut_off(file.source) else ()
-    return InputGradients(tuple(cut_off), tuple(writes))
-
-
 def _may_cut_off(text: str) -> bool:
     """Tell whether a file of this text may checkpoint behind frozen embeddings."""
     switches = any(switch in text for switch in _SWITCHES)
@@ -87,8 +70,9 @@ def _may_cut_off(text: str) -> bool:
 
 def _may_write(text: str) -> bool:
     """Tell whether a file of this text may write into embeddings, of models of transformers alone."""
-    is_model = "PreTrainedModel" in text or _CALLS[0] in text
-    lines = (before.rpartition("\n")[2] for call in _CALLS for before in text.split(call)[:-1]) if is_model else ()
+    if "PreTrainedModel" not in text and _CALLS[0] not in text:
+        return False
+    lines = (before.rpartition("\n")[2] for call in _CALLS for before in text.split(call)[:-1])
     names = {match[1] for line in lines if (match := _HOLDS.fullmatch(line))}
     written = any(_WRITES.match(after) for name in names for after in text.split(name)[1:])
     return written and _TRANSFORMERS.search(text) is not None
@@ -169,7 +153,7 @@ def _trains_blocks(node: ast.AST, model: str) -> bool:
     return trained and ast.unparse(owner).startswith(f"{model}.") and bool(_BLOCKS.search(ast.unparse(owner)))
 
 
-def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWrite]:
+def _writes(function: Function) -> Iterator[LeafWrite]:
     held: dict[str, ast.expr] = {}
     unseen = {
         id(inner)
@@ -207,11 +191,23 @@ def _written(statement: ast.stmt) -> ast.expr | None:
     return None
 
 
-INPUT_GRADIENTS = FileFact[InputGradients](
-    "input_gradients",
-    _read,
-    nothing=InputGradients(),
-    signs=("checkpointing", *_CALLS),
-    worth=lambda text: _may_cut_off(text) or _may_write(text),
+CUT_OFF = FileFact[tuple[CutOff, ...]](
+    "cut_off",
+    lambda file: tuple(_cut_off(names_of(file.tree))),
+    nothing=(),
+    signs=("checkpointing",),
+    worth=_may_cut_off,
 )
-"""What a file says of the gradients of a model's input."""
+LEAF_WRITES = FileFact[tuple[LeafWrite, ...]](
+    "leaf_writes",
+    lambda file: tuple(
+        write
+        for node in statements_below(file.tree)
+        if isinstance(node, Function) and not _SAMPLES.search(node.name)
+        if not any(map(drops_gradient, node.decorator_list))
+        for write in _writes(node)
+    ),
+    nothing=(),
+    signs=_CALLS,
+    worth=_may_write,
+)

@@ -33,14 +33,6 @@ class OldSwitch(NamedTuple):
     """Whether the class holds nothing else."""
 
 
-def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
-    for function in cls.body:
-        if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH and _is_old(function):
-            only_flags = _sets_flags(function.body)
-            return OldSwitch(span_of(function), first_line_of(function), only_flags, alone=len(cls.body) == 1)
-    return None
-
-
 def _is_old(function: ast.FunctionDef) -> bool:
     """Tell whether a method has the parameter by which transformers tells the old form."""
     return any(parameter.arg == "value" for parameter in function.args.args)
@@ -61,7 +53,19 @@ def _sets_flags(body: Sequence[ast.stmt]) -> bool:
     return True
 
 
-OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None, signs=(INNER_SWITCH,))
+OLD_SWITCH = ClassFact[OldSwitch | None](
+    "old_switch",
+    lambda cls, file: next(
+        (
+            OldSwitch(span_of(node), first_line_of(node), _sets_flags(node.body), alone=len(cls.body) == 1)
+            for node in cls.body
+            if isinstance(node, ast.FunctionDef) and node.name == INNER_SWITCH and _is_old(node)
+        ),
+        None,
+    ),
+    nothing=None,
+    signs=(INNER_SWITCH,),
+)
 
 
 class OwnSwitch(NamedTuple):

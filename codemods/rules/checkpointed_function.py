@@ -64,7 +64,6 @@ from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.providers.selective_policies import COUNTING_POLICIES
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
-from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.branches import beside_direct_calls, checkpoints
 from ckpt_surgery.codemods.tree.classes import Answer
 from ckpt_surgery.codemods.wording import quoted
@@ -171,7 +170,7 @@ def _faults(
         yield "; ".join(faults), Applicability.UNSAFE
     elif option == "default":
         script = context.tree.names.files[path][SCRIPT]
-        if script and data_parallel(script):
+        if script and script.data_parallel:
             return  # CKPT104 looks at the call
         message = (
             f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass use_reentrant=False"

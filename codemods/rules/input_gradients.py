@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
-from ckpt_surgery.codemods.providers.input_gradients import INPUT_GRADIENTS
+from ckpt_surgery.codemods.providers.input_gradients import CUT_OFF, LEAF_WRITES
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
 
@@ -52,16 +52,16 @@ RULE = Declaration(code="CKPT108", subject=Subject.SCRIPT, repair=RepairKind.NON
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for each switch whose blocks get no gradient, and for each write into embeddings."""
     for path in context.tree.checked:
-        gradients = context.tree.names.files[path][INPUT_GRADIENTS]
-        for write in gradients.writes:
+        facts = context.tree.names.files[path]
+        for write in facts[LEAF_WRITES]:
             message = (
                 f"`{write.name}` of {write.made}(...) on line {write.line} is written in place: if the embeddings are "
                 "frozen and made to need gradient, as PEFT and transformers 5 do for checkpointing, it is a leaf, and "
                 "torch raises a RuntimeError; write into a copy"
             )
             yield context.script_finding(RULE, path, write.spot, message, Applicability.UNSAFE)
-        required = context.tree.layers.required(path) if gradients.cut_off else ()
-        for switch in gradients.cut_off if not only_since(NON_REENTRANT_SINCE, required) else ():
+        required = context.tree.layers.required(path) if facts[CUT_OFF] else ()
+        for switch in facts[CUT_OFF] if not only_since(NON_REENTRANT_SINCE, required) else ():
             sure = switch.reentrant or only_before(NON_REENTRANT_SINCE, required)
             how = (
                 "use_reentrant=True, up to transformers 4.57,"

@@ -43,7 +43,6 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches
-from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.requirements import only_since
 from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
 
@@ -54,7 +53,7 @@ _WRAPPER = Strategy.DDP.value
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every reentrant checkpoint in a script that trains, or may train, under the wrapper."""
     for path, script in context.tree.scripts():
-        sign = data_parallel(script)
+        sign = script.data_parallel
         if sign and (script.modes or script.switches):
             launches = known_launches(path, script, context.tree.configuration)
             may_wrap = any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches)

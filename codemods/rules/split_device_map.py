@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
-from ckpt_surgery.codemods.scripts.signs import several_processes
 
 RULE = Declaration(code="CKPT103", subject=Subject.SCRIPT, repair=RepairKind.NONE)
 _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
@@ -37,7 +36,7 @@ _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every such load in a script that trains."""
     for path, script in context.tree.scripts():
-        sign = several_processes(script)
+        sign = script.several_processes
         for load in script.loads if sign or script.sign("trainer") else ():
             default = " (the option's default)" if load.default else ""
             what = f'{load.callee}(..., device_map="{load.placement}"){default}'

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.evaluator import Condition
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.script_facts import Collective, RankDependence, Spot
+from ckpt_surgery.codemods.facts.script_facts import Collective, Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords, tail, words
 from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests, outcomes
@@ -56,14 +56,6 @@ class _Called(NamedTuple):
     loops: tuple[ast.AST, ...] = ()
     conditional: bool = False
     doubtful: bool = False
-
-
-class _Half(NamedTuple):
-    """The collectives that one kind of rank calls alone. The other kind may call them elsewhere, as in `__exit__`."""
-
-    collective: str
-    depends_on: RankDependence
-    first: bool
 
 
 Calls: TypeAlias = dict[str, tuple[_Called, ...]]
@@ -113,17 +105,18 @@ def collectives(names: Names) -> Iterator[Collective]:
                 kinds = by_kind(name, function.body)
                 counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in kinds]
                 always[name] = kinds[0] if counts[0] == counts[1] else {}
-    alone: list[tuple[_Half, str, _Called, RankTest]] = []
+    alone: list[tuple[str, bool, str, _Called, RankTest]] = []
     for scope, statements in names.scopes():
         if scope in followed:
             first, other = by_kind(scope, statements)
             for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
-                alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
-    halves = {half for half, *_ in alone}
+                alone += [(name, is_first, scope, call, test) for name, call, test in more]
     by_spot: dict[Spot, Collective] = {}
     left: set[tuple[str, RankTest]] = set()
-    for half, scope, call, test in alone:
-        meets = half._replace(first=not half.first) in halves
+    # the collectives that one kind of rank calls alone; the other kind may call them elsewhere, as in `__exit__`
+    halves = {(name, is_first, test.depends_on) for name, is_first, _, _, test in alone}
+    for name, is_first, scope, call, test in alone:
+        meets = (name, not is_first, test.depends_on) in halves
         if not meets and (scope, test) not in left:  # where the other ranks have left, the first collective is enough
             left |= {(scope, test)} if test.left else set()
             spot = Spot(span_of(call.node), call.first_line, scope)

@@ -158,11 +158,17 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         script = f"{words[position].rpartition('.')[2]}.py"
     after = words[position + 1 :]
     options = _options(after)
-    setup, configuration = _own(options)
-    if setup.strategy is None and launcher == "accelerate launch":
+    configuration: Configuration | None = None
+    # the script's own options, as a Trainer's arguments or DeepSpeed's name them, count for more than the launcher
+    if any(name in options for name in _DEEPSPEED):
+        setup, configuration = _ZERO, _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
+    elif options.get("fsdp"):
+        setup = LaunchSetup(Strategy.FSDP)
+        configuration = _file(options, ConfigurationKind.FSDP, "fsdp_config")
+    elif launcher == "accelerate launch":
         setup, configuration = _accelerate(_options(words[:position]))
-    elif setup.strategy is None and launcher != "deepspeed":  # that of DeepSpeed may start anything
-        setup = LaunchSetup(Strategy.DDP)
+    else:  # that of DeepSpeed may start anything
+        setup = UNKNOWN_SETUP if launcher == "deepspeed" else LaunchSetup(Strategy.DDP)
     return Launch(
         launcher,
         line,
@@ -204,15 +210,6 @@ def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
     if _is_set(options, "use_fsdp"):
         return fsdp_setup(options), configuration
     return (LaunchSetup(Strategy.DDP) if _is_set(options, "multi_gpu") else UNKNOWN_SETUP), configuration
-
-
-def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
-    """Read the options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
-    if any(name in options for name in _DEEPSPEED):
-        return LaunchSetup(Strategy.ZERO), _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
-    if options.get("fsdp"):
-        return LaunchSetup(Strategy.FSDP), _file(options, ConfigurationKind.FSDP, "fsdp_config")
-    return UNKNOWN_SETUP, None
 
 
 def _unknown_arguments(words: list[str]) -> str:

@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, 
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
 from ckpt_surgery.codemods.scripts.slices import SYNCHRONISES, UNWRAP, functions_to_follow, prepares
-from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue, join, mix
+from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue
 
 _DEEPEST = 6
 _MOST_STEPS = 50_000
@@ -156,15 +156,28 @@ class LossReader(Interpreter[TracedValue]):
         returned = self.enter(function.body, {**env, **given})
         self.frames.pop()
         self.no_gradient = no_gradient
-        return join(returned)
+        return self.join(returned)
 
     # -- statements
 
     def join(self, values: Sequence[TracedValue]) -> TracedValue:
-        return join(values)
+        """Return any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
+        if len(values) == 1:
+            return values[0]
+        inners = frozenset[Inner]().union(*(value.inners for value in values))
+        wrappers = frozenset[str]().union(*(value.wrappers for value in values))
+        return TracedValue(
+            objects=frozenset[str]().union(*(value.objects for value in values)),
+            wrappers=wrappers - {inner.wrapper for inner in inners},
+            inners=inners,
+            around=frozenset[Bypass]().union(*(value.around for value in values)),
+            through=any(value.through for value in values),
+        )
 
     def compute(self, values: Sequence[TracedValue]) -> TracedValue:
-        return mix(values)
+        through = sum(value.through for value in values)
+        around = frozenset[Bypass]().union(*(value.around for value in values if through - value.through == 0))
+        return TracedValue(around=around, through=through > 0)
 
     def define(self, node: Function | ast.ClassDef) -> None:
         """Follow a function inside a function where it is defined, too."""
@@ -216,13 +229,13 @@ class LossReader(Interpreter[TracedValue]):
     def store(self, target: ast.Attribute | ast.Subscript, value: TracedValue) -> None:
         """Keep `a.b = value` as a name; what is put into a container is added to what it holds."""
         if isinstance(target, ast.Subscript):
-            self.bind(target.value, join([self.value(target.value), value.computed]))
+            self.bind(target.value, self.join([self.value(target.value), value.computed]))
         elif name := dotted(target):
             self.env[name] = value
             head, _, attribute = name.partition(".")
             if head == "self" and self.frame.cls:
                 key = (self.frame.cls.name, attribute)
-                self.attributes[key] = join([self.attributes.get(key, value), value])
+                self.attributes[key] = self.join([self.attributes.get(key, value), value])
 
     # -- expressions
 
@@ -290,7 +303,7 @@ class LossReader(Interpreter[TracedValue]):
         if call.name == "getattr":
             return first.part
         if isinstance(func, ast.Attribute) and call.name in ("append", "extend", "update"):
-            self.bind(func.value, join([owner, *(value.computed for value in call.args)]))
+            self.bind(func.value, self.join([owner, *(value.computed for value in call.args)]))
             return UNTRACED
         return self._foreign(call)
 
@@ -310,7 +323,7 @@ class LossReader(Interpreter[TracedValue]):
             return result
         if owner.inners and name.startswith("get_") and not call.args:
             return owner.part
-        computed = mix([*call.args, call.owner])
+        computed = self.compute([*call.args, call.owner])
         if computed.through:
             return computed
         if inners := callee.inners or owner.inners:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, CheckpointSwitch, ScriptFacts, Sign
+from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, CheckpointSwitch, Sign
 from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted
 from ckpt_surgery.codemods.scripts.names import (
     Names,
@@ -40,18 +40,6 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
     yield from sorted(_adapters(names), key=lambda sign: sign.line)
     for match in _LAUNCHER.finditer(text):
         yield Sign("launcher", match.group(1), text.count("\n", 0, match.start(1)) + 1)
-
-
-def data_parallel(script: ScriptFacts) -> Sign | None:
-    """Return what shows that a script trains under DistributedDataParallel, as a launched Trainer does too."""
-    surely = script.sign("ddp", "accelerate", "arguments")
-    return surely or (script.sign("launch", "launcher", "group") if script.sign("trainer") else None)
-
-
-def several_processes(script: ScriptFacts) -> Sign | None:
-    """Return what shows that a script trains in several processes, under whatever wrapper."""
-    trains = script.sign("backward", "trainer")
-    return data_parallel(script) or (script.sign("launch", "launcher", "group") if trains else None)
 
 
 def trainer_origins(names: Names) -> Iterator[str]:

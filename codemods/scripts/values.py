@@ -1,12 +1,8 @@
-"""Values in a training script, by their relation to the gradient synchronisation of DistributedDataParallel.
-
-Values are joined where branches meet, and mixed where one is computed from several.
-"""
+"""Values in a training script, by their relation to the gradient synchronisation of DistributedDataParallel."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
@@ -67,27 +63,3 @@ class TracedValue(NamedTuple):
 
 
 UNTRACED = TracedValue()
-
-
-def join(values: Sequence[TracedValue]) -> TracedValue:
-    """Return any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
-    if len(values) == 1:
-        return values[0]
-    inners = frozenset[Inner]().union(*(value.inners for value in values))
-    wrappers = frozenset[str]().union(*(value.wrappers for value in values))
-    return TracedValue(
-        objects=frozenset[str]().union(*(value.objects for value in values)),
-        wrappers=wrappers - {inner.wrapper for inner in inners},
-        inners=inners,
-        around=frozenset[Bypass]().union(*(value.around for value in values)),
-        through=any(value.through for value in values),
-    )
-
-
-def mix(values: Sequence[TracedValue]) -> TracedValue:
-    """Return what is computed from all the values."""
-    through = sum(value.through for value in values)
-    if not through and not any(value.around for value in values):
-        return UNTRACED
-    around = frozenset[Bypass]().union(*(value.around for value in values if through - value.through == 0))
-    return TracedValue(around=around, through=through > 0)

@@ -11,8 +11,8 @@ import pytest
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.providers import script
+from ckpt_surgery.codemods.providers.script import may_be_script
 from ckpt_surgery.codemods.scripts.collectives import may_call_collectives
-from ckpt_surgery.codemods.scripts.extract import may_be_script
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import names_of
 from ckpt_surgery.codemods.scripts.slices import functions_to_follow
