@@ -112,11 +112,6 @@ def function_of(call: ast.Call) -> ast.expr | None:
     return given[0] if given else None
 
 
-def keywords_of(call: ast.Call) -> tuple[str, ...]:
-    """Return the names of what a checkpoint call passes by keyword to what it runs."""
-    return passed_on(keyword.arg for keyword in call.keywords)
-
-
 def passed_on(names: Iterable[str | None]) -> tuple[str, ...]:
     """Return the names, among those of a checkpoint call's arguments, of what it passes on by keyword."""
     own = {None, "", "*", "**", *TORCH_OPTIONS, *FIRST}
@@ -138,7 +133,7 @@ def refused_keywords(call: ast.Call, functions: Mapping[str, Function]) -> tuple
     if not taking or any(arguments.kwarg for arguments in taking):
         return ()
     taken = {node.arg for arguments in taking for node in (*arguments.args, *arguments.kwonlyargs)}
-    return tuple(name for name in keywords_of(call) if name not in taken)
+    return tuple(name for name in passed_on(keyword.arg for keyword in call.keywords) if name not in taken)
 
 
 def is_given(function: ast.expr) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.fact import Facts
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
+from ckpt_surgery.model_patches.release_names import FLAG
 
 AttributePath: TypeAlias = tuple[str, ...]
 """How a value is reached from `self`: attribute names, with `ELEMENT` for one step into a container."""
@@ -122,6 +123,11 @@ class InlineBranch:
     guard_needed: bool = False
     """Whether code after the branch reads that name."""
 
+    @property
+    def asks_for_flag(self) -> bool:
+        """Whether the test asks for the flag that transformers sets on a class."""
+        return f"self.{FLAG}" in (self.test or "")
+
 
 class HandedOn(NamedTuple):
     """Modules that a method gives to `function`, which may checkpoint them; an empty name stands for one that does."""
@@ -179,12 +185,25 @@ class Build(NamedTuple):
         """Tell whether it is, or holds, a container that calls what it holds."""
         return (self.kind == "container" and bool(self.name)) or any(item.is_sequential() for item in self.items)
 
+    def holds_several(self) -> bool:
+        """Tell whether it is (or may be) a container of modules."""
+        if self.kind in ("container", "maker"):
+            return True
+        return self.kind in ("choice", "element", "attribute", "class") and (
+            (self.kind == "class" and self.name.lstrip("_")[:1].islower())
+            or any(item.holds_several() for item in self.items)
+        )
+
     def class_names(self) -> Iterator[str]:
         """Yield every class name that it mentions."""
         if self.kind == "class":
             yield self.name
         for item in self.items:
             yield from item.class_names()
+
+    def names_class(self) -> bool:
+        """Tell whether it mentions what is surely a class."""
+        return any(name.lstrip("_")[:1].isupper() for name in self.class_names())
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +252,26 @@ class Class(Facts):
     handed_on: tuple[HandedOn, ...]
     provided: Mapping[str, object]
     """What the facts of `providers/` are for this class."""
+
+    @property
+    def checkpoint_calls(self) -> list[tuple[InlineBranch, CheckpointCall]]:
+        """Every checkpoint call in its methods, each with its branch."""
+        return [(inline, checkpoint) for inline in self.inlines for checkpoint in inline.checkpoints]
+
+    def paths_behind(self, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[AttributePath, ...]:
+        """Return the paths to what a checkpoint call runs.
+
+        For a local function they lead to what it calls, or else to all that its method calls. What other functions run
+        that it calls may stand anywhere in the method.
+        """
+        if checkpoint.wrapping != "closure":
+            return checkpoint.paths
+        calls = [call for call in self.calls if call.method == inline.method]
+        body = checkpoint.body
+        inside = [call for call in calls if body and body.line <= call.span.line <= body.end_line]
+        if any(path[0] == LOCAL for call in inside for path in call.paths):
+            inside = calls
+        return tuple(path for call in inside or calls for path in call.paths if path[0] != LOCAL)
 
 
 @dataclass(frozen=True, slots=True)

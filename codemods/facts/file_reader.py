@@ -83,7 +83,7 @@ def read_facts(
                 value, _CLASS_VALUES
             ):
                 built = Builder().value(value)
-                if _holds_class(built):
+                if built.names_class():
                     values += [(name, built) for name in assigned_names(statement)[:1]]
     return FileFacts(
         imports=imports,
@@ -103,7 +103,7 @@ def maker_of(function: ast.FunctionDef) -> Maker | None:
     """Return what a function of the module makes; None where that is no module."""
     builder = Builder(_given(function))
     builder.follow(function.body)
-    is_maker = any(map(_holds_class, builder.made))
+    is_maker = any(built.names_class() for built in builder.made)
     return Maker(function.name, _params(function), _choice(builder.made)) if is_maker else None
 
 
@@ -267,10 +267,6 @@ def _params(function: ast.FunctionDef) -> tuple[str, ...]:
 
 def _choice(builds: list[Build]) -> Build:
     return builds[0] if len(builds) == 1 else Build("choice", items=tuple(builds))
-
-
-def _holds_class(built: Build) -> bool:
-    return any(name.lstrip("_")[:1].isupper() for name in built.class_names())
 
 
 def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:

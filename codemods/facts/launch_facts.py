@@ -1,11 +1,14 @@
-"""How a training script is launched, as far as the script itself shows: plain frozen values, no decisions."""
+"""How a training script is launched, as far as the script itself shows: plain frozen values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 CONFIGURATION_SUFFIXES = (".yaml", ".yml", ".json")
+_YES = {"true", "yes", "on", "y", "t", "1"}
+"""What accelerate and transformers read as yes."""
 
 
 class Strategy(StrEnum):
@@ -27,6 +30,24 @@ class LaunchSetup(NamedTuple):
     strategy: Strategy | None
     stage: int | None = None
     activation_checkpointing: bool = False
+
+    @classmethod
+    def of_zero(cls, options: Mapping[str, object]) -> LaunchSetup:
+        """Return the setup of accelerate's options for DeepSpeed."""
+        stage = str(options.get("zero_stage"))
+        return cls(Strategy.ZERO, int(stage) if len(stage) == 1 and stage.isdecimal() else None)
+
+    @classmethod
+    def of_deepspeed(cls, values: Mapping[str, object]) -> LaunchSetup:
+        """Return the setup of a DeepSpeed configuration: its stage is `zero_optimization.stage`, by default 0."""
+        section = values.get("zero_optimization", {})
+        return cls.of_zero({"zero_stage": section.get("stage", 0)} if isinstance(section, Mapping) else {})
+
+    @classmethod
+    def of_fsdp(cls, values: Mapping[str, object]) -> LaunchSetup:
+        """Return the setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
+        switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
+        return cls(Strategy.FSDP, activation_checkpointing=any(str(value).lower() in _YES for value in switches))
 
     def __str__(self) -> str:
         if self.strategy is None:

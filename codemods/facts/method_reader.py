@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     is_checkpoint,
     is_checkpoint_function,
     is_given,
-    keywords_of,
+    passed_on,
     refused_keywords,
     runs_what_it_is_given,
 )
@@ -341,7 +341,7 @@ class MethodReader(ModuleFlow):
             args=self._given_on(node) if wrapping in ("partial", "custom") else arguments_of(node, skip=1),
             wrapping=wrapping,
             span=span_of(node),
-            keywords=keywords_of(node),
+            keywords=passed_on(keyword.arg for keyword in node.keywords),
             refused=refused_keywords(node, self._functions),
             is_given=is_given(node.func),
             runs_several=self._runs_several(callee),

@@ -44,6 +44,7 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
     }
     module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
     # where a name means the same: the class or function, what its names begin with, and its nodes
+    scopes: list[tuple[str, str, list[ast.AST]]]
     scopes = [("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
     for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):

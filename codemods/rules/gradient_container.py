@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.arguments import bind
+from ckpt_surgery.codemods.wording import Because
 from ckpt_surgery.model_patches import family_facts
 
 RULE = Declaration(code="CKPT007", repair=RepairKind.NONE)
@@ -37,7 +38,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         block, forward = site.blocks[0]
         positions = dict.fromkeys(context.tree.calls.plan(site).containers)
         bound = bind(site.call.args, forward)
-        if not isinstance(bound, Unknown):
+        if not isinstance(bound, Because):
             containers = family_facts(block.path).containers
             positions |= {position: None for name, position in bound.items() if name in containers}
         for argument in (site.call.args[position] for position in positions):

@@ -73,18 +73,15 @@ from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCal
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
+from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
-from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import (
-    asks_for_flag,
     disagreements,
-    finds_last_values,
     layers_of_transformers,
-    runs_functions,
 )
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External
 from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.codemods.tree.side_effects import failing_read
@@ -155,13 +152,19 @@ class _Repair:
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding for every inline branch and every checkpoint call that stands alone."""
-    places = [
-        (owner, inline)
-        for owner in context.tree.blocks.with_inlines
-        for inline in owner.cls.inlines
-        if not runs_functions(context.tree, owner, inline)
-    ]
+    """Yield a finding for every inline branch and every checkpoint call that stands alone.
+
+    Those that hand torch functions, with no module behind them that could become a layer, are not among them.
+    """
+    places: list[tuple[ClassRef, InlineBranch]] = []
+    for owner in context.tree.blocks.with_inlines:
+        read = context.tree.names.read(owner.path)[CHECKPOINTED]
+        functions = {function.span for function in read.calls if function.option != "model"}
+        for inline in owner.cls.inlines:
+            others = [call for call in inline.checkpoints if call.span not in functions]
+            paths = (path for call in inline.checkpoints for path in owner.cls.paths_behind(inline, call))
+            if others or any(context.tree.containers.reached(owner, path) for path in paths):
+                places.append((owner, inline))
     repairs = [_repair(context, *place) for place in places]
     blocks = [
         set(context.tree.containers.classes_at(owner, [path for call in inline.checkpoints for path in call.paths]))
@@ -183,7 +186,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
     unclaimed = any(reason.reason is Missing.FLAG for reason in repair.reasons)
-    idle = unclaimed and asks_for_flag(inline) and "config" not in (inline.test or "")
+    idle = unclaimed and inline.asks_for_flag and "config" not in (inline.test or "")
     stops = any(notes.values()) and not idle
     is_fault = stops or bool(harmful or twice or nested)
     goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
@@ -228,7 +231,7 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
     if inline.conditions or tree.switches.of_branches(owner) or _switched(context, owner, inline):
         return
     calls = (call for call in inline.checkpoints if not call.callee.endswith(".forward"))
-    paths = [path for call in calls for path in paths_behind(owner, inline, call)]
+    paths = [path for call in calls for path in owner.cls.paths_behind(inline, call)]
     yield from (ref.name for ref in tree.containers.classes_at(owner, paths) if tree.bases.is_layer(ref) is Answer.YES)
 
 
@@ -258,7 +261,7 @@ def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[
             if keywords:
                 yield f"called {how}, it refuses {keywords} by keyword: pass use_reentrant=False", True
             elif ".requires_grad" not in (inline.test or ""):
-                freezing = frozen_front(tree, owner, paths_behind(owner, inline, call))
+                freezing = frozen_front(tree, owner, owner.cls.paths_behind(inline, call))
                 where = f"what {freezing} freezes" if freezing else "frozen layers"
                 text = f"called {how}: behind {where} no input needs a gradient, and what it runs is not trained"
                 text += "; pass use_reentrant=False" * bool(freezing)
@@ -355,14 +358,17 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     if by_forward:
         yield Obstacle.BY_FORWARD.about(by_forward)
     # blocks whose own mode or place would keep a layer from being switched on where the branch was
-    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
+    paths = dict.fromkeys(path for call in inline.checkpoints for path in owner.cls.paths_behind(inline, call))
     for ref in context.tree.containers.classes_at(owner, paths):
         if holder := context.tree.modes.in_eval.get(ref):
             yield Obstacle.IN_EVAL.about(holder.name, ref.name)
     stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
     yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
     together = [call for call in inline.checkpoints if call.runs_several]
-    several = [call.callee for call in together if not finds_last_values(tree, owner, call)]
+    read = tree.names.read(owner.path)[CHECKPOINTED]
+    # functions that find other values in the recompute, as the loop rebinds names
+    late = {function.span for function in read.calls if any(capture.rebound for capture in function.captures)}
+    several = [call.callee for call in together if call.span not in late]
     if several:
         yield Obstacle.SEVERAL_MODULES.about(", ".join(several))
     if inline.conditions:
@@ -385,11 +391,11 @@ def _layers(
 ) -> _Repair | Because:
     """Return what makes the classes behind a checkpoint call layers, or why they are not made such."""
     tree = context.tree
-    paths = paths_behind(owner, inline, checkpoint)
+    paths = owner.cls.paths_behind(inline, checkpoint)
     refs = tree.containers.classes_at(owner, paths)
     externals = [t for path in paths for t in tree.containers.reached(owner, path) if isinstance(t, External)]
     aliases = {alias.original for ref in refs if (alias := alias_of(tree, owner.path, ref.name))}
-    foreign = [external.name for external in externals if not is_plain_external(external)]
+    foreign = [external.name for external in externals if not external.is_plain]
     unknown = ", ".join(name for name in foreign if name not in aliases)
     if unknown:
         return Obstacle.UNKNOWN_CALLEE.about(checkpoint.callee, unknown)

@@ -71,18 +71,17 @@ def find(context: RuleContext) -> Iterator[Finding]:
                     break
 
 
-def _sets_the_mode(origin: str) -> bool:
-    """Tell whether a Trainer, by its full name, is one of trl's; those of `trl.experimental` are not."""
-    package, _, name = origin.rpartition(".")
-    return package.partition(".")[0] == "trl" and "experimental" not in package and name in _FORCED
-
-
 def _findings(
     context: RuleContext, path: str, script: ScriptFacts, launch: Launch, adapters: str, *, repair: bool
 ) -> Iterator[Finding]:
     where = f"under {launch.setup} ({launch.place}), before DeepSpeed 0.19.3"
     sure = bool(launch.adapters or script.sign("adapters"))
-    forced = bool(script.trainers) and all(map(_sets_the_mode, script.trainers))
+    # Trainers that set the mode: those of `trl.experimental` do not
+    origins = [origin.rpartition(".") for origin in script.trainers]
+    forced = bool(origins) and all(
+        package.partition(".")[0] == "trl" and "experimental" not in package and name in _FORCED
+        for package, _, name in origins
+    )
     advice = ", or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)" if forced else f"; {_ADVICE}"
     for mode in script.modes:
         if mode.mode == "non_reentrant":

@@ -58,7 +58,7 @@ from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, commented_o
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import failing_read
-from ckpt_surgery.codemods.tree.switches import MissingSwitch
+from ckpt_surgery.codemods.tree.switches import Missing
 from ckpt_surgery.codemods.wording import Because, replaced_text
 from ckpt_surgery.model_patches.vocabulary import NO_BLOCKS
 
@@ -86,10 +86,10 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if element.is_block:
             yield _block(context, element)
         elif (ref, True) not in seen:
-            message = f"{ref.name} is in {_stack(element)} but is not a block: nothing to checkpoint"
+            message = f"{ref.name} is in {element.stack} but is not a block: nothing to checkpoint"
             if element.holder.cls.inlines and not NO_BLOCKS.search(ref.name):
                 message = (
-                    f"{ref.name} is in {_stack(element)}, and nothing here checkpoints it: {element.holder.name} "
+                    f"{ref.name} is in {element.stack}, and nothing here checkpoints it: {element.holder.name} "
                     "checkpoints other modules by hand, and `wrap_blocks` takes these, too, where they hold enough"
                 )
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
@@ -109,9 +109,9 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
 
     replaced = next(filter(tree.bases.is_replaced, (ref, element.holder)), None)
     if replaced:
-        message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced.name)}"
+        message = f"{ref.name} is a block of {element.stack}, and {replaced_text(replaced.name)}"
         return finding(message, Applicability.UNKNOWN)
-    message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer"
+    message = f"{ref.name}, a block of {element.stack}, is not a GradientCheckpointingLayer"
     helper = tree.blocks.perhaps_by_helper.get(ref)
     if helper:
         owner, function = helper
@@ -128,9 +128,9 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     if not elsewhere:
         message += ": it is never checkpointed" if called else ", and nothing here checkpoints it"
     if tree.bases.is_layer(ref) is Answer.UNKNOWN:
-        message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
+        message = f"{ref.name}, a block of {element.stack}, has a base class outside the files at hand"
     conversion = convert(tree, ref, context.argument_repairs)
-    if isinstance(conversion, MissingSwitch):
+    if isinstance(conversion, Because) and isinstance(conversion.reason, Missing):
         on_purpose = [reason.text for reason in commented_out(tree, ref)]
         said = dict.fromkeys([message, *on_purpose, f"not repaired: {conversion.text}"])
         return finding("; ".join(said), Applicability.INFO if on_purpose else Applicability.UNSAFE)
@@ -142,7 +142,3 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     repairs = (*conversion.repairs, *aliased(tree, element.holder, ref))
     return finding("; ".join([message, *reasons]), applicability, repairs)
-
-
-def _stack(element: StackElement) -> str:
-    return f"{element.holder.name}.{element.attribute}"

@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, Unknown, bind
-from ckpt_surgery.codemods.wording import quoted
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, bind
+from ckpt_surgery.codemods.wording import Because, quoted
 
 RULE = Declaration(
     code="CKPT004",
@@ -47,7 +47,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             continue
         block, forward = site.blocks[0]
         bound = bind(site.call.args, forward)
-        first = 0 if isinstance(bound, Unknown) else bound[plan.positional_past[0]]
+        first = 0 if isinstance(bound, Because) else bound[plan.positional_past[0]]
         message = (
             f"{block.name} gets {quoted(plan.positional_past)} by position: the recompute writes it a second time"
         )

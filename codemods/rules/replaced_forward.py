@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_layer_of_transformers
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External
 from ckpt_surgery.codemods.tree.requirements import only_before
 
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
@@ -46,7 +46,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             targets = context.tree.names.named(path, patch.target)
             classes = [target for target in targets if isinstance(target, ClassRef)]
             of_tree = any(context.tree.bases.is_layer(ref) is Answer.YES for ref in classes)
-            of_transformers = not classes and is_layer_of_transformers(External(patch.target, patch.module))
+            of_transformers = not classes and External(patch.target, patch.module).is_layer_of_transformers
             is_older = only_before(_FIRST, context.tree.layers.required(path))
             if (patch.stack or of_tree or of_transformers) and not is_older:
                 message = (

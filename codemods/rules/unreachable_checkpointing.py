@@ -29,14 +29,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.classes import (
-    TORCH_PREFIXES,
-    Answer,
-    ClassRef,
-    Target,
-    is_finished_model,
-    is_plain_external,
-)
+from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, Target, is_finished_model
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
 
@@ -49,7 +42,12 @@ _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for the innermost model classes without anything to checkpoint."""
     tree = context.tree
-    models = [ref for ref in tree.names.checked_classes() if _is_model(tree, ref)]
+    models: list[ClassRef] = []  # those that claim checkpointing for their parts
+    for ref in tree.names.checked_classes():
+        claims = tree.bases.claims(ref) and any(method.name == "__init__" for method in ref.cls.methods)
+        # some blocks derive from the model's own base class
+        if claims and ref.cls.attributes and not (_is_block(tree, ref) or tree.blocks.checkpointed_by_hand(ref)):
+            models.append(ref)
     bare = {ref: answer for ref in models if (answer := _reaches(tree, ref)) is not Answer.YES}
     for ref, answer in bare.items():
         if any(part in bare for part in tree.containers.parts(ref)):
@@ -61,12 +59,6 @@ def find(context: RuleContext) -> Iterator[Finding]:
             message = f"the parts of {ref.name} are chosen at run time: whether it checkpoints cannot be determined"
             applicability = Applicability.UNKNOWN
         yield context.class_finding(RULE, ref, message, applicability)
-
-
-def _is_model(tree: SourceTree, ref: ClassRef) -> bool:
-    """Tell whether a class claims checkpointing for its parts; some blocks derive from the model's own base class."""
-    claims = tree.bases.claims(ref) and any(method.name == "__init__" for method in ref.cls.methods)
-    return bool(claims and ref.cls.attributes) and not (_is_block(tree, ref) or tree.blocks.checkpointed_by_hand(ref))
 
 
 def _is_block(tree: SourceTree, ref: ClassRef) -> bool:
@@ -134,4 +126,4 @@ def _is_unknown(tree: SourceTree, part: Target) -> bool:
         return True
     if isinstance(part, ClassRef):
         return tree.bases.is_layer(part) is Answer.UNKNOWN
-    return bool(part.module) and not is_plain_external(part)
+    return bool(part.module) and not part.is_plain

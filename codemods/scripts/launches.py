@@ -21,7 +21,6 @@ from ckpt_surgery.codemods.facts.launch_facts import (
 )
 from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import Names, entries, keywords, takes_training_arguments
-from ckpt_surgery.codemods.scripts.setups import deepspeed_setup, fsdp_setup, zero_setup
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _WRAPPERS = {
@@ -80,9 +79,9 @@ def _of_call(names: Names, call: ast.Call) -> Launch | None:
         options = _constants(given)
         if options.get("zero_stage") is None:
             return _deepspeed(names, name, line, given.get("hf_ds_config"))
-        return Launch(name, line, zero_setup(options))
+        return Launch(name, line, LaunchSetup.of_zero(options))
     if name == "FullyShardedDataParallelPlugin":
-        return Launch(name, line, fsdp_setup(_constants(given)))
+        return Launch(name, line, LaunchSetup.of_fsdp(_constants(given)))
     if None in given and name.endswith(("TrainingArguments", "TrainerArguments")):
         return Launch(f"{name}(**...)", line, UNKNOWN_SETUP)
     return _of_arguments(names, given) if takes_training_arguments(call) else None
@@ -100,7 +99,7 @@ def _of_arguments(names: Names, given: Mapping[str | None, ast.expr]) -> Launch 
         return launch._replace(setup=UNKNOWN_SETUP)
     match names.value(given.get("fsdp_config")):
         case ast.Dict() as options:
-            return launch._replace(setup=fsdp_setup(_constants(entries(options))))
+            return launch._replace(setup=LaunchSetup.of_fsdp(_constants(entries(options))))
         case ast.Constant(value=str(file)):
             return launch._replace(configuration=Configuration(file, ConfigurationKind.FSDP))
     return launch
@@ -110,7 +109,7 @@ def _deepspeed(names: Names, text: str, line: int, value: ast.expr | None, unkno
     """Return a launch with DeepSpeed's configuration: a dict, a file, or something that cannot be known."""
     match names.value(value):
         case ast.Dict() as options:
-            return Launch(text, line, deepspeed_setup(_constants(entries(options))))
+            return Launch(text, line, LaunchSetup.of_deepspeed(_constants(entries(options))))
         case ast.Constant(value=str(file)):
             return Launch(text, line, _ZERO, Configuration(file, ConfigurationKind.DEEPSPEED))
     return Launch(text, line, unknown)
@@ -206,9 +205,9 @@ def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
     configuration = _file(options, ConfigurationKind.ACCELERATE, "config_file")
     if _is_set(options, "use_deepspeed"):
         deepspeed = _file(options, ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
-        return zero_setup(options), deepspeed or configuration
+        return LaunchSetup.of_zero(options), deepspeed or configuration
     if _is_set(options, "use_fsdp"):
-        return fsdp_setup(options), configuration
+        return LaunchSetup.of_fsdp(options), configuration
     return (LaunchSetup(Strategy.DDP) if _is_set(options, "multi_gpu") else UNKNOWN_SETUP), configuration
 
 

@@ -19,7 +19,6 @@ ConfigurationReader: TypeAlias = Callable[[str, str], str | None]
 """The text of a configuration file, by the script that names it and the name; None if it cannot be read."""
 
 _REPLACED = (Strategy.DDP, Strategy.ONE_PROCESS, None)
-_TRUE = {"true", "yes", "on", "y", "t", "1"}
 _LONGEST = 100_000
 """No launcher's configuration has more characters, and YAML is slow to read."""
 
@@ -70,9 +69,9 @@ def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | N
         return None
     match kind:
         case ConfigurationKind.DEEPSPEED:
-            return deepspeed_setup(values)
+            return LaunchSetup.of_deepspeed(values)
         case ConfigurationKind.FSDP:
-            return fsdp_setup(values)
+            return LaunchSetup.of_fsdp(values)
     name = values.get("distributed_type")
     if name is False:
         name = "NO"  # which YAML takes for a boolean unless it is quoted
@@ -81,34 +80,14 @@ def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | N
     section = values.get(f"{name.lower()}_config")
     options = section if isinstance(section, Mapping) else {}
     if name == "FSDP":
-        return fsdp_setup(options)
+        return LaunchSetup.of_fsdp(options)
     if name == "DEEPSPEED":
-        setup, file = zero_setup(options), options.get("deepspeed_config_file")
+        setup, file = LaunchSetup.of_zero(options), options.get("deepspeed_config_file")
         inner = read(file) if setup.stage is None and isinstance(file, str) and file not in ("", "none") else None
         return setup if inner is None else read_setup(inner, ConfigurationKind.DEEPSPEED, read)
     if name == "NO":
         return LaunchSetup(Strategy.ONE_PROCESS)
     return LaunchSetup(Strategy.DDP if name.startswith("MULTI_") else Strategy.OTHER)
-
-
-def zero_setup(options: Mapping[str, object]) -> LaunchSetup:
-    """Return the setup of accelerate's options for DeepSpeed."""
-    stage = str(options.get("zero_stage"))
-    return LaunchSetup(Strategy.ZERO, int(stage) if len(stage) == 1 and stage.isdecimal() else None)
-
-
-def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
-    """Return the setup of a DeepSpeed configuration: its stage is `zero_optimization.stage`, by default 0."""
-    section = values.get("zero_optimization", {})
-    return zero_setup({"zero_stage": section.get("stage", 0)} if isinstance(section, Mapping) else {})
-
-
-def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
-    """Return the setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
-    switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
-    # as accelerate and transformers read what means yes
-    doubled = any(str(value).lower() in _TRUE for value in switches)
-    return LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled)
 
 
 def _values(text: str) -> Mapping[str, object] | None:

@@ -48,11 +48,6 @@ class UnknownReason(WordedReason):
     OTHERS = "it also runs {}, with other parameters or with a forward that is not at hand"
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown(Because):
-    """Arguments that cannot be assigned to parameters."""
-
-
 class GivenResults(NamedTuple):
     """The parameters of a block's forward that get blocks' results: unchanged, or in a container."""
 
@@ -137,7 +132,7 @@ class ArgumentPlan:
     """The new argument list; None where nothing is to be changed, or no list is right."""
     loosened: tuple[str, ...] = ()
     """Arguments that become keywords with past state, and of which nothing tells whether they carry gradient."""
-    unknown: Unknown | None = None
+    unknown: Because | None = None
 
     @property
     def is_safe(self) -> bool:
@@ -150,16 +145,16 @@ class ArgumentPlan:
         return None if self.unknown or self.blocked else self.arguments
 
 
-def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, int] | Unknown:
-    """Map parameter names to argument positions."""
+def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, int] | Because:
+    """Map parameter names to argument positions, or tell why nobody can."""
     names = [parameter.name for parameter in forward.params if parameter.kind == "positional"]
     bound: dict[str, int] = {}
     for position, argument in enumerate(arguments):
         if argument.name == "*":
-            return Unknown(UnknownReason.UNPACKED)
+            return UnknownReason.UNPACKED.about()
         if argument.name is None:
             if position >= len(names):
-                return Unknown(UnknownReason.SURPLUS)
+                return UnknownReason.SURPLUS.about()
             bound[names[position]] = position
         elif argument.name != "**":
             bound[argument.name] = position
@@ -169,7 +164,7 @@ def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, 
 def given_arguments(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, Argument] | None:
     """Map parameter names to arguments; None where nobody can tell."""
     bound = bind(arguments, forward)
-    return None if isinstance(bound, Unknown) else {name: arguments[position] for name, position in bound.items()}
+    return None if isinstance(bound, Because) else {name: arguments[position] for name, position in bound.items()}
 
 
 def binds_alike(arguments: Sequence[Argument], new: Sequence[NewArgument], forward: ForwardSignature) -> bool:
@@ -278,7 +273,7 @@ def plan_arguments(
 ) -> ArgumentPlan:
     """Return the plan for one call of one block class, whose new argument list makes only these repairs."""
     bound = bind(arguments, forward)
-    if isinstance(bound, Unknown):
+    if isinstance(bound, Because):
         return ArgumentPlan(unknown=bound)
     call = _BoundCall(arguments, bound, forward.params, meaning)
     by_keyword = tuple(name for name in call.carriers if call.given[name].name)
@@ -302,7 +297,7 @@ def reordered(
 ) -> tuple[NewArgument, ...] | None:
     """Return the arguments of a call after the block's positional parameters became `params`, in that order."""
     bound = bind(arguments, old)
-    if isinstance(bound, Unknown):
+    if isinstance(bound, Because):
         return None
     call = _BoundCall(arguments, bound, params, meaning)
     return call.rearranged(call.carriers, call.past)

@@ -13,7 +13,7 @@ from functools import cached_property
 from ckpt_surgery.codemods.facts.file_facts import Build, ForwardSignature
 from ckpt_surgery.codemods.providers.forwards import REPLACED
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
-from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, External, Target, is_plain_external
+from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, External, Target
 from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.model_patches.release_names import CLAIM, LAYER_CLASS
 
@@ -38,9 +38,10 @@ class BaseChains:
         """Return the part of the base chain that the tree holds."""
         return tuple(target for target in self.chain(ref) if isinstance(target, ClassRef))
 
-    def externals(self, ref: ClassRef) -> list[External]:
+    def externals(self, target: Target) -> list[External]:
         """Return the part of the base chain that the tree does not hold."""
-        return [target for target in self.chain(ref) if isinstance(target, External)]
+        chain = self.chain(target) if isinstance(target, ClassRef) else (target,)
+        return [base for base in chain if isinstance(base, External)]
 
     def heirs(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Return every checked class that inherits from a class."""
@@ -59,7 +60,7 @@ class BaseChains:
         """Tell whether the class is a GradientCheckpointingLayer."""
         if any(target.name == LAYER_CLASS for target in self.chain(ref)):
             return Answer.YES
-        return Answer.NO if all(map(is_plain_external, self.externals(ref))) else Answer.UNKNOWN
+        return Answer.NO if all(target.is_plain for target in self.externals(ref)) else Answer.UNKNOWN
 
     def is_module(self, ref: ClassRef) -> bool:
         """Tell whether the class is a torch module, as far as the tree shows."""
@@ -82,7 +83,7 @@ class BaseChains:
         """
         if self.flag(ref, CLAIM) != "True":
             return False
-        return self.is_pretrained(ref) or not all(map(is_plain_external, self.externals(ref)))
+        return self.is_pretrained(ref) or not all(target.is_plain for target in self.externals(ref))
 
     @kept
     def flag(self, ref: ClassRef, name: str) -> str | None:

@@ -17,12 +17,7 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import handed_to
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
-    LOCAL,
-    AttributePath,
-    Build,
-    CheckpointCall,
     HandedOn,
-    InlineBranch,
     ModuleCall,
 )
 from ckpt_surgery.codemods.providers.foreign_stacks import FOREIGN_STACKS
@@ -30,7 +25,7 @@ from ckpt_surgery.codemods.providers.forwards import DECORATORS
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_finished_model, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_finished_model
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
@@ -50,6 +45,11 @@ class StackElement:
     attribute: str
     element: ClassRef
     is_block: bool
+
+    @property
+    def stack(self) -> str:
+        """The stack as messages name it."""
+        return f"{self.holder.name}.{self.attribute}"
 
 
 @dataclass(eq=False)
@@ -117,14 +117,14 @@ class Blocks:
         refs: set[ClassRef] = set()
         for owner in self.with_inlines:
             refs.update(self._run_inline(owner))
-            for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
+            for path in (path for _, checkpoint in owner.cls.checkpoint_calls for path in checkpoint.paths):
                 holders = self.containers.classes_at(owner, [path[:-1]])  # as in `checkpoint(layer.step, x)`
                 refs.update(ref for ref in holders if self.bases.has_method(ref, path[-1]))
         return frozenset(refs)
 
     def _run_inline(self, owner: ClassRef) -> tuple[ClassRef, ...]:
-        calls = _checkpoint_calls(owner)
-        return self.containers.classes_at(owner, [path for call in calls for path in paths_behind(owner, *call)])
+        calls = owner.cls.checkpoint_calls
+        return self.containers.classes_at(owner, [path for call in calls for path in owner.cls.paths_behind(*call)])
 
     @cached_property
     def checkpointed_by_helper(self) -> frozenset[ClassRef]:
@@ -141,7 +141,7 @@ class Blocks:
             if any(self._helps(owner, name) is Answer.YES for name in owner.cls[DECORATORS]):
                 classes.add(owner)
         for owner in self.with_inlines:
-            heirs, calls = self.bases.heirs(owner), _checkpoint_calls(owner)
+            heirs, calls = self.bases.heirs(owner), owner.cls.checkpoint_calls
             for inline, call in calls:
                 holder, _, name = call.callee.rpartition(".")
                 is_own = holder == "self" and (name == "__call__" or self.bases.has_method(owner, name))
@@ -150,10 +150,10 @@ class Blocks:
                         heir for heir in heirs if all(each.name != inline.method for each in heir.cls.methods)
                     )
                     classes.update((owner, *inheriting))
-            if not all(self.containers.classes_at(owner, paths_behind(owner, *call)) for call in calls):
+            if not all(self.containers.classes_at(owner, owner.cls.paths_behind(*call)) for call in calls):
                 # nothing shows what is checkpointed: perhaps all that stands in stacks
                 for part in self.inside((owner, *heirs)):
-                    stacks = [name for name, _, built in self.bases.attributes(part) if holds_several(built)]
+                    stacks = [name for name, _, built in self.bases.attributes(part) if built.holds_several()]
                     paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
                     classes.update(self.containers.classes_at(part, paths))
         return frozenset(classes)
@@ -236,7 +236,7 @@ class Blocks:
 
     def _of_holder(self, holder: ClassRef) -> Iterator[StackElement]:
         attributes = self.bases.attributes(holder)
-        for name in dict.fromkeys(name for name, _, built in attributes if name == DYNAMIC or holds_several(built)):
+        for name in dict.fromkeys(name for name, _, built in attributes if name == DYNAMIC or built.holds_several()):
             depths = (0,) if name == DYNAMIC else (1, 2)
             for target in self.containers.classes_at(holder, [(name, *[ELEMENT] * depth) for depth in depths]):
                 answer, is_module = self.bases.is_layer(target), self.bases.is_module(target)
@@ -254,8 +254,8 @@ class Blocks:
     def foreign(self, holder: ClassRef) -> Iterator[tuple[str, External]]:
         """Yield stacks of classes from other packages: attribute and class."""
         for name, _, built in self.bases.attributes(holder):
-            for target in self.containers.reached(holder, (name, ELEMENT)) if holds_several(built) else ():
-                if isinstance(target, External) and target.module and not is_plain_external(target):
+            for target in self.containers.reached(holder, (name, ELEMENT)) if built.holds_several() else ():
+                if isinstance(target, External) and target.module and not target.is_plain:
                     yield name, target
 
     def checkpoints(self, ref: ClassRef) -> bool:
@@ -281,42 +281,12 @@ class Blocks:
         return any(is_finished_model(part) for holder in (ref, *inside) for part in self.containers.all_parts(holder))
 
 
-def holds_several(built: Build) -> bool:
-    """Tell whether an attribute's build is (or may be) a container of modules."""
-    if built.kind in ("container", "maker"):
-        return True
-    return built.kind in ("choice", "element", "attribute", "class") and (
-        (built.kind == "class" and built.name.lstrip("_")[:1].islower()) or any(map(holds_several, built.items))
-    )
-
-
-def _checkpoint_calls(owner: ClassRef) -> list[tuple[InlineBranch, CheckpointCall]]:
-    return [(inline, checkpoint) for inline in owner.cls.inlines for checkpoint in inline.checkpoints]
-
-
-def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[AttributePath, ...]:
-    """Return the paths to what a checkpoint call runs.
-
-    For a local function they lead to what it calls, or else to all that its method calls.
-
-    What other functions run that it calls may stand anywhere in the method.
-    """
-    if checkpoint.wrapping != "closure":
-        return checkpoint.paths
-    calls = [call for call in owner.cls.calls if call.method == inline.method]
-    body = checkpoint.body
-    inside = [call for call in calls if body and body.line <= call.span.line <= body.end_line]
-    if any(path[0] == LOCAL for call in inside for path in call.paths):
-        inside = calls
-    return tuple(path for call in inside or calls for path in call.paths if path[0] != LOCAL)
-
-
 def _by_name(name: str, targets: Iterable[Target]) -> Answer:
     """Answer by the name of a function that is not at hand, and the classes that it may come from."""
     if "checkpoint" in name:
         return Answer.YES
     for target in targets:
-        if isinstance(target, External) and target.module and not is_plain_external(target):
+        if isinstance(target, External) and target.module and not target.is_plain:
             library = target.module.partition(".")[0]
             if library not in _STANDARD:  # it may checkpoint under any name
                 return Answer.UNKNOWN

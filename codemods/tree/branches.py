@@ -17,44 +17,16 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
 )
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
-from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, LateBinding
+from ckpt_surgery.codemods.providers.checkpointed_functions import LateBinding
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.arguments import given_arguments
-from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
-from ckpt_surgery.codemods.tree.classes import (
-    Answer,
-    ClassRef,
-    External,
-    Target,
-    holds_layers_of_transformers,
-    is_layer_of_transformers,
-)
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FLAG, LAYER_CLASS, WITHOUT_LAYERS
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, LAYER_CLASS, WITHOUT_LAYERS
 
 _COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
 """What makes another tensor of the same values."""
-
-
-def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
-    """Tell whether a checkpointed function finds other values in the recompute, as the loop rebinds names."""
-    read = tree.names.read(owner.path)[CHECKPOINTED]
-    return any(
-        capture.rebound for function in read.calls if function.span == checkpoint.span for capture in function.captures
-    )
-
-
-def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
-    """Tell whether an inline branch hands torch functions, with no module behind them that could become a layer."""
-    functions = {
-        function.span for function in tree.names.read(owner.path)[CHECKPOINTED].calls if function.option != "model"
-    }
-    return all(
-        checkpoint.span in functions
-        and not any(tree.containers.reached(owner, path) for path in paths_behind(owner, inline, checkpoint))
-        for checkpoint in inline.checkpoints
-    )
 
 
 def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> str:
@@ -62,31 +34,22 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
 
     From `LAYERS_SINCE` on they are switched on with the flag that the branch asks for.
     """
-    paths = (path for checkpoint in inline.checkpoints for path in paths_behind(owner, inline, checkpoint))
+    paths = (path for checkpoint in inline.checkpoints for path in owner.cls.paths_behind(inline, checkpoint))
     classes = (name for path in paths for name in _of_transformers(tree, owner, path))
     names = (name for name in classes if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
-    return next(names, "") if asks_for_flag(inline) else ""
-
-
-def asks_for_flag(inline: InlineBranch) -> bool:
-    """Tell whether a branch asks for the flag that transformers sets on a class."""
-    return f"self.{FLAG}" in (inline.test or "")
+    return next(names, "") if inline.asks_for_flag else ""
 
 
 def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:
     """Yield transformers' layers at a path, and its models and parts of them that hold a stack there, by name."""
-    layers = [base for target in tree.containers.reached(owner, path) for base in _externals(tree, target)]
-    yield from (base.name for base in layers if is_layer_of_transformers(base))
+    layers = [base for target in tree.containers.reached(owner, path) for base in tree.bases.externals(target)]
+    yield from (base.name for base in layers if base.is_layer_of_transformers)
     stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
     holders: tuple[Target, ...] = (owner,) if len(stack) == 1 else tree.containers.reached(owner, stack[:-1])
     for holder in holders:
         if isinstance(holder, External) or not tree.bases.attribute(holder, stack[-1]):
-            bases = _externals(tree, holder)
-            yield from (base.name for base in bases if holds_layers_of_transformers(base))
-
-
-def _externals(tree: SourceTree, target: Target) -> list[External]:
-    return [target] if isinstance(target, External) else tree.bases.externals(target)
+            bases = tree.bases.externals(holder)
+            yield from (base.name for base in bases if base.holds_layers_of_transformers)
 
 
 def checkpoints(tree: SourceTree, path: str, late: LateBinding) -> Answer:
@@ -116,7 +79,7 @@ def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
     for owner in tree.names.classes(path):
         for inline in owner.cls.inlines:
             for checkpoint in inline.checkpoints if inline.orelse else ():
-                if tree.containers.classes_at(owner, paths_behind(owner, inline, checkpoint)):
+                if tree.containers.classes_at(owner, owner.cls.paths_behind(inline, checkpoint)):
                     yield checkpoint.span
 
 

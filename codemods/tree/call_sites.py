@@ -25,7 +25,6 @@ from ckpt_surgery.codemods.tree.arguments import (
     ArgumentRepair,
     GivenResults,
     Meaning,
-    Unknown,
     UnknownReason,
     bind,
     binds_alike,
@@ -37,6 +36,7 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.wording import Because
 from ckpt_surgery.model_patches import family_facts
 
 _NO_TENSOR = re.compile(r"^(?:is|has|do|num|n)_|pos|shape|point|index|idx|flag|layer|level|step|offset")
@@ -137,7 +137,7 @@ class CallSites:
     def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
         """Return the parameters that one call gives what blocks returned, or by keyword what is learned."""
         bound = bind(call.args, forward)
-        names = {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        names = {} if isinstance(bound, Because) else {position: name for name, position in bound.items()}
         tensors, containers = set[str](), set[str]()
         for carried in call.carried:
             name = names.get(carried.position, "")
@@ -197,9 +197,9 @@ class CallSites:
         given, new = site.call.args, first.arguments or ()
         others = [name for name, forward in site.others if not (forward and binds_alike(given, new, forward))]
         if len({plan.arguments for plan in plans}) > 1:
-            unknown = Unknown(UnknownReason.SIGNATURES, (", ".join(ref.name for ref, _ in site.blocks),))
+            unknown = UnknownReason.SIGNATURES.about(", ".join(ref.name for ref, _ in site.blocks))
         elif new and others:
-            unknown = Unknown(UnknownReason.OTHERS, (", ".join(others),))
+            unknown = UnknownReason.OTHERS.about(", ".join(others))
         else:
             return plans[0]
         return replace(first, hidden=(), arguments=None, loosened=(), unknown=unknown)

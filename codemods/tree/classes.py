@@ -51,45 +51,44 @@ class External(NamedTuple):
     name: str
     module: str
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is surely no GradientCheckpointingLayer: torch's own, or of transformers' core."""
+        name, module = self
+        if name in _PLAIN_NAMES or name.startswith(TORCH_PREFIXES) or module.startswith(_PLAIN_MODULES):
+            return True
+        core = module.lstrip(".").removeprefix("transformers.")
+        return module.startswith(("...", "transformers")) and not core.startswith("models")
+
+    @property
+    def is_of_transformers(self) -> bool:
+        """Whether it is imported from the installed transformers."""
+        return self.module.partition(".")[0] == "transformers"
+
+    @property
+    def is_of_family(self) -> bool:
+        """Whether it is a model of one of transformers' families, or the base class of such."""
+        name = self.name.rpartition(".")[2]
+        return self.is_of_transformers and name != BASE_MODEL and _MODEL.search(name) is not None
+
+    @property
+    def is_layer_of_transformers(self) -> bool:
+        """Whether it is one of transformers' checkpointing layers, by its name."""
+        return self.is_of_transformers and bool(_LAYER.search(self.name)) and not _PART.search(self.name)
+
+    @property
+    def holds_layers_of_transformers(self) -> bool:
+        """Whether it is a model of transformers, or part of one, whose stack holds layers in late releases."""
+        within = self.module == "transformers" or self.module.startswith("transformers.models.")
+        return within and bool(_STACK.search(self.name))
+
 
 Target = ClassRef | External
 
 
-def is_plain_external(external: External) -> bool:
-    """Tell whether an external class is surely no GradientCheckpointingLayer: torch's own, or transformers' core."""
-    name, module = external
-    if name in _PLAIN_NAMES or name.startswith(TORCH_PREFIXES) or module.startswith(_PLAIN_MODULES):
-        return True
-    core = module.lstrip(".").removeprefix("transformers.")
-    return module.startswith(("...", "transformers")) and not core.startswith("models")
-
-
-def is_of_transformers(target: External) -> bool:
-    """Tell whether an external class is imported from the installed transformers."""
-    return target.module.partition(".")[0] == "transformers"
-
-
-def is_of_family(target: External) -> bool:
-    """Tell whether an external class is a model of one of transformers' families, or the base class of such."""
-    name = target.name.rpartition(".")[2]
-    return is_of_transformers(target) and name != BASE_MODEL and _MODEL.search(name) is not None
-
-
 def is_finished_model(target: Target) -> bool:
     """Tell whether a class is a whole model of transformers, whose own layers checkpoint."""
-    return isinstance(target, External) and is_of_family(target) and not target.name.endswith(BASE_MODEL)
-
-
-def is_layer_of_transformers(external: External) -> bool:
-    """Tell whether a class is one of transformers' checkpointing layers, by its name."""
-    name = external.name
-    return is_of_transformers(external) and bool(_LAYER.search(name)) and not _PART.search(name)
-
-
-def holds_layers_of_transformers(external: External) -> bool:
-    """Tell whether a class is a model of transformers, or part of one, whose stack holds layers in late releases."""
-    name, module = external
-    return bool(_STACK.search(name)) and (module == "transformers" or module.startswith("transformers.models."))
+    return isinstance(target, External) and target.is_of_family and not target.name.endswith(BASE_MODEL)
 
 
 @cache

@@ -13,14 +13,7 @@ from functools import cached_property
 from ckpt_surgery.codemods.providers.switches import OWN_SWITCHES
 from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import (
-    BASE_MODEL,
-    Answer,
-    ClassRef,
-    is_of_family,
-    is_of_transformers,
-    is_plain_external,
-)
+from ckpt_surgery.codemods.tree.classes import BASE_MODEL, Answer, ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 from ckpt_surgery.codemods.wording import Because, WordedReason
@@ -48,11 +41,6 @@ class Missing(WordedReason):
     OWN_SWITCH = "{} switches its checkpointing by itself (`{}`), which would reach no layer"
 
 
-@dataclass(frozen=True, slots=True)
-class MissingSwitch(Because):
-    """The reason why nothing in transformers would switch a layer on, and the names concerned."""
-
-
 @dataclass(eq=False)
 class Switches:
     """The switches of a tree's classes."""
@@ -62,22 +50,22 @@ class Switches:
     layers: LayerSources
 
     @kept
-    def of_branches(self, owner: ClassRef) -> MissingSwitch | None:
+    def of_branches(self, owner: ClassRef) -> Because | None:
         """Return why the inline branches of a class are what switches its checkpointing; None where a layer could."""
         return self._by_models(owner) or self._release(owner, Missing.RIGHT_BRANCH)
 
-    def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
+    def of_layer(self, ref: ClassRef) -> Because | None:
         """Return why the file of a class cannot have layers; None where it can."""
         files = {model.path for model in self._above(ref) if self._claims(model)}
         if not self.layers.uses_transformers(ref.path) and not any(map(self.layers.needs_transformers, files)):
-            return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
+            return Missing.TRANSFORMERS.about(ref.name)
         return self._release(ref, Missing.RELEASE)
 
-    def _release(self, ref: ClassRef, reason: Missing) -> MissingSwitch | None:
+    def _release(self, ref: ClassRef, reason: Missing) -> Because | None:
         requirement = self.layers.outdated(ref.path)
-        return MissingSwitch(reason, (requirement,)) if requirement else None
+        return reason.about(requirement) if requirement else None
 
-    def _by_models(self, owner: ClassRef) -> MissingSwitch | None:
+    def _by_models(self, owner: ClassRef) -> Because | None:
         """Return what is missing of the models that hold a class."""
         above = self._above(owner)
         if own := self._own_switch(owner, above):
@@ -91,29 +79,29 @@ class Switches:
                 return None
             for ref, claim in claims.items():
                 if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
-                    return MissingSwitch(Missing.FLAG, (ref.name,))
+                    return Missing.FLAG.about(ref.name)
             return None
         if not claims and (any(map(self._is_foreign, above)) or not self.layers.uses_transformers(owner.path)):
-            return MissingSwitch(Missing.NO_TRANSFORMERS, (owner.name,))
-        return MissingSwitch(Missing.MODEL if owner.cls.bases else Missing.FUNCTIONS, (owner.name,))
+            return Missing.NO_TRANSFORMERS.about(owner.name)
+        return (Missing.MODEL if owner.cls.bases else Missing.FUNCTIONS).about(owner.name)
 
-    def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> MissingSwitch | None:
+    def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> Because | None:
         """Find what a class, one that it inherits, or a model that holds it sets by itself."""
         value = self.bases.flag(owner, FLAG)
         if value not in (None, "False"):
-            return MissingSwitch(Missing.OWN_SWITCH, (owner.name, f"{FLAG} = {value}"))
+            return Missing.OWN_SWITCH.about(owner.name, f"{FLAG} = {value}")
         family = {*self.bases.lineage(owner), *self.bases.heirs(owner)}
         for ref in dict.fromkeys([owner, *self.bases.lineage(owner), *above]):
             for switch in ref.cls[OWN_SWITCHES]:
                 if ref in family or switch.target.count(".") > 1 or not switch.value:
                     method = switch.target.removeprefix("self.")
                     how = f"{switch.target} = {switch.value}" if switch.value else method
-                    return MissingSwitch(Missing.OWN_SWITCH, (ref.name, how))
+                    return Missing.OWN_SWITCH.about(ref.name, how)
         return None
 
     def _is_foreign(self, owner: ClassRef) -> bool:
         externals = self.bases.externals(owner)
-        return not all(is_plain_external(target) or is_of_transformers(target) for target in externals)
+        return not all(target.is_plain or target.is_of_transformers for target in externals)
 
     def _all_claims(self, refs: Iterable[ClassRef]) -> dict[ClassRef, Answer]:
         return {ref: claim for ref in refs if (claim := self._claims(ref))}
@@ -121,7 +109,7 @@ class Switches:
     def _claims(self, ref: ClassRef) -> Answer | None:
         """Tell whether a model of transformers claims gradient checkpointing; None for what is no such model."""
         externals = self.bases.externals(ref)
-        models = [target for target in externals if is_of_family(target)]
+        models = [target for target in externals if target.is_of_family]
         if not models and not any(target.name.endswith(BASE_MODEL) for target in externals):
             return None
         flag = self.bases.flag(ref, CLAIM)

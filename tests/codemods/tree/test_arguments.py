@@ -13,11 +13,11 @@ from ckpt_surgery.codemods.tree.arguments import (
     ArgumentPlan,
     ArgumentRepair,
     Meaning,
-    Unknown,
     UnknownReason,
     bind,
     plan_arguments,
 )
+from ckpt_surgery.codemods.wording import Because
 from ckpt_surgery.model_patches.family import FamilyFacts
 
 NOTHING = FamilyFacts()
@@ -107,8 +107,8 @@ def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
     if not result:
         return
     before, after = (bind(arguments(source), forward(signature)) for source in (call, f"f({result})"))
-    assert not isinstance(before, Unknown)
-    assert not isinstance(after, Unknown)
+    assert not isinstance(before, Because)
+    assert not isinstance(after, Because)
     old, new = arguments(call), arguments(f"f({result})")
     assert {name: old[at].text for name, at in before.items()} == {name: new[at].text for name, at in after.items()}
     if old[before["past_key_values"]].name:
@@ -127,7 +127,7 @@ def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
     ("call", "reason"), [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)]
 )
 def test_a_call_that_cannot_be_bound_has_a_reason(call: str, reason: UnknownReason) -> None:
-    assert planned(SIGNATURE, call) == ArgumentPlan(unknown=Unknown(reason))
+    assert planned(SIGNATURE, call) == ArgumentPlan(unknown=reason.about())
 
 
 def test_an_unpacked_dict_may_hide_what_is_not_named() -> None:
