@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from enum import Enum
-from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
@@ -16,34 +14,21 @@ _OWN_INDEX = frozenset(
 )
 
 
-class ReadKind(Enum):
-    """The failure of a read once a layer has set the past state to None."""
+def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name.
 
-    NEEDED = "needed"
-    """It fails: nothing asks whether there is any."""
-    SHARED = "shared"
-    """What another block computed would be computed otherwise."""
-
-
-class CacheRead(NamedTuple):
-    """A method that reads past state."""
-
-    method: str
-    name: str
-    kind: ReadKind
-
-
-def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[CacheRead]:
-    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name."""
+    Each is the method, the parameter, and whether it fails once a layer has set the past state to None, as nothing
+    asks whether there is any. Otherwise what another block computed would be computed otherwise.
+    """
     for function in methods.values():
         given = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & set(names)
         for name in sorted(given) if function.name != "__init__" else ():
             reader = _PastStateReader(name)
             reader.follow(function.body)
             if reader.needed and function.name == "forward":
-                yield CacheRead(function.name, name, ReadKind.NEEDED)
+                yield function.name, name, True
             elif reader.shared:
-                yield CacheRead(function.name, name, ReadKind.SHARED)
+                yield function.name, name, False
 
 
 class _PastStateReader(Interpreter[None]):

@@ -253,7 +253,13 @@ class MethodReader(ModuleFlow):
         others = self._checkpoints_in([inner for inner in inside if isinstance(inner, ast.If | ast.IfExp)])
         called = [inner.func for part in orelse for inner in walk(part) if isinstance(inner, ast.Call)]
         direct = set(map(_name_of_module, called)) - {"", *self._functions}
-        return [call for call in calls if call not in others and _name_run(call) in direct]
+        shared: list[ast.Call] = []
+        for call in calls:
+            run = function_of(call)
+            run = run.args[0] if isinstance(run, ast.Call) and run.args else run
+            if run and call not in others and _name_of_module(run) in direct:
+                shared.append(call)
+        return shared
 
     def _checkpoints_in(self, parts: Iterable[ast.AST]) -> list[ast.Call]:
         calls = [inner for part in parts for inner in walk(part) if isinstance(inner, ast.Call)]
@@ -395,8 +401,14 @@ class MethodReader(ModuleFlow):
             case ast.Call(func=function) as wrapper if last_name(function) == "partial":
                 arguments = (*arguments_of(wrapper, skip=1), *arguments)
             case ast.Call(func=ast.Name(id=name), args=[_]) if name in self._functions:
-                inner = _call_of_parameter(self._functions[name])
-                arguments = (*arguments, *(arguments_of(inner, skip=1) if inner else [UNPACKED]))
+                maker = self._functions[name]
+                first = [parameter.arg for parameter in maker.args.args[:1]]
+                # where the function calls its first parameter, as in `module(*inputs, mask)`
+                match [each for each in walk(maker) if isinstance(each, ast.Call) and dotted(each.func) in first]:
+                    case [ast.Call(args=[ast.Starred(), *_]) as inner]:
+                        arguments = (*arguments, *arguments_of(inner, skip=1))
+                    case _:
+                        arguments = (*arguments, UNPACKED)
             case _:
                 arguments = (*arguments, UNPACKED)
         return tuple(sorted(arguments, key=lambda argument: argument.name is not None))
@@ -411,24 +423,6 @@ def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
         if unpacked or (tensor and may_carry_gradient(name) and not is_past_state(name)):
             return True
     return False
-
-
-def _call_of_parameter(function: Function) -> ast.Call | None:
-    """Find where a function calls its first parameter, as in `module(*inputs, mask)`; None for any other call."""
-    names = [node.arg for node in function.args.args[:1]]
-    calls = [node for node in walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
-    match calls:
-        case [ast.Call(args=[ast.Starred(), *_]) as call]:
-            return call
-    return None
-
-
-def _name_run(checkpoint: ast.Call) -> str:
-    """Return what a checkpoint call runs, by the name that a direct call has."""
-    run = function_of(checkpoint)
-    if isinstance(run, ast.Call) and run.args:
-        run = run.args[0]
-    return _name_of_module(run) if run else ""
 
 
 def _name_of_module(node: ast.expr) -> str:

@@ -68,26 +68,19 @@ OLD_SWITCH = ClassFact[OldSwitch | None](
 )
 
 
-class OwnSwitch(NamedTuple):
-    """An attribute by which a class switches its checkpointing itself, or its method for it (`value` empty)."""
-
-    target: str
-    value: str
-
-
-def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
+def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[tuple[str, str]]:
     """Yield what the methods of a class set, and what replaces the methods of transformers."""
     for statement in own_statements(cls):
-        yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
+        yield from ((f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
     for function in methods_of(cls):
         text = file.text(function)
         if "checkpointing" in text and _SIGN.search(text):
             if function.name == FLAG:  # a property
-                yield OwnSwitch(f"self.{FLAG}", "")
+                yield f"self.{FLAG}", ""
             callees = [node.func for node in walk(function) if isinstance(node, ast.Call)]
             hands_over = any(isinstance(each, ast.Attribute) and each.attr in SWITCHES for each in callees)
             if function.name in SWITCHES and not (_is_old(function) or hands_over):
-                yield OwnSwitch(f"self.{function.name}", "")
+                yield f"self.{function.name}", ""
             for node in walk(function):
                 match node:
                     case (
@@ -96,12 +89,13 @@ def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
                     ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
                         text = ast.unparse(value)
                         if text not in _OFF:
-                            yield OwnSwitch(dotted(target), text)
+                            yield dotted(target), text
     for owner, name, _ in file.set_attributes:
         if owner == cls.name and name in SWITCHES:
-            yield OwnSwitch(f"self.{name}", "")
+            yield f"self.{name}", ""
 
 
-OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]](
+OWN_SWITCHES = ClassFact[tuple[tuple[str, str], ...]](
     "own_switches", lambda cls, file: tuple(_switches(cls, file)), nothing=(), signs=("checkpointing",)
 )
+"""How a class switches its checkpointing itself: the attributes with their values, the methods with none."""

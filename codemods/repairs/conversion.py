@@ -6,36 +6,34 @@ or used elsewhere too, gets a layer class beside it.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
-from ckpt_surgery.codemods.facts.cache_reads import ReadKind
-from ckpt_surgery.codemods.facts.file_facts import AttributePath, Import
-from ckpt_surgery.codemods.facts.kept_values import ValueFlow
+from ckpt_surgery.codemods.facts.argument_names import is_past_state
+from ckpt_surgery.codemods.facts.cache_reads import cache_reads
+from ckpt_surgery.codemods.facts.file_facts import AttributePath, ForwardSignature, Import, ModuleCall
+from ckpt_surgery.codemods.facts.kept_values import ValueFlow, kept_values
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.providers.switches import OLD_SWITCH, OWN_SWITCHES
 from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, DropMethod, MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import layer_import, name_repair
-from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, given_arguments
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
-from ckpt_surgery.codemods.tree.side_effects import kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
 from ckpt_surgery.model_patches import family_facts
-from ckpt_surgery.model_patches.release_names import LAYER_CLASS
-
-
-class Refusal(WordedReason):
-    """The reasons not to make a class a layer."""
-
-    UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
-    NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, LAYER_CLASS
 
 
 class Doubt(WordedReason):
-    """The reasons why making a class a layer is not safe."""
+    """The reasons why a class is not made a layer, or not safely."""
 
+    UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
+    NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
     SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
     OWN_METHOD = "{} has a `{}` of its own, which would lead round the layer's"
     OWN_FORWARD = "{} assigns its own `forward`, which no layer would checkpoint"
@@ -55,6 +53,10 @@ class Doubt(WordedReason):
     NEEDED_CACHE = "{} reads `{}` without asking whether it is None, and a layer sets it to None in training"
     SHARED_CACHE = "{} takes from `{}` what another block put there, and a layer sets it to None in training"
     ELSEWHERE = "{} checkpoints, and reads `{}` of another object: see that {} is not checkpointed twice"
+    MORE_OUTPUTS = (
+        "{0} reads more outputs of {1} where `{2}` is True, and a layer sets its own `use_cache` to False: first add "
+        "`{2} = False` under `if self.gradient_checkpointing and self.training` to that method"
+    )
     NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 
@@ -65,10 +67,13 @@ _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpo
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The repairs that make a class a layer, none if it is one. With a doubt they are not safe."""
+    """The repairs that put layers in the place of plain classes or of a branch, and the reasons why they are not safe.
+
+    There are none for what is a layer. A branch stays where there is a reason and no repair.
+    """
 
     repairs: tuple[SourceRepair, ...] = ()
-    doubt: Because | None = None
+    reasons: tuple[Because, ...] = ()
 
 
 def convert(
@@ -84,16 +89,16 @@ def convert(
             result is recomputed as it was.
 
     Returns:
-        The repairs and a doubt, if they are not safe; or why the class is not made a layer.
+        The repairs and a reason, if they are not safe; or why the class is not made a layer.
     """
     answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:
         return Conversion()
     root = _root(tree, ref)
     if root is None or answer is Answer.UNKNOWN:
-        return Refusal.UNKNOWN_BASES.about(ref.name)
+        return Doubt.UNKNOWN_BASES.about(ref.name)
     if root.path not in tree.checked:
-        return Refusal.NOT_CHECKED.about(root.name, root.path)
+        return Doubt.NOT_CHECKED.about(root.name, root.path)
     twins = [
         twin
         for twin in tree.lineages.same(root)
@@ -111,9 +116,9 @@ def convert(
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
-            return Conversion(tuple(made), Doubt.SWITCH.about(model.name))
+            return Conversion(tuple(made), (Doubt.SWITCH.about(model.name),))
         made.append(without_switch(tree, model))
-    return Conversion(tuple(made), next(_doubts(tree, layers, repairs, recomputed=recomputed), None))
+    return Conversion(tuple(made), tuple(islice(_doubts(tree, layers, repairs, recomputed=recomputed), 1)))
 
 
 def _doubts(
@@ -153,16 +158,78 @@ def _doubts(
             if site and tree.calls.plan(site).containers:
                 yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
     for layer in layers:
-        kept = None if recomputed else kept_value(tree, layer)
-        if kept:
-            lost = kept.value.flow is ValueFlow.GRADIENT
-            reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
-            yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
-        needed = needed_cache(tree, layer)
-        if needed:
-            fails = needed.read.kind is ReadKind.NEEDED
-            reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
-            yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
+        if not recomputed and (kept := _kept_value(tree, layer)):
+            yield kept
+        if needed := _needed_cache(tree, layer):
+            yield needed
+
+
+def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
+    """Find what a block or something that it holds keeps beside its result, with its gradient first."""
+    kept = [
+        (value, ref)
+        for ref in _with_parts(tree, block)
+        for value in kept_values(_methods(tree, ref), partial(tree.function_node, ref.path), is_block=ref is block)
+    ]
+    if not kept:
+        return None
+    value, ref = min(kept, key=lambda pair: -pair[0].flow)
+    reason = Doubt.KEPT_GRADIENT if value.flow is ValueFlow.GRADIENT else Doubt.KEPT_STATE
+    return reason.about(f"{ref.name}.{value.method}", value.target)
+
+
+def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
+    """Find the first read of past state that fails, or finds something else, once a layer clears it."""
+    cleared = _parameters(tree, block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
+    for ref in _with_parts(tree, block) if cleared else ():
+        names = cleared if ref is block else set(filter(is_past_state, _parameters(tree, ref)))
+        for method, name, fails in cache_reads(_methods(tree, ref), names) if names else ():
+            return (Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE).about(f"{ref.name}.{method}", name)
+    return None
+
+
+def _parameters(tree: SourceTree, ref: ClassRef) -> set[str]:
+    forward = tree.bases.forward(ref)
+    return {parameter.name for parameter in forward[1].params} if forward else set()
+
+
+def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
+    yield block
+    yield from sorted(set(tree.containers.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
+
+
+def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
+    """Return the methods of a class and those that it inherits, the nearest of each name."""
+    methods: dict[str, ast.FunctionDef] = {}
+    for base in tree.bases.lineage(ref):
+        for node in tree.class_node(base).body:
+            if isinstance(node, ast.FunctionDef):
+                methods.setdefault(node.name, node)
+    return methods
+
+
+def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
+    """Find the first read that fails once `ref` is a layer, because the block returns less then; None for none."""
+    # what may become a layer with it: copies, heirs, and those of the same base class
+    twins = (twin for base in tree.bases.lineage(ref) for twin in tree.lineages.same(base))
+    kin = [other for twin in twins for other in (twin, *tree.bases.heirs(twin)) if tree.blocks.checkpoints(other)]
+    for layer in dict.fromkeys([ref, *kin]):
+        forward = tree.bases.forward(layer)
+        for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
+            switch = _cleared_switch(tree, owner, call, forward[1]) if forward and call.reads_more_under else ""
+            if switch in call.reads_more_under and CACHE_SWITCH in tree.layers.cleared(layer.path):
+                return Doubt.MORE_OUTPUTS.about(f"{owner.name}.{call.method}", layer.name, switch)
+    return None
+
+
+def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
+    """Return what the call passes as `use_cache` where a layer clears it: by keyword, now or once repaired."""
+    argument = next((argument for argument in call.args if argument.name == CACHE_SWITCH), None)
+    if argument is None:
+        site, given = tree.calls.of_any(owner, call), given_arguments(call.args, forward) or {}
+        repaired = tree.calls.plan(site).arguments if site else None
+        argument = given.get(CACHE_SWITCH) if any(new.keyword == CACHE_SWITCH for new in repaired or ()) else None
+    return argument.text if argument and argument.is_value else ""
 
 
 def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:

@@ -67,7 +67,7 @@ tells where it is reentrant. It is unsafe only
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
@@ -76,7 +76,7 @@ from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
 from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
+from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive, failing_read
 from ckpt_surgery.codemods.tree.branches import (
     disagreements,
     layers_of_transformers,
@@ -84,7 +84,6 @@ from ckpt_surgery.codemods.tree.branches import (
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External
 from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since
-from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.tree.switches import Missing
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
@@ -140,17 +139,6 @@ class Obstacle(WordedReason):
     WITHHELD = "the branch goes without {}: if that is past state, a layer would write it twice"
 
 
-@dataclass(frozen=True, slots=True)
-class _Repair:
-    """The removal of a branch, or the layers made of the classes behind a call; safe without a reason against it.
-
-    A branch stays where there is a reason and no repair.
-    """
-
-    repairs: tuple[SourceRepair, ...] = ()
-    reasons: tuple[Because, ...] = ()
-
-
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every inline branch and every checkpoint call that stands alone.
 
@@ -178,7 +166,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         yield _finding(context, owner, inline, repair)
 
 
-def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _Repair) -> Finding:
+def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: Conversion) -> Finding:
     tree, names = context.tree, list(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
     differences = [*disagreements(tree, owner, inline)]
     harmful = [item for item in differences if not (item.withholds or "cache" in item.name or item.name in _RETURNED)]
@@ -278,22 +266,22 @@ def _modes(inline: InlineBranch) -> Iterator[str]:
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
 
 
-def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:
+def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conversion:
     theirs = layers_of_transformers(context.tree, owner, inline)
     if theirs:
-        return _Repair(reasons=(_nested(context, owner, inline, theirs),))
+        return Conversion(reasons=(_nested(context, owner, inline, theirs),))
     missing = context.tree.switches.of_branches(owner)
     if missing:
-        return _Repair(reasons=(missing,))
+        return Conversion(reasons=(missing,))
     obstacle = _obstacle(inline) or _switched(context, owner, inline)
     if obstacle:
-        return _Repair(reasons=(obstacle,))
+        return Conversion(reasons=(obstacle,))
     results = [_layers(context, owner, checkpoint, inline) for checkpoint in inline.checkpoints]
-    layers = [result for result in results if isinstance(result, _Repair)]
+    layers = [result for result in results if isinstance(result, Conversion)]
     for result in results:
         # A block behind the call that does not become a layer would lose the checkpointing it has.
-        if not isinstance(result, _Repair) and not (layers and result.reason is Obstacle.TORCH_MODULE):
-            return _Repair(reasons=(result,))
+        if not isinstance(result, Conversion) and not (layers and result.reason is Obstacle.TORCH_MODULE):
+            return Conversion(reasons=(result,))
     made = [repair for part in layers for repair in part.repairs]
     for call, plan in context.tree.calls.lost_with(owner, inline):
         if plan.repair:
@@ -304,7 +292,7 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
     branch = context.tree.places(owner.path).branch(inline.span)
     kept = KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
     repairs = (*dict.fromkeys(made), kept)
-    return _Repair(repairs, tuple(_doubts(context, owner, inline, layers)))
+    return Conversion(repairs, tuple(_doubts(context, owner, inline, layers)))
 
 
 def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
@@ -346,7 +334,9 @@ def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Be
     return next(map(Obstacle.SWITCHES.about, switching), None)
 
 
-def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
+def _doubts(
+    context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[Conversion]
+) -> Iterator[Because]:
     tree, test = context.tree, inline.test or ""
     if "other" in inline.body_kinds:
         yield Obstacle.OTHER_STATEMENTS.about()
@@ -388,7 +378,7 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
 
 def _layers(
     context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
-) -> _Repair | Because:
+) -> Conversion | Because:
     """Return what makes the classes behind a checkpoint call layers, or why they are not made such."""
     tree = context.tree
     paths = owner.cls.paths_behind(inline, checkpoint)
@@ -414,5 +404,5 @@ def _layers(
         if not isinstance(conversion, Conversion):
             return conversion
         made += [*conversion.repairs, *aliased(tree, owner, ref)]
-        doubts += filter(None, (conversion.doubt, failing_read(tree, ref)))
-    return _Repair(tuple(made), tuple(doubts[:1]))
+        doubts += filter(None, (*conversion.reasons, failing_read(tree, ref)))
+    return Conversion(tuple(made), tuple(doubts[:1]))

@@ -54,10 +54,9 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, commented_out, convert
+from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, commented_out, convert, failing_read
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
-from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.switches import Missing
 from ckpt_surgery.codemods.wording import Because, replaced_text
 from ckpt_surgery.model_patches.vocabulary import NO_BLOCKS
@@ -136,9 +135,9 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         return finding("; ".join(said), Applicability.INFO if on_purpose else Applicability.UNSAFE)
     if isinstance(conversion, Because):
         return finding(f"{message} ({conversion.text})", Applicability.UNKNOWN)
-    doubt = conversion.doubt or (None if called else Doubt.NO_CALL.about(ref.name))
+    doubts = conversion.reasons or (() if called else (Doubt.NO_CALL.about(ref.name),))
     twice = Doubt.ELSEWHERE.about(elsewhere, element.attribute, ref.name) if elsewhere else None
-    reasons = [reason.text for reason in (twice, doubt, failing_read(tree, ref)) if reason]
+    reasons = [reason.text for reason in (twice, *doubts, failing_read(tree, ref)) if reason]
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     repairs = (*conversion.repairs, *aliased(tree, element.holder, ref))
     return finding("; ".join([message, *reasons]), applicability, repairs)

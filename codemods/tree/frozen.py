@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath
@@ -23,36 +23,48 @@ def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributeP
     for holder in tree.freezing_classes:
         if holder is owner or owner in tree.containers.with_parts(holder):
             methods = methods_of(tree.class_node(holder))
-            reached = partial(_reaches, tree, holder, owner, {path[0] for path in paths if path})
-            learns = partial(_learns, tree, holder)
+            parts = _Attributes(tree, holder, owner, {path[0] for path in paths if path})
             for method in methods:
                 frozen = dict(_set(method))
                 if frozen.get("self") is False and True in frozen.values():
-                    trains_some = any(reached(name) for name, _ in _used(method))
+                    trains_some = any(parts.reach(name) for name, _ in _used(method))
                 else:
                     fronts = [name.removeprefix("self.") for name, trained in frozen.items() if not trained]
                     runs = ((each, front) for each in methods if each.name.startswith("forward") for front in fronts)
-                    trains_some = not any(map(reached, fronts)) and any(
-                        _comes_first(forward, front, reached, learns) for forward, front in runs
+                    trains_some = not any(map(parts.reach, fronts)) and any(
+                        parts.come_first(forward, front) for forward, front in runs
                     )
                 if trains_some:
                     return f"{holder.name}.{method.name}"
     return ""
 
 
-def _reaches(tree: SourceTree, holder: ClassRef, owner: ClassRef, firsts: Collection[str], name: str) -> bool:
-    """Tell whether an attribute of a class leads to the modules in question."""
-    if holder is owner:
-        return name in firsts
-    return owner in tree.containers.with_parts(*tree.containers.classes_at(holder, _at(name)))
+@dataclass(frozen=True, slots=True)
+class _Attributes:
+    """The attributes of `holder`, some of which may lead to modules of `owner`: to its attributes in `firsts`."""
 
+    tree: SourceTree
+    holder: ClassRef
+    owner: ClassRef
+    firsts: Collection[str]
 
-def _learns(tree: SourceTree, holder: ClassRef, name: str) -> bool:
-    return any(tree.containers.learns(holder, path) for path in _at(name))
+    def reach(self, name: str) -> bool:
+        """Tell whether an attribute leads to the modules in question."""
+        if self.holder is self.owner:
+            return name in self.firsts
+        containers = self.tree.containers
+        return self.owner in containers.with_parts(*containers.classes_at(self.holder, [(name,), (name, ELEMENT)]))
 
+    def learn(self, name: str) -> bool:
+        """Tell whether an attribute has parameters."""
+        return any(self.tree.containers.learns(self.holder, path) for path in ((name,), (name, ELEMENT)))
 
-def _at(name: str) -> tuple[AttributePath, ...]:
-    return ((name,), (name, ELEMENT))
+    def come_first(self, forward: ast.FunctionDef, front: str) -> bool:
+        """Tell whether a forward runs a frozen attribute, then these modules, with nothing that trains between."""
+        used = [name for name, may_not_run in _used(forward) if not may_not_run]
+        start = used.index(front) if front in used else len(used)
+        behind = [name for name in used[start:] if name != front and (self.reach(name) or self.learn(name))]
+        return not any(map(self.learn, used[:start])) and bool(behind) and self.reach(behind[0])
 
 
 def _set(node: ast.AST, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, bool]]:
@@ -71,16 +83,6 @@ def _set(node: ast.AST, names: Mapping[str, str] = MappingProxyType({})) -> Iter
                 yield from _set(inner, {**names, dotted(target): dotted(over_all)})
             case _:
                 yield from _set(inner, names)
-
-
-def _comes_first(
-    forward: ast.FunctionDef, front: str, reached: Callable[[str], bool], learns: Callable[[str], bool]
-) -> bool:
-    """Tell whether a forward runs a frozen attribute, then these modules, with nothing that trains between."""
-    used = [name for name, may_not_run in _used(forward) if not may_not_run]
-    start = used.index(front) if front in used else len(used)
-    behind = [name for name in used[start:] if name != front and (reached(name) or learns(name))]
-    return not any(map(learns, used[:start])) and bool(behind) and reached(behind[0])
 
 
 def _used(method: ast.FunctionDef) -> Iterator[tuple[str, bool]]:

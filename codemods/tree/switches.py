@@ -92,10 +92,9 @@ class Switches:
             return Missing.OWN_SWITCH.about(owner.name, f"{FLAG} = {value}")
         family = {*self.bases.lineage(owner), *self.bases.heirs(owner)}
         for ref in dict.fromkeys([owner, *self.bases.lineage(owner), *above]):
-            for switch in ref.cls[OWN_SWITCHES]:
-                if ref in family or switch.target.count(".") > 1 or not switch.value:
-                    method = switch.target.removeprefix("self.")
-                    how = f"{switch.target} = {switch.value}" if switch.value else method
+            for target, value in ref.cls[OWN_SWITCHES]:
+                if ref in family or target.count(".") > 1 or not value:
+                    how = f"{target} = {value}" if value else target.removeprefix("self.")
                     return Missing.OWN_SWITCH.about(ref.name, how)
         return None
 
