@@ -38,7 +38,7 @@ class RearrangeArguments(paths.ModuleTransformer):
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         around, call = paths.occurrence_in(tree, self.target, cst.Call, "call of", self._is_called)
-        place = place_of(around, call, tree.default_indent, self.width)
+        place = Place.of(around, call, tree.default_indent, self.width)
         return paths.replaced(around, call, laid_out(call, self.arguments, place))
 
     def _is_called(self, _: paths.Path, call: cst.Call) -> bool:
@@ -71,30 +71,6 @@ class RenameOccurrence(paths.ModuleTransformer):
         return not any(isinstance(node, _NO_EXPRESSIONS) for node in around)
 
 
-def place_of(around: paths.Path, call: cst.BaseExpression, step: str, width: int, margin: int = 0) -> Place:
-    """Return where a call, or what replaces it, stands in its statement; a compound one counts without its body.
-
-    Args:
-        around: the path to the call.
-        call: the call, or the expression that is to be replaced.
-        step: the indentation of one level.
-        width: the longest line, in columns.
-        margin: the indentation of the first node of the path, in columns.
-    """
-    first = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
-    statement = paths.replaced(around[first:], call, _MARK)
-    bare: dict[str, object] = {"leading_lines": ()}
-    if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
-        bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
-    if getattr(statement, "orelse", None) is not None:
-        bare["orelse"] = None
-    lines = paths.code_of(statement.with_changes(**bare)).splitlines()
-    before, _, after = next(line for line in lines if _MARK.value in line).partition(_MARK.value)
-    indent = before[: len(before) - len(before.lstrip())]
-    inner, room = indent + step, width - margin - paths.margin_of(around, step)
-    return Place(indent, room - paths.columns(before) - len(after), inner, room - paths.columns(inner))
-
-
 def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> cst.BaseStatement:
     """Return a statement that moved left to this margin, with the calls joined that a formatter would now join.
 
@@ -105,7 +81,7 @@ def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> 
         while isinstance(call := getattr(path[-1], "value", None), cst.Subscript | cst.Attribute):
             path = (*path, call)  # `x = f(...)[0]`
         if isinstance(call, cst.Call) and "\n" in paths.code_of(line.with_changes(leading_lines=())).rstrip("\n"):
-            new = laid_out(call, None, place_of(path, call, step, width, margin))
+            new = laid_out(call, None, Place.of(path, call, step, width, margin))
             statement = statement.with_deep_changes(
                 call, whitespace_before_args=new.whitespace_before_args, args=new.args
             )
@@ -122,6 +98,30 @@ class Place(NamedTuple):
     line: int
     inner: str
     room: int
+
+    @classmethod
+    def of(cls, around: paths.Path, call: cst.BaseExpression, step: str, width: int, margin: int = 0) -> Place:
+        """Return where a call, or what replaces it, stands in its statement; a compound one counts without its body.
+
+        Args:
+            around: the path to the call.
+            call: the call, or the expression that is to be replaced.
+            step: the indentation of one level.
+            width: the longest line, in columns.
+            margin: the indentation of the first node of the path, in columns.
+        """
+        first = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
+        statement = paths.replaced(around[first:], call, _MARK)
+        bare: dict[str, object] = {"leading_lines": ()}
+        if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
+            bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
+        if getattr(statement, "orelse", None) is not None:
+            bare["orelse"] = None
+        lines = paths.code_of(statement.with_changes(**bare)).splitlines()
+        before, _, after = next(line for line in lines if _MARK.value in line).partition(_MARK.value)
+        indent = before[: len(before) - len(before.lstrip())]
+        inner, room = indent + step, width - margin - paths.margin_of(around, step)
+        return cls(indent, room - paths.columns(before) - len(after), inner, room - paths.columns(inner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,8 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
         layout = f"\n{place.inner}{names}\n{place.indent}"
     else:
         # a generator without parentheses of its own stands alone, and no comma may follow it
-        name = "_" if any(_is_bare(item.argument.value, cst.GeneratorExp) for item in items) else "_,"
+        values = [item.argument.value for item in items]
+        name = "_" if any(isinstance(value, cst.GeneratorExp) and not value.lpar for value in values) else "_,"
         lines = [line for item in items for line in (*item.above, f"{name}  {item.comment}".rstrip())]
         layout = "".join(f"\n{place.inner}{line}" for line in [*lines, *below]) + f"\n{place.indent}"
     # the white space is read from the layout; the arguments stay the nodes that they are
@@ -171,18 +172,13 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     return call.with_changes(whitespace_before_args=spaces.whitespace_before_args, args=laid)
 
 
-def _is_bare(value: cst.BaseExpression, *kinds: type[cst.BaseExpression]) -> bool:
-    """Tell whether a value is of these kinds, and has no parentheses of its own."""
-    return isinstance(value, kinds) and not value.lpar
-
-
 def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
     if new.source is None:
         old = _Item(cst.Arg(cst.parse_expression(new.text)), f"# {new.comment}" if new.comment else "")
     else:
         old = items[new.source]
     value, keyword, equal = old.argument.value, old.argument.keyword, old.argument.equal
-    if _is_bare(value, cst.GeneratorExp, cst.NamedExpr):
+    if isinstance(value, cst.GeneratorExp | cst.NamedExpr) and not value.lpar:
         value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     if new.keyword not in ("*", "**", keyword and keyword.value):
         keyword = cst.Name(new.keyword) if new.keyword else None

@@ -16,6 +16,46 @@ from ckpt_surgery.codemods.edits import paths
 _BLANK_LINE = cst.EmptyLine(indent=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ImportLine:
+    """An import statement that has a line of its own."""
+
+    node: cst.Import | cst.ImportFrom
+
+    @classmethod
+    def of(cls, line: cst.CSTNode) -> ImportLine | None:
+        """Return the import that a line consists of; None for any other line."""
+        parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
+        return cls(parts[0]) if len(parts) == 1 and isinstance(parts[0], cst.Import | cst.ImportFrom) else None
+
+    @property
+    def module(self) -> str:
+        """The module that it names, with its leading dots."""
+        if isinstance(self.node, cst.Import):
+            return paths.code_of(self.node.names[0].name)
+        return "." * len(self.node.relative) + (paths.code_of(self.node.module) if self.node.module else "")
+
+    @property
+    def _aliases(self) -> Sequence[cst.ImportAlias]:
+        return () if isinstance(self.node.names, cst.ImportStar) else self.node.names
+
+    @property
+    def names(self) -> list[str]:
+        """The imported names, as their module has them."""
+        return [alias.evaluated_name for alias in self._aliases]
+
+    @property
+    def bound(self) -> set[str]:
+        """The names that it binds."""
+        return {alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in self._aliases}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it imports names from a module, none under another name."""
+        aliases = self._aliases
+        return isinstance(self.node, cst.ImportFrom) and len(aliases) > 0 and not any(each.asname for each in aliases)
+
+
 @dataclass
 class AddImport(paths.ModuleTransformer):
     """Imports a name from a module: a statement without comments that imports others of it grows, or a new one is put
@@ -46,23 +86,24 @@ class AddImport(paths.ModuleTransformer):
         self, lines: Sequence[cst.BaseStatement], step: str, width: int, *, top: int = 0
     ) -> Sequence[cst.BaseStatement]:
         """Return these statements with the import; the first import of all goes to the `top`."""
-        imports = {at: imported for at, line in enumerate(lines) if (imported := import_of(line))}
-        if any(self.name in _bound(imported) for imported in imports.values()):
+        imports = {at: imported for at, line in enumerate(lines) if (imported := ImportLine.of(line))}
+        if any(self.name in imported.bound for imported in imports.values()):
             return lines
         first = next((at for at, line in enumerate(lines) if isinstance(line, cst.ClassDef)), len(lines))
         early = {at: imported for at, imported in imports.items() if at < first}
         for at, imported in early.items():
-            commented = "#" in paths.code_of(imported)
-            if isinstance(imported, cst.ImportFrom) and imports_plainly(imported, self.module) and not commented:
-                names = [*names_of(imported), self.name]
-                grown = statement(self.module, names, width, step, exploded=imported.lpar is not None)
+            node = imported.node
+            fits = imported.is_plain and imported.module == self.module
+            if fits and isinstance(node, cst.ImportFrom) and "#" not in paths.code_of(node):
+                exploded = node.lpar is not None
+                grown = statement(self.module, [*imported.names, self.name], width, step, exploded=exploded)
                 return [*lines[:at], lines[at].with_changes(body=[grown]), *lines[at + 1 :]]
         new = cst.SimpleStatementLine([statement(self.module, [self.name], width, step)])
         package = self.module.partition(".")[0]  # empty for dots
-        froms = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom)]
-        near = [(at, node) for at, node in froms if module_of(node).partition(".")[0] == package]
+        froms = [(at, imported) for at, imported in early.items() if isinstance(imported.node, cst.ImportFrom)]
+        near = [(at, imported) for at, imported in froms if imported.module.partition(".")[0] == package]
         ours = (_key(self.module), by_type(self.name))
-        keys = [(at, _key(module_of(node)), min(map(by_type, names_of(node)), default=(0, ""))) for at, node in near]
+        keys = [(at, _key(each.module), min(map(by_type, each.names), default=(0, ""))) for at, each in near]
         before = [(module, at) for at, module, name in keys if (module, name) < ours]
         above: list[cst.EmptyLine] = []
         if before:
@@ -71,7 +112,7 @@ class AddImport(paths.ModuleTransformer):
             at = near[0][0]
             above = paths.leading_lines(lines[at])
         elif early:
-            at = max([at for at, node in early.items() if module_of(node) != "__future__"] or early) + 1
+            at = max([at for at, imported in early.items() if imported.module != "__future__"] or early) + 1
             above = [_BLANK_LINE]
         else:
             at, above = top, [_BLANK_LINE] * top
@@ -110,51 +151,19 @@ class RemoveImports(paths.ModuleTransformer):
 
     def _without(self, line: cst.BaseStatement, step: str) -> cst.BaseStatement | None:
         """Return a statement without the unused names; None where nothing of it is left."""
-        imported = import_of(line)
+        imported = ImportLine.of(line)
         if (
             imported is None
-            or not _bound(imported) & set(self.names)
+            or not imported.bound & set(self.names)
             or "#" in paths.code_of(line.with_changes(leading_lines=()))
         ):
             return line
-        if isinstance(imported, cst.Import):
+        if isinstance(imported.node, cst.Import):
             return None if len(imported.names) == 1 else line
-        if not imports_plainly(imported, module_of(imported)):
+        if not imported.is_plain:
             return line
-        kept = [name for name in names_of(imported) if name not in self.names]
-        return line.with_changes(body=[statement(module_of(imported), kept, self.width, step)]) if kept else None
-
-
-def import_of(line: cst.CSTNode) -> cst.Import | cst.ImportFrom | None:
-    """Return the import that a line consists of; None for any other line."""
-    parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], cst.Import | cst.ImportFrom) else None
-
-
-def module_of(imported: cst.Import | cst.ImportFrom) -> str:
-    """Return the module that an import statement names, with its leading dots."""
-    if isinstance(imported, cst.Import):
-        return paths.code_of(imported.names[0].name)
-    return "." * len(imported.relative) + (paths.code_of(imported.module) if imported.module else "")
-
-
-def _aliases(imported: cst.Import | cst.ImportFrom) -> Sequence[cst.ImportAlias]:
-    return () if isinstance(imported.names, cst.ImportStar) else imported.names
-
-
-def _bound(imported: cst.Import | cst.ImportFrom) -> set[str]:
-    return {alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in _aliases(imported)}
-
-
-def imports_plainly(imported: cst.ImportFrom, module: str) -> bool:
-    """Tell whether a statement imports names from a module, none under another name."""
-    aliases = _aliases(imported)
-    return len(aliases) > 0 and module_of(imported) == module and not any(alias.asname for alias in aliases)
-
-
-def names_of(imported: cst.ImportFrom) -> list[str]:
-    """Return the imported names, as their module has them."""
-    return [alias.evaluated_name for alias in _aliases(imported)]
+        kept = [name for name in imported.names if name not in self.names]
+        return line.with_changes(body=[statement(imported.module, kept, self.width, step)]) if kept else None
 
 
 def statement(

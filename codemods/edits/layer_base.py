@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ckpt_surgery.codemods.edits import paths
-from ckpt_surgery.codemods.edits.imports import import_of, imports_plainly, module_of, names_of, statement
+from ckpt_surgery.codemods.edits.imports import ImportLine, statement
 from ckpt_surgery.codemods.repair import Definition
 from ckpt_surgery.codemods.tree.classes import MODULES
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
@@ -56,23 +56,25 @@ class DeriveFromImport(paths.ModuleTransformer):
         for around, line in paths.inside((tree,), cst.SimpleStatementLine):
             block = around[-1]
             inner = any(isinstance(node, cst.ClassDef | cst.FunctionDef) for node in around)
-            if isinstance(block, cst.IndentedBlock) and not inner and self._is_alias(import_of(line)):
+            if isinstance(block, cst.IndentedBlock) and not inner and self._is_alias(line):
                 return paths.replaced(around[:-1], block, self._with_class(block, line))
         raise paths.PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
 
-    def _is_alias(self, imported: cst.Import | cst.ImportFrom | None) -> bool:
-        if not isinstance(imported, cst.ImportFrom) or isinstance(imported.names, cst.ImportStar):
+    def _is_alias(self, line: cst.SimpleStatementLine) -> bool:
+        imported = ImportLine.of(line)
+        if imported is None or not isinstance(imported.node, cst.ImportFrom):
             return False
-        names = [(alias.evaluated_name, alias.evaluated_alias) for alias in imported.names]
-        return names == [(self.original, self.name)]
+        return imported.names == [self.original] and imported.bound == {self.name}
 
     def _with_class(self, block: cst.IndentedBlock, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
         """Return a block with the plain import instead of the alias, and the class below all its imports."""
         body, at = list(block.body), block.body.index(line)
-        imports = {at: node for at, line in enumerate(body) if isinstance(node := import_of(line), cst.ImportFrom)}
-        module = module_of(imports[at])
-        twin = next((other for other, node in imports.items() if imports_plainly(node, module)), at)
-        others = [] if twin == at else names_of(imports[twin])
+        imports = {at: imported for at, line in enumerate(body) if (imported := ImportLine.of(line))}
+        imports = {at: imported for at, imported in imports.items() if isinstance(imported.node, cst.ImportFrom)}
+        module = imports[at].module
+        same = (other for other, imported in imports.items() if imported.is_plain and imported.module == module)
+        twin = next(same, at)
+        others = [] if twin == at else imports[twin].names
         body[twin] = body[twin].with_changes(body=[statement(module, [*others, self.original])])
         derived = _derived(self.name, self.original, "pass", blank_lines=1)
         body.insert(max(imports) + 1, derived)

@@ -63,11 +63,6 @@ def may_be_state(name: str) -> bool:
     return name in STATE_SOMEWHERE or name.endswith(STATE_ENDINGS)
 
 
-def is_surely_no_state(name: str, annotation: str = "") -> bool:
-    """Tell whether a parameter of this name is known to be something other than a cache or recurrent state."""
-    return is_gradient(name, annotation) or is_switch(name, annotation) or "position" in name or "embed" in name
-
-
 def is_container(annotation: str) -> bool:
     """Tell whether an annotation (its source text) is that of a list, tuple or dict."""
     return _CONTAINER.search(annotation) is not None

@@ -15,7 +15,7 @@ _CONTAINERS = frozenset(
 )
 SEQUENTIAL = "Sequential"
 """The name of a container that calls what it holds."""
-LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
+_LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
 """The names of torch's parameters, and of modules that have some of their own."""
 _SAME = frozenset({"_from_config", "from_config", "from_pretrained"}) | IN_PLACE
 """Methods that return an instance of their class, or the module itself."""
@@ -37,6 +37,19 @@ class Builder(Interpreter[Build]):
     def made(self) -> list[Build]:
         """What the function returns, where that is known."""
         return [built for built in self.returned if built.kind != "unknown"]
+
+    def learned(self, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
+        """Return the attributes that have parameters, and the methods that return what one of them makes."""
+        classes = {
+            name: [each for b in builds for each in b.class_names()] for name, builds in self.attributes.items()
+        }
+        names = {name: None for name, made in classes.items() if any(map(_LEARNED.match, made))}
+        for function in functions if names else ():
+            match function.body[-1]:
+                case ast.Return(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name))):
+                    if name in names:
+                        names[function.name] = None
+        return tuple(names)
 
     def join(self, values: Sequence[Build]) -> Build:
         longest = max(values, key=lambda value: len(value.items))

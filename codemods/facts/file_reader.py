@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckpt_surgery.codemods.facts.builds import LEARNED, Builder
+from ckpt_surgery.codemods.facts.builds import Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_facts import (
@@ -148,7 +148,7 @@ class _ClassReader:
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),
-            learned=_learned(builder, functions),
+            learned=builder.learned(functions),
             makers=tuple(makers),
             forward=_forward(forward, self._file.text(forward)) if forward else None,
             methods=tuple(
@@ -244,9 +244,9 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    nested = tuple(_nested_returns(function.body))
-    mapping = any(word in text for word in _MAPPINGS) and _returns_mapping(function.body)
-    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, mapping)
+    nested, mapping = _returned(function.body)
+    returns_mapping = mapping and any(word in text for word in _MAPPINGS)
+    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping)
 
 
 def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
@@ -269,17 +269,6 @@ def _choice(builds: list[Build]) -> Build:
     return builds[0] if len(builds) == 1 else Build("choice", items=tuple(builds))
 
 
-def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
-    """Return the attributes that have parameters, and the methods that return what one of them makes."""
-    classes = {name: [each for b in builds for each in b.class_names()] for name, builds in builder.attributes.items()}
-    names = {name: None for name, made in classes.items() if any(map(LEARNED.match, made))}
-    for function in functions if names else ():
-        match function.body[-1]:
-            case ast.Return(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name))) if name in names:
-                names[function.name] = None
-    return tuple(names)
-
-
 def _useful(built: Build) -> bool:
     """Tell whether an attribute's build can matter: it names a class, a maker or another attribute."""
     if built.kind in ("maker", "attribute"):
@@ -291,34 +280,32 @@ def _useful(built: Build) -> bool:
     return any(map(_useful, built.items))
 
 
-def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
-    """Yield where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
+def _returned(statements: list[ast.stmt]) -> tuple[tuple[Span, ...], bool]:
+    """Return where a returned tuple is given a tuple of tensors, and whether a dict or an output class is returned.
+
+    Both directly or through a name.
+    """
     values: dict[str, list[ast.stmt]] = {}
-    returns: list[ast.Return] = []
-    for statement in _flat(statements):
-        if isinstance(statement, ast.Return):
-            returns.append(statement)
-            continue
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
-                values.setdefault(name, []).append(statement)
-    for returned in returns:
-        if returned.value is not None and _is_nested(returned.value):
-            yield span_of(returned)
-        elif isinstance(returned.value, ast.Name):
-            yield from map(span_of, values.pop(returned.value.id, ()))
-
-
-def _returns_mapping(statements: list[ast.stmt]) -> bool:
-    """Tell whether a dict or an output class is returned, directly or through a name."""
     mappings: set[str] = set()
+    returns: list[ast.Return] = []
+    returns_mapping = False
     for statement in _flat(statements):
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_mapping(value, mappings):
-                mappings.add(name)
-            case ast.Return(value=ast.expr() as value) if _is_mapping(value, mappings):
-                return True
-    return False
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if _is_nested(value):
+                    values.setdefault(name, []).append(statement)
+                if _is_mapping(value, mappings):
+                    mappings.add(name)
+            case ast.Return(value=ast.expr() as value):
+                returns.append(statement)
+                returns_mapping = returns_mapping or _is_mapping(value, mappings)
+    nested: list[ast.stmt] = []
+    for returned in returns:
+        if returned.value and _is_nested(returned.value):
+            nested.append(returned)
+        elif isinstance(returned.value, ast.Name):
+            nested += values.pop(returned.value.id, ())
+    return tuple(map(span_of, nested)), returns_mapping
 
 
 def _is_mapping(value: ast.expr, names: set[str]) -> bool:

@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, statements_below
 from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, names_of, tail
-from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, trainer_origins
+from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches
 from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
 _FEEDS = re.compile(
@@ -85,7 +85,7 @@ def _cut_off(names: Names) -> Iterator[CutOff]:
     (`add_adapter`) are loaded already, and PEFT's `get_peft_model` where checkpointing is on already.
     """
     modes = {mode.mode for mode in checkpoint_modes(names)}
-    trainers = [*trainer_origins(names)]
+    trainers = [*names.trainer_origins()]
     if "non_reentrant" in modes or any(not origin.startswith("transformers.") for origin in trainers):
         return
     frozen = list(_frozen(names))

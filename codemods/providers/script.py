@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import names_of
 from ckpt_surgery.codemods.scripts.ranks import RANKS
-from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs, trainer_origins
+from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _SIGNS = ("use_reentrant", "heckpoint", "device_map", "backward(", "compute_loss", "distributed", "accelerator.")
@@ -90,7 +90,7 @@ def _read(file: FileSyntax) -> ScriptFacts | None:
     return facts._replace(
         signs=tuple(signs(names, text)),
         launches=tuple(launches(names, text) if may.checkpoints else ()),
-        trainers=tuple(trainer_origins(names) if may.checkpoints else ()),
+        trainers=tuple(names.trainer_origins() if may.checkpoints else ()),
     )
 
 

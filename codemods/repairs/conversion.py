@@ -6,9 +6,8 @@ or used elsewhere too, gets a layer class beside it.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -100,9 +99,7 @@ def convert(
     if root.path not in tree.checked:
         return Doubt.NOT_CHECKED.about(root.name, root.path)
     twins = [
-        twin
-        for twin in tree.lineages.same(root)
-        if twin is root or (_names_module(twin) and twin.path in tree.checked)
+        twin for twin in tree.lineages.same(root) if twin is root or (twin.names_module and twin.path in tree.checked)
     ]
     missing = next(filter(None, map(tree.switches.of_layer, twins)), None)
     if missing:
@@ -169,7 +166,7 @@ def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
     kept = [
         (value, ref)
         for ref in _with_parts(tree, block)
-        for value in kept_values(_methods(tree, ref), partial(tree.function_node, ref.path), is_block=ref is block)
+        for value in kept_values(tree.method_nodes(ref), partial(tree.function_node, ref.path), is_block=ref is block)
     ]
     if not kept:
         return None
@@ -183,7 +180,7 @@ def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
     cleared = _parameters(tree, block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
     for ref in _with_parts(tree, block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, _parameters(tree, ref)))
-        for method, name, fails in cache_reads(_methods(tree, ref), names) if names else ():
+        for method, name, fails in cache_reads(tree.method_nodes(ref), names) if names else ():
             return (Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE).about(f"{ref.name}.{method}", name)
     return None
 
@@ -196,16 +193,6 @@ def _parameters(tree: SourceTree, ref: ClassRef) -> set[str]:
 def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
     yield block
     yield from sorted(set(tree.containers.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
-
-
-def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
-    """Return the methods of a class and those that it inherits, the nearest of each name."""
-    methods: dict[str, ast.FunctionDef] = {}
-    for base in tree.bases.lineage(ref):
-        for node in tree.class_node(base).body:
-            if isinstance(node, ast.FunctionDef):
-                methods.setdefault(node.name, node)
-    return methods
 
 
 def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
@@ -241,16 +228,12 @@ def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
             yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
 
 
-def _names_module(ref: ClassRef) -> bool:
-    return any(base in MODULES for base in ref.cls.bases)
-
-
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
     """Find the class to change: the one that names nn.Module, if all that inherit from it are blocks or unheld.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
-    root = next((ancestor for ancestor in tree.bases.lineage(ref) if _names_module(ancestor)), None)
+    root = next((ancestor for ancestor in tree.bases.lineage(ref) if ancestor.names_module), None)
     if root is ref:
         return ref
     heirs = tree.bases.heirs(root) if root else ()
@@ -265,12 +248,7 @@ def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[Cla
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
     models = (ref for path in sorted(paths.intersection(tree.checked)) for ref in tree.names.classes(path))
-    return (ref for ref in models if ref.cls[OLD_SWITCH] and switches_a_model(tree, ref))
-
-
-def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
-    """Tell whether a class is a model of transformers, or a mixin of one."""
-    return any(map(tree.bases.is_pretrained, (ref, *tree.bases.heirs(ref))))
+    return (ref for ref in models if ref.cls[OLD_SWITCH] and tree.bases.serves_pretrained(ref))
 
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:

@@ -35,7 +35,7 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.switches import OLD_SWITCH
-from ckpt_surgery.codemods.repairs.conversion import switches_a_model, without_switch
+from ckpt_surgery.codemods.repairs.conversion import without_switch
 from ckpt_surgery.codemods.tree.classes import Answer
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
@@ -46,7 +46,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for each class with such a method."""
     for ref in context.tree.names.checked_classes():
         switch = ref.cls[OLD_SWITCH]
-        if switch is None or not switches_a_model(context.tree, ref):
+        if switch is None or not context.tree.bases.serves_pretrained(ref):
             continue
         inside = context.tree.blocks.inside((ref, *context.tree.bases.heirs(ref)))
         layers = [part for part in inside if context.tree.bases.is_layer(part) is Answer.YES]

@@ -103,6 +103,13 @@ class Names:
         bases = [base for base in self.foreign_bases(cls) if base.endswith("Trainer")]
         return any(not packages or base.partition(".")[0] in packages for base in bases)
 
+    def trainer_origins(self) -> Iterator[str]:
+        """Yield the full names of the Trainers that the script makes; of a class of its own those that it extends."""
+        for _, call in self.calls:
+            if tail(call.func).endswith("Trainer"):
+                cls = self.classes.get(dotted(call.func))
+                yield from self.foreign_bases(cls) if cls else [self.origin(call.func)]
+
     def method(self, cls: ast.ClassDef, name: str, *, above: bool = False) -> Function | None:
         """Return a method by name; `above` looks in the bases only."""
         lineage = [ancestor for ancestor in self.lineage(cls) if not (above and ancestor is cls)]

@@ -42,14 +42,6 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
         yield Sign("launcher", match.group(1), text.count("\n", 0, match.start(1)) + 1)
 
 
-def trainer_origins(names: Names) -> Iterator[str]:
-    """Yield the full names of the Trainers that a script makes; for a class of the script, those that it extends."""
-    for _, call in names.calls:
-        if tail(call.func).endswith("Trainer"):
-            cls = names.classes.get(dotted(call.func))
-            yield from names.foreign_bases(cls) if cls else [names.origin(call.func)]
-
-
 def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
     func, name, line = call.func, tail(call.func), call.lineno
     owner = func.value if isinstance(func, ast.Attribute) else None

@@ -76,6 +76,10 @@ class BaseChains:
             for name, module in self.externals(ref)
         )
 
+    def serves_pretrained(self, ref: ClassRef) -> bool:
+        """Tell whether a class is a model of transformers, or a mixin of one."""
+        return any(map(self.is_pretrained, (ref, *self.heirs(ref))))
+
     def claims(self, ref: ClassRef) -> bool:
         """Tell whether it says `supports_gradient_checkpointing = True` to transformers, so far as the tree shows.
 

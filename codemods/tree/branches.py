@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_be_state
+from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_switch, may_be_state
 from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, TORCH_OPTIONS, Places
 from ckpt_surgery.codemods.facts.file_facts import (
     ELEMENT,
@@ -135,7 +135,9 @@ def _between(
         branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
         default = parameter.default if parameter else None
         if _value(branch, default) != _value(direct, default):
-            no_state = is_surely_no_state(name, parameter.annotation if parameter else "")
+            annotation = parameter.annotation if parameter else ""
+            no_state = is_gradient(name, annotation) or is_switch(name, annotation)
+            no_state = no_state or "position" in name or "embed" in name
             dropped = branch.shape == "none" if branch else may_be_state(name)
             passed = direct is not None and direct.is_value
             yield Disagreement(name, branch, direct, withholds=passed and dropped and not no_state)

@@ -41,6 +41,11 @@ class ClassRef:
     def name(self) -> str:
         return self.cls.name
 
+    @property
+    def names_module(self) -> bool:
+        """Whether torch's Module is among its own bases."""
+        return any(base in MODULES for base in self.cls.bases)
+
     def __repr__(self) -> str:
         return f"ClassRef({self.name}, {self.path}:{self.cls.span.line})"
 

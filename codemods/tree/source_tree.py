@@ -123,6 +123,15 @@ class SourceTree:
         assert isinstance(node, ast.ClassDef)
         return node
 
+    def method_nodes(self, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
+        """Return the syntax of a class's methods and those that it inherits, the nearest of each name."""
+        methods: dict[str, ast.FunctionDef] = {}
+        for base in self.bases.lineage(ref):
+            for node in self.class_node(base).body:
+                if isinstance(node, ast.FunctionDef):
+                    methods.setdefault(node.name, node)
+        return methods
+
     @kept
     def function_node(self, path: str, name: str) -> ast.FunctionDef | None:
         """Return the syntax tree of the function that a name means at module level of a file; None if unreadable."""
