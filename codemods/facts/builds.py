@@ -19,6 +19,7 @@ _LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Line
 """The names of torch's parameters, and of modules that have some of their own."""
 _SAME = frozenset({"_from_config", "from_config", "from_pretrained"}) | IN_PLACE
 """Methods that return an instance of their class, or the module itself."""
+LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _UNKNOWN = Build("unknown")
 _MOST_ITEMS = 24
 """Entries beyond these are not followed: a literal with hundreds of them holds no blocks."""
@@ -29,9 +30,26 @@ class Builder(Interpreter[Build]):
 
     nothing = _UNKNOWN
 
-    def __init__(self, given: Iterable[tuple[str, Build]] = ()) -> None:
-        super().__init__(dict(given))
+    def __init__(self) -> None:
+        super().__init__()
         self.attributes: dict[str, list[Build]] = {}
+
+    @classmethod
+    def of(cls, function: ast.FunctionDef, attributes: dict[str, list[Build]] | None = None) -> Builder:
+        """Follow a function; what it sets goes to `attributes`, if any are given.
+
+        What its parameters are made of is open. A constructor's annotations name the layers that it is handed.
+        """
+        builder = cls()
+        for node in (*function.args.posonlyargs, *function.args.args):
+            annotated = dotted(node.annotation) if node.annotation else ""
+            if function.name != "__init__":
+                builder.env[node.arg] = Build("param", node.arg)
+            elif annotated.endswith(LAYER_ENDINGS):
+                builder.env[node.arg] = Build("class", annotated)
+        builder.attributes = {} if attributes is None else attributes
+        builder.follow(function.body)
+        return builder
 
     @property
     def made(self) -> list[Build]:

@@ -7,7 +7,7 @@ are faster to make and to pickle than dataclasses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -168,6 +168,11 @@ class Build(NamedTuple):
     items: tuple[Build, ...] = ()
     span: Span | None = None
 
+    @classmethod
+    def either(cls, builds: Sequence[Build]) -> Build:
+        """Return one of several builds."""
+        return builds[0] if len(builds) == 1 else cls("choice", items=tuple(builds))
+
     def is_large(self) -> bool:
         """Tell whether it has too many parts to follow: `x = f(x, x)`, repeated, doubles them each time."""
         waiting, seen = [self], 0
@@ -184,6 +189,16 @@ class Build(NamedTuple):
     def is_sequential(self) -> bool:
         """Tell whether it is, or holds, a container that calls what it holds."""
         return (self.kind == "container" and bool(self.name)) or any(item.is_sequential() for item in self.items)
+
+    def with_parameters(self, values: Mapping[str, Build]) -> Build:
+        """Return it with each parameter of a maker replaced by its value."""
+        if self.kind == "param":
+            return values.get(self.name, Build("unknown"))
+        if not values or not self.items:
+            return self
+        items = tuple(item.with_parameters(values) for item in self.items)
+        replaced = Build(self.kind, self.name, items, self.span)
+        return Build("unknown") if replaced.is_large() else replaced
 
     def holds_several(self) -> bool:
         """Tell whether it is (or may be) a container of modules."""

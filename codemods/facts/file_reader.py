@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckpt_surgery.codemods.facts.builds import Builder
+from ckpt_surgery.codemods.facts.builds import LAYER_ENDINGS, Builder
 from ckpt_surgery.codemods.facts.cache_flow import with_cache_flow
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_facts import (
@@ -22,7 +22,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ParameterKind,
 )
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
-from ckpt_surgery.codemods.facts.method_reader import MethodReader, Wanted
+from ckpt_surgery.codemods.facts.method_reader import MethodReader
 from ckpt_surgery.codemods.facts.module_flow import accessors
 from ckpt_surgery.codemods.facts.syntax import (
     Span,
@@ -49,7 +49,6 @@ _MAPPINGS = ("Output(", "dict(", "{", "[")
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
 """What the names of returned values hold that have no gradient."""
-_LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _CLASS_VALUES = (ast.Call, ast.Dict, ast.IfExp, ast.Lambda, ast.List, ast.Name, ast.Tuple)
 """What a name at module level may be bound to that holds or makes classes."""
@@ -66,12 +65,12 @@ def read_facts(
         for statement, guard in file.statements
         for imported in imported_names(statement)
     )
-    layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
+    layers = {item.name for item in imports if item.name.endswith(LAYER_ENDINGS) and "modeling_" in item.module}
     layers |= {
         node.name
         for node in file.tree.body
         if isinstance(node, ast.ClassDef)
-        and (node.name.endswith(_LAYER_ENDINGS) or any(dotted(base).endswith(LAYER_CLASS) for base in node.bases))
+        and (node.name.endswith(LAYER_ENDINGS) or any(dotted(base).endswith(LAYER_CLASS) for base in node.bases))
     }
     reader = _ClassReader(file, layers, of_class)
     classes, values = list[Class](), list[tuple[str, Build]]()
@@ -101,10 +100,9 @@ def _provided(facts: Iterable[FileFact[object]] | Iterable[ClassFact[object]], *
 
 def maker_of(function: ast.FunctionDef) -> Maker | None:
     """Return what a function of the module makes; None where that is no module."""
-    builder = Builder(_given(function))
-    builder.follow(function.body)
+    builder = Builder.of(function)
     is_maker = any(built.names_class() for built in builder.made)
-    return Maker(function.name, _params(function), _choice(builder.made)) if is_maker else None
+    return Maker(function.name, _params(function), Build.either(builder.made)) if is_maker else None
 
 
 class _ClassReader:
@@ -166,12 +164,10 @@ class _ClassReader:
             text = self._file.text(function) if function.name != "forward" else ""
             may_make = any(word in text for word in _ADDS) or _SETS.search(text) or _RETURNS.search(text)
             if function.name == "__init__" or may_make:
-                own = Builder(_given(function))
-                own.attributes = builder.attributes
-                own.follow(function.body)
+                own = Builder.of(function, builder.attributes)
                 returned = [built for built in own.made if _useful(built)]
                 if returned and function.name != "__init__":
-                    yield Maker(function.name, _params(function), _choice(returned))
+                    yield Maker(function.name, _params(function), Build.either(returned))
 
     def _readers(
         self, node: ast.ClassDef, functions: list[ast.FunctionDef], attributes: list[tuple[str, Build]]
@@ -182,18 +178,18 @@ class _ClassReader:
             if any(part in self._layers for part in built.class_names()) or name.startswith("<")
         )
         own = [f"self.{name}(" for name in direct]
-        wanted = Wanted(direct, self._file.helpers.names, self._file.aliases)
+        helpers, aliases = self._file.helpers.names, self._file.aliases
         if not own and not _may_call_blocks(self._file.text(node)):
             return []
         returned = accessors(functions)
-        names = ["checkpoint", *wanted.aliases, *(name.rpartition(".")[2] for name in wanted.checkpoint_names)]
+        names = ["checkpoint", *aliases, *(name.rpartition(".")[2] for name in helpers)]
         readers: list[MethodReader] = []
         for function in functions:
             text = self._file.text(function)
             if function.name == "__init__" or not (_may_call_blocks(text) or any(call in text for call in own)):
                 continue
             may_checkpoint = any(name in text for name in names)
-            reader = MethodReader(function.name, wanted, returned, may_checkpoint=may_checkpoint)
+            reader = MethodReader(function.name, direct, helpers, aliases, returned, may_checkpoint=may_checkpoint)
             reader.read(function)
             if reader.calls and "cache" in text:
                 reader.calls = {call.span: call for call in with_cache_flow(function, reader.calls.values())}
@@ -249,24 +245,10 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
     return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping)
 
 
-def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
-    """Yield what a function's parameters are made of: a constructor's annotations name the layers it is handed."""
-    for node in (*function.args.posonlyargs, *function.args.args):
-        annotated = dotted(node.annotation) if node.annotation else ""
-        if function.name != "__init__":
-            yield node.arg, Build("param", node.arg)
-        elif annotated.endswith(_LAYER_ENDINGS):
-            yield node.arg, Build("class", annotated)
-
-
 def _params(function: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(
         argument.arg for argument in (*function.args.posonlyargs, *function.args.args) if argument.arg != "self"
     )
-
-
-def _choice(builds: list[Build]) -> Build:
-    return builds[0] if len(builds) == 1 else Build("choice", items=tuple(builds))
 
 
 def _useful(built: Build) -> bool:

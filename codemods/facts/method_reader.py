@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state, is_table, may_carry_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
@@ -50,34 +50,37 @@ _OWN_CALLS = ("forward", "__call__")
 """Methods that mean the module: `layer.forward(x)`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The names that a reader of methods looks for.
+class MethodReader(ModuleFlow):
+    """Reads one method: fills `calls`, `inlines` and `handed_on`.
 
-    Attributes:
+    Args:
+        method: its name.
         direct: attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers.
         checkpoint_names: names that the file imports a checkpoint function as.
         aliases: names that the module binds to one.
+        accessors: what methods of the class return that do nothing else.
+        may_checkpoint: whether a call or a test of the method may be about checkpointing.
     """
 
-    direct: frozenset[str] = frozenset()
-    checkpoint_names: frozenset[str] = frozenset()
-    aliases: frozenset[str] = frozenset()
-
-
-class MethodReader(ModuleFlow):
-    """Reads one method: fills `calls`, `inlines` and `handed_on`."""
-
-    def __init__(self, method: str, wanted: Wanted, accessors: Mapping[str, Value], *, may_checkpoint: bool) -> None:
+    def __init__(
+        self,
+        method: str,
+        direct: Collection[str],
+        checkpoint_names: Collection[str],
+        aliases: Collection[str],
+        accessors: Mapping[str, Value],
+        *,
+        may_checkpoint: bool,
+    ) -> None:
         super().__init__(dict(accessors))
         self.calls: dict[Span, ModuleCall] = {}
         self.inlines: dict[int, InlineBranch] = {}
         self.handed_on: dict[HandedOn, None] = {}
         self._method = method
-        self._wanted = wanted
+        self._direct = direct
+        self._checkpoint_names = checkpoint_names
         self._may_checkpoint = may_checkpoint
-        """Whether a call or a test of the method may be about checkpointing."""
-        self._given = set(wanted.aliases)
+        self._given = set(aliases)
         """Names of checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
         self._assigned: dict[str, dict[int, ast.expr]] = {}
         """What is assigned to each name, by the identity of the value."""
@@ -126,7 +129,7 @@ class MethodReader(ModuleFlow):
         super().assign(target, value)
         if self._may_checkpoint and isinstance(target, ast.Name):
             self._assigned.setdefault(target.id, {})[id(value)] = value
-            if is_checkpoint_function(value, self._wanted.checkpoint_names):
+            if is_checkpoint_function(value, self._checkpoint_names):
                 self._given.add(target.id)
 
     def side(self, node: ast.If, truth: bool) -> bool:
@@ -159,7 +162,7 @@ class MethodReader(ModuleFlow):
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         """Record a call of an element of a container, of a wanted attribute, or of a checkpoint function."""
-        if self._may_checkpoint and is_checkpoint(node.func, self._wanted.checkpoint_names):
+        if self._may_checkpoint and is_checkpoint(node.func, self._checkpoint_names):
             self._bare(node)
             return NOTHING
         self._hand_on(node, values)
@@ -174,7 +177,7 @@ class MethodReader(ModuleFlow):
         return self._record(node, wanted, values) if wanted else super().called(node, base, callee, values)
 
     def _is_wanted(self, path: AttributePath) -> bool:
-        return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self._wanted.direct))
+        return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self._direct))
 
     def _record(self, node: ast.Call, paths: frozenset[AttributePath], values: Sequence[Value]) -> Value:
         place = span_of(node)
@@ -202,9 +205,7 @@ class MethodReader(ModuleFlow):
         plain = [value for part, value in pairs if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)]
         reached = [path for value in plain for path in value.paths]
         elements = [(*path, ELEMENT) for path in reached if path and path[-1] != ELEMENT]
-        if name in self._given or (
-            self._may_checkpoint and runs_what_it_is_given(node, self._wanted.checkpoint_names)
-        ):
+        if name in self._given or (self._may_checkpoint and runs_what_it_is_given(node, self._checkpoint_names)):
             paths = [path[:-1] if path[-1] in _OWN_CALLS else path for path in reached if path] + elements
             name = ""
         else:
@@ -263,7 +264,7 @@ class MethodReader(ModuleFlow):
 
     def _checkpoints_in(self, parts: Iterable[ast.AST]) -> list[ast.Call]:
         calls = [inner for part in parts for inner in walk(part) if isinstance(inner, ast.Call)]
-        return [c for c in calls if is_checkpoint(c.func, self._wanted.checkpoint_names) and function_of(c)]
+        return [c for c in calls if is_checkpoint(c.func, self._checkpoint_names) and function_of(c)]
 
     def _meant(self, test: ast.expr) -> ast.expr:
         """Return what a test asks, where it is a name set by one statement: `on = self.gradient_checkpointing`."""

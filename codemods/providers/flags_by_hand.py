@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
@@ -21,15 +20,7 @@ _MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
 _MAKERS = (".from_pretrained", ".from_config", "._from_config")
 
 
-class FlagByHand(NamedTuple):
-    """A flag set by hand: its object, statement, and class or function."""
-
-    target: str
-    span: Span
-    scope: str
-
-
-def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
+def _flags(file: FileSyntax) -> Iterator[tuple[str, Span, str]]:
     places = (match.start() for match in _SET.finditer(file.source))
     if not file.mentions("transformers") or all(file.source.endswith("self", 0, at) for at in places):
         return
@@ -49,7 +40,7 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
     for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             scopes.append((node.name, "self." if isinstance(node, ast.ClassDef) else "", walk(node)))
-    set_by_hand: dict[Span, FlagByHand] = {}
+    set_by_hand: dict[Span, tuple[str, Span, str]] = {}
     for scope, start, inside in scopes:
         bound = _Bound(inside, imported)
         for node in inside:
@@ -61,7 +52,7 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
                     off = isinstance(value, ast.Constant) and not value.value
                     is_read = target.rpartition(".")[2] in read
                     if own and not (off or switched or is_read) and bound.is_model(target):
-                        set_by_hand[span_of(node)] = FlagByHand(target, span_of(node), scope)
+                        set_by_hand[span_of(node)] = (target, span_of(node), scope)
     yield from set_by_hand.values()
 
 
@@ -111,6 +102,7 @@ class _Bound:
         return False
 
 
-FLAGS_BY_HAND = FileFact[tuple[FlagByHand, ...]](
+FLAGS_BY_HAND = FileFact[tuple[tuple[str, Span, str], ...]](
     "flags_by_hand", lambda file: tuple(_flags(file)), nothing=(), signs=(f".{FLAG}",)
 )
+"""The object of each flag, the place of its statement, and the class or function that it is in."""

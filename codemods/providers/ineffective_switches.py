@@ -169,7 +169,8 @@ def _evaluated(
         calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
         tails = {tail(call.func) for call in calls}
         if "backward" in tails and not any(tail(call.func) == "train" and not passes_false(call) for call in calls):
-            for block in _blocks(loop):
+            inside = [getattr(node, part, None) for node in walk(loop) for part in ("body", "orelse")]
+            for block in (statements for statements in inside if isinstance(statements, list)):
                 for number, statement in enumerate(block):
                     leaves = any(isinstance(node, _LEAVES) for later in block[number:] for node in walk(later))
                     match statement:
@@ -196,14 +197,6 @@ def _ends_training(call: ast.Call, model: str) -> bool:
     """Tell whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
     name = tail(call.func)
     return _owner(call) == model and (name == "eval" or (name == "train" and passes_false(call)))
-
-
-def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of statements of a loop, those inside its statements too."""
-    for node in walk(loop):
-        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if isinstance(block, list):
-                yield block
 
 
 def _unread(names: Names) -> Iterator[IneffectiveSwitch]:

@@ -64,7 +64,7 @@ from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.providers.selective_policies import COUNTING_POLICIES
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
-from ckpt_surgery.codemods.tree.branches import beside_direct_calls, checkpoints
+from ckpt_surgery.codemods.tree.branches import checkpoints
 from ckpt_surgery.codemods.tree.classes import Answer
 from ckpt_surgery.codemods.wording import quoted
 
@@ -79,9 +79,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield the findings of every checkpoint call on a function; where CKPT002 has the call, late binding alone."""
     for path in context.tree.checked:
         read = context.tree.names.read(path)[CHECKPOINTED]
-        blocks = set(beside_direct_calls(context.tree, path)) if read.calls else set()
+        beside = {  # the checkpoint calls of blocks that stand beside a direct call of the same: CKPT002 has these
+            call.span
+            for owner in (context.tree.names.classes(path) if read.calls else ())
+            for inline, call in owner.cls.checkpoint_calls
+            if inline.orelse and context.tree.containers.classes_at(owner, owner.cls.paths_behind(inline, call))
+        }
         for function in read.calls:
-            for message, applicability in _faults(context, path, function, late_alone=function.span in blocks):
+            for message, applicability in _faults(context, path, function, late_alone=function.span in beside):
                 repairs: tuple[SourceRepair, ...] = ()
                 if applicability is Applicability.SAFE:
                     option = NewArgument(None, _OPTION, "False")
@@ -101,12 +106,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield context.finding(RULE, path, late.span, late.scope, message, applicability, (), late.first_line)
         for unkept in context.tree.names.read(path)[UNKEPT]:
             yield _unkept(context, path, unkept)
-        for counting in context.tree.names.read(path)[COUNTING_POLICIES]:
+        for span, policy, counter in context.tree.names.read(path)[COUNTING_POLICIES]:
             message = (
-                f"{counting.policy} decides by `{counting.counter}`, which goes on counting where torch asks it again "
+                f"{policy} decides by `{counter}`, which goes on counting where torch asks it again "
                 "in the recompute (2.13 does not): it takes other results than it kept; ask ctx.is_recompute"
             )
-            yield context.finding(RULE, path, counting.span, "", message, Applicability.INFO)
+            yield context.finding(RULE, path, span, "", message, Applicability.INFO)
 
 
 def _unkept(context: RuleContext, path: str, unkept: Unkept) -> Finding:

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.model_patches.release_names import KEEPS_CACHE
 
 RULE = Declaration(code="CKPT008", repair=RepairKind.NONE)
@@ -38,7 +37,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for site in context.tree.calls.all():
         block, forward = site.blocks[0]
         keeps = context.tree.bases.flag(block, KEEPS_CACHE) == "True"
-        past = () if keeps else meaning_of(block).past_names(forward.params)
+        past = () if keeps else context.tree.calls.meaning(block).past_names(forward.params)
         for position, argument in enumerate(site.call.args):
             if argument.name is None or argument.name not in past or not argument.is_value:
                 continue

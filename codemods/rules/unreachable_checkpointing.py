@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, Target, is_finished_model
+from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, is_finished_model
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
 
@@ -76,8 +76,13 @@ def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
             return Answer.YES
         doubt = doubt or holder in tree.blocks.perhaps_by_helper
         for part in tree.containers.all_parts(holder):
-            doubt = doubt or _is_unknown(tree, part)
-            if isinstance(part, ClassRef) and part not in seen:
+            # chosen at run time, from elsewhere, or inheriting from there
+            doubt = doubt or any(word in part.name for word in _BUILT_ELSEWHERE)
+            if not isinstance(part, ClassRef):
+                doubt = doubt or bool(part.module and not part.is_plain)
+                continue
+            doubt = doubt or tree.bases.is_layer(part) is Answer.UNKNOWN
+            if part not in seen:
                 plain_on_purpose = part.name in family_facts(part.path).not_blocks
                 if plain_on_purpose or _is_block(tree, part) or part in tree.blocks.checkpointed_by_helper:
                     return Answer.YES
@@ -118,12 +123,3 @@ def _is_clear(value: ast.expr) -> bool:
                 return all(map(_is_clear, args))
             return last[:1].isupper() or name.startswith(TORCH_PREFIXES) or name in _PYTHON
     return not isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
-
-
-def _is_unknown(tree: SourceTree, part: Target) -> bool:
-    """Tell whether a part is chosen at run time, comes from elsewhere, or inherits from there."""
-    if any(word in part.name for word in _BUILT_ELSEWHERE):
-        return True
-    if isinstance(part, ClassRef):
-        return tree.bases.is_layer(part) is Answer.UNKNOWN
-    return bool(part.module) and not part.is_plain

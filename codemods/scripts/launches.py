@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.launch_facts import (
     CONFIGURATION_SUFFIXES,
@@ -39,8 +38,26 @@ _DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_conf
 _ADAPTERS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
 _PLACEHOLDERS = ("$", "<", "[", "{")
 _NO = {"false", "no", "0", "none", ""}
-Options: TypeAlias = Mapping[str, str | None]
-"""The options of a command by their names without dashes, and the value of each; None for one that stands alone."""
+
+
+class _Options(dict[str, str | None]):
+    """A command's options: their values by their names without dashes; None for one that stands alone."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        for option, following in itertools.pairwise([*words, "-"]):
+            if option.startswith("-"):
+                name = option.lstrip("-").replace("-", "_")
+                self[name] = None if following.startswith("-") else following
+
+    def is_set(self, name: str) -> bool:
+        """Tell whether a switch is given, alone or with a value that means yes."""
+        value = self.get(name, "no")
+        return value is None or value.lower() not in _NO
+
+    def file(self, kind: ConfigurationKind, *names: str) -> Configuration | None:
+        """Return the configuration file that the first of these options names."""
+        file = next(filter(None, map(self.get, names)), None)
+        return Configuration(file, kind) if file else None
 
 
 def launches(names: Names, text: str) -> Iterator[Launch]:
@@ -156,16 +173,16 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         position = min(position + 1, len(words) - 1)
         script = f"{words[position].rpartition('.')[2]}.py"
     after = words[position + 1 :]
-    options = _options(after)
+    options = _Options(after)
     configuration: Configuration | None = None
     # the script's own options, as a Trainer's arguments or DeepSpeed's name them, count for more than the launcher
     if any(name in options for name in _DEEPSPEED):
-        setup, configuration = _ZERO, _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
+        setup, configuration = _ZERO, options.file(ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
     elif options.get("fsdp"):
         setup = LaunchSetup(Strategy.FSDP)
-        configuration = _file(options, ConfigurationKind.FSDP, "fsdp_config")
+        configuration = options.file(ConfigurationKind.FSDP, "fsdp_config")
     elif launcher == "accelerate launch":
-        setup, configuration = _accelerate(_options(words[:position]))
+        setup, configuration = _accelerate(_Options(words[:position]))
     else:  # that of DeepSpeed may start anything
         setup = UNKNOWN_SETUP if launcher == "deepspeed" else LaunchSetup(Strategy.DDP)
     return Launch(
@@ -175,40 +192,20 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         configuration,
         script=script,
         arguments=_unknown_arguments(after),
-        adapters=next((f"--{name}" for name in _ADAPTERS if _is_set(options, name)), ""),
-        checkpointing=any(_is_set(options, name) for name in TRAINING_SWITCH),
+        adapters=next((f"--{name}" for name in _ADAPTERS if options.is_set(name)), ""),
+        checkpointing=any(options.is_set(name) for name in TRAINING_SWITCH),
     )
 
 
-def _options(words: Sequence[str]) -> Options:
-    pairs = itertools.pairwise([*words, "-"])
-    return {
-        option.lstrip("-").replace("-", "_"): None if following.startswith("-") else following
-        for option, following in pairs
-        if option.startswith("-")
-    }
-
-
-def _is_set(options: Options, name: str) -> bool:
-    """Tell whether a switch is given, alone or with a value that means yes."""
-    value = options.get(name, "no")
-    return value is None or value.lower() not in _NO
-
-
-def _file(options: Options, kind: ConfigurationKind, *names: str) -> Configuration | None:
-    file = next(filter(None, map(options.get, names)), None)
-    return Configuration(file, kind) if file else None
-
-
-def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
+def _accelerate(options: _Options) -> tuple[LaunchSetup, Configuration | None]:
     """Read the options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
-    configuration = _file(options, ConfigurationKind.ACCELERATE, "config_file")
-    if _is_set(options, "use_deepspeed"):
-        deepspeed = _file(options, ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
+    configuration = options.file(ConfigurationKind.ACCELERATE, "config_file")
+    if options.is_set("use_deepspeed"):
+        deepspeed = options.file(ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
         return LaunchSetup.of_zero(options), deepspeed or configuration
-    if _is_set(options, "use_fsdp"):
+    if options.is_set("use_fsdp"):
         return LaunchSetup.of_fsdp(options), configuration
-    return (LaunchSetup(Strategy.DDP) if _is_set(options, "multi_gpu") else UNKNOWN_SETUP), configuration
+    return (LaunchSetup(Strategy.DDP) if options.is_set("multi_gpu") else UNKNOWN_SETUP), configuration
 
 
 def _unknown_arguments(words: list[str]) -> str:

@@ -11,16 +11,14 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, TORCH_OPTIONS,
 from ckpt_surgery.codemods.facts.file_facts import (
     ELEMENT,
     LOCAL,
-    AttributePath,
     CheckpointCall,
     InlineBranch,
     ModuleCall,
 )
-from ckpt_surgery.codemods.facts.syntax import Argument, Span
+from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.providers.checkpointed_functions import LateBinding
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.arguments import given_arguments
-from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, LAYER_CLASS, WITHOUT_LAYERS
@@ -34,53 +32,39 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
 
     From `LAYERS_SINCE` on they are switched on with the flag that the branch asks for.
     """
-    paths = (path for checkpoint in inline.checkpoints for path in owner.cls.paths_behind(inline, checkpoint))
-    classes = (name for path in paths for name in _of_transformers(tree, owner, path))
-    names = (name for name in classes if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
-    return next(names, "") if inline.asks_for_flag else ""
-
-
-def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:
-    """Yield transformers' layers at a path, and its models and parts of them that hold a stack there, by name."""
-    layers = [base for target in tree.containers.reached(owner, path) for base in tree.bases.externals(target)]
-    yield from (base.name for base in layers if base.is_layer_of_transformers)
-    stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
-    holders: tuple[Target, ...] = (owner,) if len(stack) == 1 else tree.containers.reached(owner, stack[:-1])
-    for holder in holders:
-        if isinstance(holder, External) or not tree.bases.attribute(holder, stack[-1]):
-            bases = tree.bases.externals(holder)
-            yield from (base.name for base in bases if base.holds_layers_of_transformers)
+    names: list[str] = []
+    checkpoints = inline.checkpoints if inline.asks_for_flag else ()
+    for path in (path for checkpoint in checkpoints for path in owner.cls.paths_behind(inline, checkpoint)):
+        layers = [base for target in tree.containers.reached(owner, path) for base in tree.bases.externals(target)]
+        names += [base.name for base in layers if base.is_layer_of_transformers]
+        # its models, and parts of them, that hold a stack there
+        stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
+        holders: tuple[Target, ...] = (owner,) if len(stack) == 1 else tree.containers.reached(owner, stack[:-1])
+        for holder in holders:
+            if isinstance(holder, External) or not tree.bases.attribute(holder, stack[-1]):
+                names += [base.name for base in tree.bases.externals(holder) if base.holds_layers_of_transformers]
+    others = (LAYER_CLASS, *WITHOUT_LAYERS)
+    return next((name for name in names if not name.rpartition(".")[2].startswith(others)), "")
 
 
 def checkpoints(tree: SourceTree, path: str, late: LateBinding) -> Answer:
     """Tell whether what is called with a function checkpoints it: of several, whether one does."""
-    answers = {_checkpoints(tree, path, late, name) for name in late.callees}
-    return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
-
-
-def _checkpoints(tree: SourceTree, path: str, late: LateBinding, name: str) -> Answer:
-    base, _, attribute = name.rpartition(".")
-    helps: Places | None = None if name else FIRST
-    if base == "self":
-        refs = [ref for owner in tree.names.defined(path, late.scope) for ref in tree.bases.lineage(owner)]
-        helps = next((ref.cls[METHODS][attribute] for ref in refs if attribute in ref.cls[METHODS]), None)
-        if any(method.name == attribute for ref in refs for method in ref.cls.methods):
-            helps = helps or frozenset()
-    elif place := tree.names.function(path, name):
-        helps = tree.names.read(place[0])[FUNCTIONS].get(place[1], frozenset())
-    if helps is not None:
-        return Answer.YES if late.place in helps else Answer.NO
-    files = attribute.startswith(("save", "load"))
-    return Answer.UNKNOWN if "checkpoint" in attribute and not files else Answer.NO
-
-
-def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
-    """Yield the checkpoint calls of blocks that stand beside a direct call of the same: CKPT002 has these."""
-    for owner in tree.names.classes(path):
-        for inline in owner.cls.inlines:
-            for checkpoint in inline.checkpoints if inline.orelse else ():
-                if tree.containers.classes_at(owner, owner.cls.paths_behind(inline, checkpoint)):
-                    yield checkpoint.span
+    answer = Answer.NO
+    for name in late.callees:
+        base, _, attribute = name.rpartition(".")
+        helps: Places | None = None if name else FIRST
+        if base == "self":
+            refs = [ref for owner in tree.names.defined(path, late.scope) for ref in tree.bases.lineage(owner)]
+            helps = next((ref.cls[METHODS][attribute] for ref in refs if attribute in ref.cls[METHODS]), None)
+            if any(method.name == attribute for ref in refs for method in ref.cls.methods):
+                helps = helps or frozenset()
+        elif place := tree.names.function(path, name):
+            helps = tree.names.read(place[0])[FUNCTIONS].get(place[1], frozenset())
+        if helps is not None and late.place in helps:
+            return Answer.YES
+        if helps is None and "checkpoint" in attribute and not attribute.startswith(("save", "load")):
+            answer = Answer.UNKNOWN
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +99,7 @@ def _between(
     if site is None:
         return
     ref, forward = site.blocks[0]
-    past = meaning_of(ref).past_names(forward.params) | {CACHE_SWITCH, *TORCH_OPTIONS}
+    past = tree.calls.meaning(ref).past_names(forward.params) | {CACHE_SWITCH, *TORCH_OPTIONS}
     inside, outside = given_arguments(checkpoint.args, forward), given_arguments(call.args, forward)
     if inside is None or outside is None:
         return

@@ -56,11 +56,6 @@ class CallSite:
     others: tuple[tuple[str, ForwardSignature | None], ...] = ()
 
 
-def meaning_of(block: ClassRef) -> Meaning:
-    """Return what the parameters of a block's forward mean by their names and its family's facts."""
-    return Meaning(block.name, family_facts(block.path))
-
-
 @dataclass(eq=False)
 class CallSites:
     """The calls of a tree's blocks."""
@@ -115,8 +110,9 @@ class CallSites:
 
     @kept
     def meaning(self, block: ClassRef) -> Meaning:
-        """Return what the parameters of a block's forward mean, also by what calls give them."""
-        return replace(meaning_of(block), given=self._given.get(self.bases.with_forward(block), NO_RESULTS))
+        """Return what the parameters of a block's forward mean: by name, by its family, by what calls give them."""
+        given = self._given.get(self.bases.with_forward(block), NO_RESULTS)
+        return Meaning(block.name, family_facts(block.path), given)
 
     @cached_property
     def _given(self) -> dict[ClassRef | None, GivenResults]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -199,16 +199,5 @@ def _results(name: str, call: Build, makers: Iterable[Maker], values: Iterable[t
     """Yield what the makers of a name return where they are called with the items of a build, and its values."""
     for maker in makers:
         if maker.name == name:
-            yield _with_parameters(maker.returns, dict(zip(maker.params, call.items, strict=False)))
+            yield maker.returns.with_parameters(dict(zip(maker.params, call.items, strict=False)))
     yield from (value for key, value in values if key == name)
-
-
-def _with_parameters(built: Build, values: Mapping[str, Build]) -> Build:
-    """Return a build in which each parameter of a maker is replaced by its value."""
-    if built.kind == "param":
-        return values.get(built.name, Build("unknown"))
-    if not values or not built.items:
-        return built
-    items = tuple(_with_parameters(item, values) for item in built.items)
-    replaced = Build(built.kind, built.name, items, built.span)
-    return Build("unknown") if replaced.is_large() else replaced
