@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 ArgumentShape: TypeAlias = Literal["none", "constant", "name", "list", "tuple", "dict", "other"]
@@ -37,6 +37,14 @@ NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 """Torch's contexts in which nothing has a gradient."""
 IN_PLACE = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
 """Methods of a module that return it."""
+_SHAPES: Mapping[type[ast.expr], ArgumentShape] = {
+    ast.Name: "name",
+    ast.List: "list",
+    ast.ListComp: "list",
+    ast.Tuple: "tuple",
+    ast.Dict: "dict",
+    ast.DictComp: "dict",
+}
 UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 """Stands for arguments that nobody knows."""
 
@@ -158,28 +166,13 @@ def text_of(node: ast.expr) -> str:
 
 def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
     """Return the arguments of a call in source order, the first `skip` positional ones left out."""
+    given: list[tuple[str | None, ast.expr, ast.expr | ast.keyword]]
+    given = [("*" if isinstance(node, ast.Starred) else None, node, node) for node in call.args[skip:]]
+    given += [(keyword.arg or "**", keyword.value, keyword) for keyword in call.keywords]
     arguments: list[Argument] = []
-    for node in call.args[skip:]:
-        name = "*" if isinstance(node, ast.Starred) else None
-        arguments.append(Argument(name, ast.unparse(node), _shape(node), span_of(node)))
-    for keyword in call.keywords:
-        value = keyword.value
-        arguments.append(Argument(keyword.arg or "**", ast.unparse(value), _shape(value), span_of(keyword)))
+    for name, value, place in given:
+        shape = _SHAPES.get(value.__class__, "other")
+        if isinstance(value, ast.Constant):
+            shape = "none" if value.value is None else "constant"
+        arguments.append(Argument(name, ast.unparse(value), shape, span_of(place)))
     return tuple(arguments)
-
-
-def _shape(node: ast.expr) -> ArgumentShape:
-    match node:
-        case ast.Constant(value=None):
-            return "none"
-        case ast.Constant():
-            return "constant"
-        case ast.Name():
-            return "name"
-        case ast.List() | ast.ListComp():
-            return "list"
-        case ast.Tuple():
-            return "tuple"
-        case ast.Dict() | ast.DictComp():
-            return "dict"
-    return "other"

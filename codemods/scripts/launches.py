@@ -59,6 +59,16 @@ class _Options(dict[str, str | None]):
         file = next(filter(None, map(self.get, names)), None)
         return Configuration(file, kind) if file else None
 
+    def of_accelerate(self) -> tuple[LaunchSetup, Configuration | None]:
+        """Return what they ask of `accelerate launch`: a flag for a strategy counts for more than the file."""
+        configuration = self.file(ConfigurationKind.ACCELERATE, "config_file")
+        if self.is_set("use_deepspeed"):
+            deepspeed = self.file(ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
+            return LaunchSetup.of_zero(self), deepspeed or configuration
+        if self.is_set("use_fsdp"):
+            return LaunchSetup.of_fsdp(self), configuration
+        return (LaunchSetup(Strategy.DDP) if self.is_set("multi_gpu") else UNKNOWN_SETUP), configuration
+
 
 def launches(names: Names, text: str) -> Iterator[Launch]:
     """Yield what the calls of a script say, then its commands, each in the order of the lines."""
@@ -182,7 +192,7 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         setup = LaunchSetup(Strategy.FSDP)
         configuration = options.file(ConfigurationKind.FSDP, "fsdp_config")
     elif launcher == "accelerate launch":
-        setup, configuration = _accelerate(_Options(words[:position]))
+        setup, configuration = _Options(words[:position]).of_accelerate()
     else:  # that of DeepSpeed may start anything
         setup = UNKNOWN_SETUP if launcher == "deepspeed" else LaunchSetup(Strategy.DDP)
     return Launch(
@@ -195,17 +205,6 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         adapters=next((f"--{name}" for name in _ADAPTERS if options.is_set(name)), ""),
         checkpointing=any(options.is_set(name) for name in TRAINING_SWITCH),
     )
-
-
-def _accelerate(options: _Options) -> tuple[LaunchSetup, Configuration | None]:
-    """Read the options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
-    configuration = options.file(ConfigurationKind.ACCELERATE, "config_file")
-    if options.is_set("use_deepspeed"):
-        deepspeed = options.file(ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
-        return LaunchSetup.of_zero(options), deepspeed or configuration
-    if options.is_set("use_fsdp"):
-        return LaunchSetup.of_fsdp(options), configuration
-    return (LaunchSetup(Strategy.DDP) if options.is_set("multi_gpu") else UNKNOWN_SETUP), configuration
 
 
 def _unknown_arguments(words: list[str]) -> str:

@@ -134,6 +134,34 @@ class ArgumentPlan:
     """Arguments that become keywords with past state, and of which nothing tells whether they carry gradient."""
     unknown: Because | None = None
 
+    @classmethod
+    def of(
+        cls,
+        arguments: Sequence[Argument],
+        forward: ForwardSignature,
+        meaning: Meaning,
+        repairs: Collection[ArgumentRepair],
+    ) -> ArgumentPlan:
+        """Return the plan for one call of one block class, whose new argument list makes only these repairs."""
+        bound = bind(arguments, forward)
+        if isinstance(bound, Because):
+            return cls(unknown=bound)
+        call = _BoundCall(arguments, bound, forward.params, meaning)
+        by_keyword = tuple(name for name in call.carriers if call.given[name].name)
+        past_by_position = tuple(name for name in call.past if not call.given[name].name)
+        behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.wall)
+        blocked = behind_past if by_keyword or past_by_position else ()
+        new = call.repaired(blocked, repairs)
+        return cls(
+            keyword_gradient=by_keyword,
+            positional_past=past_by_position,
+            blocked=blocked,
+            containers=tuple(call.containers()),
+            hidden=call.hidden(),
+            arguments=new,
+            loosened=call.loosened(new or ()),
+        )
+
     @property
     def is_safe(self) -> bool:
         """Whether the new argument list puts everything right, and surely loses no gradient."""
@@ -266,30 +294,6 @@ class _BoundCall:
             and argument.is_value
             and self.meaning.may_lose_gradient(parameter)
         )
-
-
-def plan_arguments(
-    arguments: Sequence[Argument], forward: ForwardSignature, meaning: Meaning, repairs: Collection[ArgumentRepair]
-) -> ArgumentPlan:
-    """Return the plan for one call of one block class, whose new argument list makes only these repairs."""
-    bound = bind(arguments, forward)
-    if isinstance(bound, Because):
-        return ArgumentPlan(unknown=bound)
-    call = _BoundCall(arguments, bound, forward.params, meaning)
-    by_keyword = tuple(name for name in call.carriers if call.given[name].name)
-    past_by_position = tuple(name for name in call.past if not call.given[name].name)
-    behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.wall)
-    blocked = behind_past if by_keyword or past_by_position else ()
-    new = call.repaired(blocked, repairs)
-    return ArgumentPlan(
-        keyword_gradient=by_keyword,
-        positional_past=past_by_position,
-        blocked=blocked,
-        containers=tuple(call.containers()),
-        hidden=call.hidden(),
-        arguments=new,
-        loosened=call.loosened(new or ()),
-    )
 
 
 def reordered(

@@ -29,7 +29,6 @@ from ckpt_surgery.codemods.tree.arguments import (
     bind,
     binds_alike,
     given_arguments,
-    plan_arguments,
 )
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
@@ -188,7 +187,7 @@ class CallSites:
     @kept
     def plan(self, site: CallSite, repairs: frozenset[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
         """Return the plan for a call; with several block classes, one that is right for each of them."""
-        plans = [plan_arguments(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
+        plans = [ArgumentPlan.of(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
         first = next((plan for plan in plans if plan.arguments is not None), plans[0])
         given, new = site.call.args, first.arguments or ()
         others = [name for name, forward in site.others if not (forward and binds_alike(given, new, forward))]

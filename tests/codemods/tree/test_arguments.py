@@ -15,7 +15,6 @@ from ckpt_surgery.codemods.tree.arguments import (
     Meaning,
     UnknownReason,
     bind,
-    plan_arguments,
 )
 from ckpt_surgery.codemods.wording import Because
 from ckpt_surgery.model_patches.family import FamilyFacts
@@ -40,7 +39,7 @@ def planned(
 ) -> ArgumentPlan:
     wanted = {ArgumentRepair.GRADIENT: gradient, ArgumentRepair.PAST_STATE: past}
     repairs = {repair for repair, is_wanted in wanted.items() if is_wanted}
-    return plan_arguments(arguments(call), forward(signature), Meaning("Foo", family), repairs)
+    return ArgumentPlan.of(arguments(call), forward(signature), Meaning("Foo", family), repairs)
 
 
 def written(signature: str, call: str, *, gradient: bool = True, past: bool = True) -> str:
