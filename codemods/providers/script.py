@@ -57,25 +57,25 @@ class _Interests(NamedTuple):
     around: bool
     ranks: bool
 
-
-@lru_cache(maxsize=1)
-def _interests(text: str) -> _Interests:
-    return _Interests(
-        checkpoints="use_reentrant" in text or bool(_CHECKPOINTS.search(text)),
-        loads="device_map" in text and bool(_SPLITTING.search(text)),
-        around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
-        ranks=may_call_collectives(text) and bool(_RANK.search(text)),
-    )
+    @classmethod
+    @lru_cache(maxsize=1)
+    def of(cls, text: str) -> _Interests:
+        return cls(
+            checkpoints="use_reentrant" in text or bool(_CHECKPOINTS.search(text)),
+            loads="device_map" in text and bool(_SPLITTING.search(text)),
+            around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
+            ranks=may_call_collectives(text) and bool(_RANK.search(text)),
+        )
 
 
 def may_be_script(text: str) -> bool:
     """Tell whether rules about scripts may find something in a file that has one of the signs."""
-    return any(_interests(text)) and any(process in text for process in _PROCESSES)
+    return any(_Interests.of(text)) and any(process in text for process in _PROCESSES)
 
 
 def _read(file: FileSyntax) -> ScriptFacts | None:
     text, names = file.source, names_of(file.tree)
-    may = _interests(text)
+    may = _Interests.of(text)
     losses = LossReader(names)
     facts = ScriptFacts(
         bypasses=losses.read() if may.around else (),

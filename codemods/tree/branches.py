@@ -104,9 +104,8 @@ def _between(
     if inside is None or outside is None:
         return
     parameters = {parameter.name: parameter for parameter in forward.params}
-    if any(
-        argument.name == "**" for argument in (*checkpoint.args, *call.args)
-    ):  # either may hold what the other names
+    if any(argument.name == "**" for argument in (*checkpoint.args, *call.args)):
+        # either may hold what the other names
         shared = inside.keys() & outside.keys()
         inside, outside = ({name: given[name] for name in given if name in shared} for given in (inside, outside))
     rest = (
@@ -115,9 +114,8 @@ def _between(
         else ()
     )
     unpacked = [argument for argument in call.args if argument.name == "**" and argument.text in rest]
-    if unpacked and all(
-        argument.name != "**" for argument in checkpoint.args
-    ):  # what the model's own caller adds; a dict made here may be named
+    if unpacked and all(argument.name != "**" for argument in checkpoint.args):
+        # what the model's own caller adds; a dict made here may be named
         yield Disagreement(f"**{unpacked[0].text}", None, unpacked[0], withholds=False)
     for name in dict.fromkeys(name for name in (*inside, *outside) if name not in past):
         branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
