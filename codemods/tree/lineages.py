@@ -10,11 +10,25 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.providers.copies import GENERATED_FROM
 from ckpt_surgery.codemods.tree.answers import reachable
 from ckpt_surgery.codemods.tree.classes import ClassRef, renames
 from ckpt_surgery.codemods.tree.names import TreeNames
+
+
+class _Twins(NamedTuple):
+    """The classes whose names begin with `start` are those of the file at `path` whose names begin with `other`.
+
+    That is so unless the modular file defines a class itself, under the name that begins with `new`.
+    """
+
+    start: str
+    path: str
+    other: str
+    modular: str
+    new: str
 
 
 class Lineages:
@@ -24,9 +38,7 @@ class Lineages:
         self.names = names
         self._beside: dict[str, str] = {}
         """Modular file to generated file, and back."""
-        self._twins: dict[str, dict[tuple[str, str, str, str, str], None]] = defaultdict(dict)
-        """For each file, by prefixes: its classes that begin with the first are those of another file (the second) that
-        begin with the third, unless the modular file (the fourth) defines one itself that begins with the fifth."""
+        self._twins: dict[str, dict[_Twins, None]] = defaultdict(dict)
         for path in names.checked:
             modular = os.path.join(os.path.dirname(path), names.read(path)[GENERATED_FROM])
             if names.read(path)[GENERATED_FROM] and (modular in names.files or modular in names.unparsed):
@@ -40,8 +52,8 @@ class Lineages:
                 if isinstance(parent, ClassRef) and parent.path != modular:
                     for old, new in renames(parent.name, child.name):
                         if old and new:
-                            self._twins[generated][new, parent.path, old, modular, new] = None
-                            self._twins[parent.path][old, generated, new, modular, new] = None
+                            self._twins[generated][_Twins(new, parent.path, old, modular, new)] = None
+                            self._twins[parent.path][_Twins(old, generated, new, modular, new)] = None
 
     def same(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Return every class that is `ref` in another file, itself first."""
@@ -50,7 +62,7 @@ class Lineages:
     def _next_to(self, ref: ClassRef) -> Iterator[ClassRef]:
         if ref.path in self._beside:
             yield from self.names.defined(self._beside[ref.path], ref.name)
-        for start, path, other, modular, new in self._twins.get(ref.path, ()):
-            rest = ref.name.removeprefix(start)
-            if ref.name.startswith(start) and not self.names.defined(modular, new + rest):
-                yield from self.names.defined(path, other + rest)
+        for twins in self._twins.get(ref.path, ()):
+            rest = ref.name.removeprefix(twins.start)
+            if ref.name.startswith(twins.start) and not self.names.defined(twins.modular, twins.new + rest):
+                yield from self.names.defined(twins.path, twins.other + rest)
