@@ -71,112 +71,122 @@ def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
     for place, call in names.calls:
         match call.func:
             case ast.Attribute(value=owner, attr=name) if name in SWITCH_ON and (model := dotted(owner)):
-                values = [
-                    (at, value, name == model)  # an attribute of `self` may be set anywhere in the class
-                    for name, assigned in names.assigned.items()
-                    if model in name and model in _TARGETS.split(name)
-                    for at, value in assigned
-                    if _beside(at, place, model)
-                ]
-                cause = _wrapped(names, place, call, values)
-                if not cause and values and not _TRAINS_OTHERWISE.search(file.source):
-                    cause = _evaluated(names, place, model, [value for _, value, alone in values if alone])
+                switch = _Switch(names, place, call, model)
+                cause = switch.wrapped()
+                if not cause and switch.values and not _TRAINS_OTHERWISE.search(file.source):
+                    cause = switch.evaluated()
                 if cause:
                     reason, shown = cause
                     text, why = f"{ast.unparse(call.func)}()", dotted(shown.func) or tail(shown.func)
                     yield IneffectiveSwitch(place.spot(call), reason, text, model, why, shown.lineno)
 
 
-def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:
-    """Tell whether a node stands in the function of a place; for an attribute of `self`, in its class."""
-    if model.startswith("self."):
-        return at.scope.rpartition(".")[0] == place.scope.rpartition(".")[0] != ""
-    return at.scope == place.scope
+class _Switch:
+    """A call that switches the checkpointing of a model on, and what the script does with that model."""
 
+    def __init__(self, names: Names, place: ScriptNode, call: ast.Call, model: str) -> None:
+        self.names = names
+        self.place = place
+        self.call = call
+        self.model = model
+        self.values = [
+            (at, value, name == model)  # an attribute of `self` may be set anywhere in the class
+            for name, assigned in names.assigned.items()
+            if model in name and model in _TARGETS.split(name)
+            for at, value in assigned
+            if self.is_beside(at)
+        ]
 
-def _wrapped(
-    names: Names, place: ScriptNode, switch: ast.Call, values: list[tuple[ScriptNode, ast.expr, bool]]
-) -> tuple[NoEffect, ast.Call] | None:
-    """Find the wrapping in DistributedDataParallel, or by accelerate, that surely came before a switch."""
-    before = [value for value in values if value[1].lineno < switch.lineno]
-    match max(before, key=lambda value: value[1].lineno, default=None):
-        case (at, ast.Call(func=func) as last, _) if not at.conditional and not any(
-            _ONE_PROCESS.search(ast.unparse(test)) for test in place.tests
-        ):
-            if names.is_wrapper(func):
-                return NoEffect.WRAPPED, last
-            other = any(tail(call.func).endswith("Plugin") for _, call in names.calls)  # of DeepSpeed or FSDP
-            if not other and isinstance(func, ast.Attribute) and func.attr == "prepare" and is_accelerator(func.value):
-                return NoEffect.PREPARED, last
-    return None
+    def is_beside(self, at: ScriptNode) -> bool:
+        """Tell whether a node stands in the function of the switch; for an attribute of `self`, in its class."""
+        if self.model.startswith("self."):
+            return at.scope.rpartition(".")[0] == self.place.scope.rpartition(".")[0] != ""
+        return at.scope == self.place.scope
 
-
-def _evaluated(
-    names: Names, place: ScriptNode, model: str, values: list[ast.expr]
-) -> tuple[NoEffect, ast.Call] | None:
-    """Find what has a model of transformers train in evaluation mode in the function that switches it on."""
-    beside = [(at, call) for at, call in names.calls if _beside(at, place, model)]
-    returned = [
-        node.value for at in names.places if at.scope == place.scope and isinstance(node := at.node, ast.Return)
-    ]
-    returned = [value for value in map(_source, filter(None, returned)) if dotted(value) == model]
-    callers = {
-        name: at.scope
-        for name, assigned in (names.assigned.items() if returned else ())
-        for at, value in assigned
-        if isinstance(value, ast.Call) and dotted(value.func) == place.scope
-    }
-    scopes = {place.scope, *callers.values(), *(at.scope for at, _ in beside)}
-    own_class = names.classes.get(place.scope.rpartition(".")[0]) if model.startswith("self.") else None
-    backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
-    made = [source for value in values if dotted(source := _source(value)) != model]
-    training = [at for at, call in names.calls if tail(call.func) == "train" and not passes_false(call)]
-    adapted = any(tail(call.func) in ("get_peft_model", "add_adapter") for _, call in names.calls)
-    freezing = [call for _, call in beside if tail(call.func) == "requires_grad_" and passes_false(call)]
-    frozen = any(_owner(call) == model for call in freezing)
-    foreign = [
-        source
-        for source in made
-        if not (isinstance(source, ast.Call) and names.origin(source.func).startswith("transformers."))
-    ]
-    if (
-        not any(scope in scopes for scope, _ in backward)
-        or not made
-        or foreign
-        or not all(_beside(at, place, model) for at in training)
-        or (frozen and not adapted)
-        or (own_class and names.foreign_bases(own_class))
-        or _handed_on(names, {model, *callers, *(("self",) if own_class else ())}, map(id, returned))
-    ):
+    def wrapped(self) -> tuple[NoEffect, ast.Call] | None:
+        """Find the wrapping in DistributedDataParallel, or by accelerate, that surely came before the switch."""
+        before = [value for value in self.values if value[1].lineno < self.call.lineno]
+        match max(before, key=lambda value: value[1].lineno, default=None):
+            case (at, ast.Call(func=func) as last, _) if not at.conditional and not any(
+                _ONE_PROCESS.search(ast.unparse(test)) for test in self.place.tests
+            ):
+                if self.names.is_wrapper(func):
+                    return NoEffect.WRAPPED, last
+                other = any(tail(call.func).endswith("Plugin") for _, call in self.names.calls)  # of DeepSpeed or FSDP
+                is_prepare = isinstance(func, ast.Attribute) and func.attr == "prepare" and is_accelerator(func.value)
+                if is_prepare and not other:
+                    return NoEffect.PREPARED, last
         return None
-    if not training:
-        last = max(line if scope == place.scope else math.inf for scope, line in backward if scope in scopes)
-        chained = [node for value in values for node in walk(value) if isinstance(node, ast.Call)]
-        stops = [
-            call
-            for at, call in beside
-            if _ends_training(call, model) and at.scope == place.scope and not at.conditional
+
+    def evaluated(self) -> tuple[NoEffect, ast.Call] | None:
+        """Find what has a model of transformers train in evaluation mode in the function that switches it on."""
+        names, model, here = self.names, self.model, self.place.scope
+        beside = [(at, call) for at, call in names.calls if self.is_beside(at)]
+        returned = [node.value for at in names.places if at.scope == here and isinstance(node := at.node, ast.Return)]
+        returned = [value for value in map(_source, filter(None, returned)) if dotted(value) == model]
+        callers = {
+            name: at.scope
+            for name, assigned in (names.assigned.items() if returned else ())
+            for at, value in assigned
+            if isinstance(value, ast.Call) and dotted(value.func) == here
+        }
+        scopes = {here, *callers.values(), *(at.scope for at, _ in beside)}
+        own_class = names.classes.get(here.rpartition(".")[0]) if model.startswith("self.") else None
+        backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
+        values = [value for _, value, alone in self.values if alone]
+        made = [source for value in values if dotted(source := _source(value)) != model]
+        training = [at for at, call in names.calls if tail(call.func) == "train" and not passes_false(call)]
+        adapted = any(tail(call.func) in ("get_peft_model", "add_adapter") for _, call in names.calls)
+        freezing = [call for _, call in beside if tail(call.func) == "requires_grad_" and passes_false(call)]
+        frozen = any(_owner(call) == model for call in freezing)
+        foreign = [
+            source
+            for source in made
+            if not (isinstance(source, ast.Call) and names.origin(source.func).startswith("transformers."))
         ]
-        causes = [call for call in stops if call.lineno < last]
-        causes += [
-            call
-            for call in chained
-            if tail(call.func) == "eval" or (call in made and tail(call.func) == "from_pretrained")
-        ]
-        if causes:
-            return NoEffect.EVALUATION, causes[0]
-    for loop in (at.node for at in names.places if _beside(at, place, model)):
-        calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
-        tails = {tail(call.func) for call in calls}
-        if "backward" in tails and not any(tail(call.func) == "train" and not passes_false(call) for call in calls):
+        if (
+            not any(scope in scopes for scope, _ in backward)
+            or not made
+            or foreign
+            or not all(map(self.is_beside, training))
+            or (frozen and not adapted)
+            or (own_class and names.foreign_bases(own_class))
+            or _handed_on(names, {model, *callers, *(("self",) if own_class else ())}, map(id, returned))
+        ):
+            return None
+        if not training:
+            last = max(line if scope == here else math.inf for scope, line in backward if scope in scopes)
+            stops = [call for at, call in beside if self._stops(call) and at.scope == here and not at.conditional]
+            causes = [call for call in stops if call.lineno < last]
+            causes += [
+                call
+                for call in (node for value in values for node in walk(value) if isinstance(node, ast.Call))
+                if tail(call.func) == "eval" or (call in made and tail(call.func) == "from_pretrained")
+            ]
+            if causes:
+                return NoEffect.EVALUATION, causes[0]
+        return self._left_training()
+
+    def _left_training(self) -> tuple[NoEffect, ast.Call] | None:
+        """Find what takes the model out of training mode inside a loop that never brings it back."""
+        for loop in (at.node for at in self.names.places if self.is_beside(at)):
+            calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
+            tails = {tail(call.func) for call in calls}
+            if "backward" not in tails or any(tail(each.func) == "train" and not passes_false(each) for each in calls):
+                continue
             inside = [getattr(node, part, None) for node in walk(loop) for part in ("body", "orelse")]
             for block in (statements for statements in inside if isinstance(statements, list)):
                 for number, statement in enumerate(block):
                     leaves = any(isinstance(node, _LEAVES) for later in block[number:] for node in walk(later))
                     match statement:
-                        case ast.Expr(value=ast.Call() as call) if _ends_training(call, model) and not leaves:
+                        case ast.Expr(value=ast.Call() as call) if self._stops(call) and not leaves:
                             return NoEffect.LEFT_TRAINING, call
-    return None
+        return None
+
+    def _stops(self, call: ast.Call) -> bool:
+        """Tell whether a call takes the model out of training mode: `model.eval()`, `model.train(False)`."""
+        name = tail(call.func)
+        return _owner(call) == self.model and (name == "eval" or (name == "train" and passes_false(call)))
 
 
 def _source(value: ast.expr) -> ast.expr:
@@ -191,12 +201,6 @@ def _source(value: ast.expr) -> ast.expr:
 
 def _owner(call: ast.Call) -> str:
     return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-
-
-def _ends_training(call: ast.Call, model: str) -> bool:
-    """Tell whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
-    name = tail(call.func)
-    return _owner(call) == model and (name == "eval" or (name == "train" and passes_false(call)))
 
 
 def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
