@@ -38,7 +38,7 @@ class Builder(Interpreter[Build]):
     def of(cls, function: ast.FunctionDef, attributes: dict[str, list[Build]] | None = None) -> Builder:
         """Follow a function; what it sets goes to `attributes`, if any are given.
 
-        What its parameters are made of is open. A constructor's annotations name the layers that it is handed.
+        What its parameters are made of its callers say, but a constructor's annotations name the layers it is handed.
         """
         builder = cls()
         for node in (*function.args.posonlyargs, *function.args.args):

@@ -170,7 +170,7 @@ class Build(NamedTuple):
 
     @classmethod
     def either(cls, builds: Sequence[Build]) -> Build:
-        """Return one of several builds."""
+        """Return the build of what is one of these."""
         return builds[0] if len(builds) == 1 else cls("choice", items=tuple(builds))
 
     def is_large(self) -> bool:

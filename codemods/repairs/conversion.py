@@ -1,7 +1,8 @@
 """Make a plain class a checkpointing layer: which class to change, the import, and what changes with it.
 
 Methods that keep late releases from switching layers on are taken out. A class that must stay plain, as it is imported
-or used elsewhere too, gets a layer class beside it.
+or used elsewhere too, gets a layer class beside it. What speaks against it is told with it: values that a block keeps,
+past state that it needs, outputs that models read.
 """
 
 from __future__ import annotations
