@@ -136,6 +136,21 @@ class _Item:
     def code(self) -> str:
         return paths.code_of(self.argument)
 
+    @classmethod
+    def of(cls, new: NewArgument) -> _Item:
+        """Return a new argument, with the comment that names its parameter."""
+        return cls(cst.Arg(cst.parse_expression(new.text)), f"# {new.comment}" if new.comment else "")
+
+    def passed_as(self, keyword: str | None) -> _Item:
+        """Return the argument by this keyword, or by position."""
+        value, name, equal = self.argument.value, self.argument.keyword, self.argument.equal
+        if isinstance(value, cst.GeneratorExp | cst.NamedExpr) and not value.lpar:
+            value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        if keyword not in ("*", "**", name and name.value):
+            name = cst.Name(keyword) if keyword else None
+            equal = cst.AssignEqual(_NO_SPACE, _NO_SPACE) if keyword else cst.MaybeSentinel.DEFAULT
+        return replace(self, argument=self.argument.with_changes(value=value, keyword=name, equal=equal))
+
 
 def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Place) -> cst.Call:
     """Return a call laid out anew, with new `arguments` (None: with its own).
@@ -145,7 +160,8 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     """
     items, below = _items(call)
     if arguments is not None:
-        items = [_chosen(argument, items) for argument in arguments]
+        chosen = [(_Item.of(new) if new.source is None else items[new.source], new.keyword) for new in arguments]
+        items = [item.passed_as(keyword) for item, keyword in chosen]
     head = len(paths.code_of(call.func).rpartition("\n")[2])
     joined = ", ".join(item.code for item in items)
     commented = below or any(item.comment or item.above for item in items)
@@ -170,20 +186,6 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
         for item, space in zip(items, spaces.args, strict=True)
     ]
     return call.with_changes(whitespace_before_args=spaces.whitespace_before_args, args=laid)
-
-
-def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
-    if new.source is None:
-        old = _Item(cst.Arg(cst.parse_expression(new.text)), f"# {new.comment}" if new.comment else "")
-    else:
-        old = items[new.source]
-    value, keyword, equal = old.argument.value, old.argument.keyword, old.argument.equal
-    if isinstance(value, cst.GeneratorExp | cst.NamedExpr) and not value.lpar:
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    if new.keyword not in ("*", "**", keyword and keyword.value):
-        keyword = cst.Name(new.keyword) if new.keyword else None
-        equal = cst.AssignEqual(_NO_SPACE, _NO_SPACE) if new.keyword else cst.MaybeSentinel.DEFAULT
-    return replace(old, argument=old.argument.with_changes(value=value, keyword=keyword, equal=equal))
 
 
 def _items(call: cst.Call) -> tuple[list[_Item], list[str]]:

@@ -124,6 +124,13 @@ class InlineBranch:
     """Whether code after the branch reads that name."""
 
     @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that its checkpoint calls set, as they are written, each once."""
+        arguments = (argument for checkpoint in self.checkpoints for argument in checkpoint.args)
+        given = (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
+        return tuple(dict.fromkeys(given))
+
+    @property
     def asks_for_flag(self) -> bool:
         """Whether the test asks for the flag that transformers sets on a class."""
         return f"self.{FLAG}" in (self.test or "")

@@ -15,7 +15,7 @@ from itertools import islice
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state
 from ckpt_surgery.codemods.facts.cache_reads import cache_reads
-from ckpt_surgery.codemods.facts.file_facts import AttributePath, ForwardSignature, Import, ModuleCall
+from ckpt_surgery.codemods.facts.file_facts import AttributePath, ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow, kept_values
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.providers.switches import OLD_SWITCH, OWN_SWITCHES
@@ -178,17 +178,12 @@ def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
 
 def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
     """Find the first read of past state that fails, or finds something else, once a layer clears it."""
-    cleared = _parameters(tree, block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
+    cleared = tree.bases.parameter_names(block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
     for ref in _with_parts(tree, block) if cleared else ():
-        names = cleared if ref is block else set(filter(is_past_state, _parameters(tree, ref)))
+        names = cleared if ref is block else set(filter(is_past_state, tree.bases.parameter_names(ref)))
         for method, name, fails in cache_reads(tree.method_nodes(ref), names) if names else ():
             return (Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE).about(f"{ref.name}.{method}", name)
     return None
-
-
-def _parameters(tree: SourceTree, ref: ClassRef) -> set[str]:
-    forward = tree.bases.forward(ref)
-    return {parameter.name for parameter in forward[1].params} if forward else set()
 
 
 def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
@@ -266,19 +261,11 @@ def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRep
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
     `class FooBlock(GradientCheckpointingLayer, Block)`.
     """
-    alias = alias_of(tree, owner.path, ref.name)
+    alias = tree.names.guarded_alias(owner.path, ref.name)
     if alias is None:
         return ()
     derived = DeriveImportedLayer(owner.path, alias.span, None, alias.name, alias.original)
     return (*layer_import(tree, owner.path), derived)
-
-
-def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
-    """Return the guarded import statement that brings in a class as `name`, and nothing else."""
-    facts = tree.names.facts(path)
-    imports = [item for item in facts.imports if item.guard] if facts else []
-    alias = next((item for item in imports if item.name == name != item.original != ""), None)
-    return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
 
 
 def derive(

@@ -76,7 +76,7 @@ from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
 from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive, failing_read
+from ckpt_surgery.codemods.repairs.conversion import Conversion, aliased, convert, derive, failing_read
 from ckpt_surgery.codemods.tree.branches import (
     disagreements,
     layers_of_transformers,
@@ -192,7 +192,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if goes or nested:
         said += filter(None, [reasons])
     if goes:
-        if modes := ", ".join(dict.fromkeys(_modes(inline))):
+        if modes := ", ".join(inline.modes):
             said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     elif harmful:
         one_sided = all(item.branch is None or item.branch.text == "None" for item in harmful)
@@ -260,12 +260,6 @@ def _shown(argument: Argument | None) -> str:
     return "left out" if argument is None else f"`{'**' * (argument.name == '**')}{argument.text}`"
 
 
-def _modes(inline: InlineBranch) -> Iterator[str]:
-    """Yield the modes that the checkpoint calls of a branch set, as they are written."""
-    arguments = (argument for checkpoint in inline.checkpoints for argument in checkpoint.args)
-    return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
-
-
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conversion:
     theirs = layers_of_transformers(context.tree, owner, inline)
     if theirs:
@@ -303,7 +297,7 @@ def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs:
     gone = next((item for item in imports if item.module.startswith("transformers.models.")), None)
     if gone or only_before(LAYERS_SINCE, required):
         return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
-    modes = {*_modes(inline)} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
+    modes = {*inline.modes} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
     idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
     return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
 
@@ -384,7 +378,7 @@ def _layers(
     paths = owner.cls.paths_behind(inline, checkpoint)
     refs = tree.containers.classes_at(owner, paths)
     externals = [t for path in paths for t in tree.containers.reached(owner, path) if isinstance(t, External)]
-    aliases = {alias.original for ref in refs if (alias := alias_of(tree, owner.path, ref.name))}
+    aliases = {alias.original for ref in refs if (alias := tree.names.guarded_alias(owner.path, ref.name))}
     foreign = [external.name for external in externals if not external.is_plain]
     unknown = ", ".join(name for name in foreign if name not in aliases)
     if unknown:
@@ -400,7 +394,7 @@ def _layers(
         if derived:
             made += derived
             continue
-        conversion = convert(tree, ref, context.argument_repairs, recomputed=not any(_modes(inline)))
+        conversion = convert(tree, ref, context.argument_repairs, recomputed=not inline.modes)
         if not isinstance(conversion, Conversion):
             return conversion
         made += [*conversion.repairs, *aliased(tree, owner, ref)]

@@ -63,14 +63,16 @@ def find(context: RuleContext) -> Iterator[Finding]:
     blocked: dict[ClassRef, dict[str, None]] = defaultdict(dict)  # behind past state, in order
     for site in context.tree.calls.all():
         plan = context.tree.calls.plan(site)
-        for owner in _owners(context, site):
+        for owner in context.tree.calls.owners(site):
             callers[owner].append(site)
             blocked[owner].update(dict.fromkeys(plan.blocked))
     for owner, names in blocked.items():
         if not names or owner.path not in context.tree.checked:
             continue
         # the classes that share calls with it, itself first: all are reordered, or none
-        group = reachable([owner], lambda each: [other for site in callers[each] for other in _owners(context, site)])
+        group = reachable(
+            [owner], lambda each: [other for site in callers[each] for other in context.tree.calls.owners(site)]
+        )
         others = [member.name for member in group if set(blocked[member]) != set(names)]
         others += [name for site in callers[owner] for name, _ in site.others]
         uses = (use for member in group for use in _uses(context, member, group))
@@ -86,12 +88,6 @@ def find(context: RuleContext) -> Iterator[Finding]:
         span = owner.cls.forward.span if owner.cls.forward else owner.cls.header
         worth = context.if_reentrant(RULE, owner.path, Applicability.UNSAFE)
         yield context.finding(RULE, owner.path, span, owner.name, message, worth, repairs)
-
-
-def _owners(context: RuleContext, site: CallSite) -> tuple[ClassRef, ...]:
-    """Return the classes whose forwards a call runs."""
-    forwards = (context.tree.bases.forward(block) for block, _ in site.blocks)
-    return tuple(dict.fromkeys(forward[0] for forward in forwards if forward))
 
 
 def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[Because]:

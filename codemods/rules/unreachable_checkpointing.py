@@ -46,7 +46,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for ref in tree.names.checked_classes():
         claims = tree.bases.claims(ref) and any(method.name == "__init__" for method in ref.cls.methods)
         # some blocks derive from the model's own base class
-        if claims and ref.cls.attributes and not (_is_block(tree, ref) or tree.blocks.checkpointed_by_hand(ref)):
+        if claims and ref.cls.attributes and not (tree.blocks.is_block(ref) or tree.blocks.checkpointed_by_hand(ref)):
             models.append(ref)
     bare = {ref: answer for ref in models if (answer := _reaches(tree, ref)) is not Answer.YES}
     for ref, answer in bare.items():
@@ -59,11 +59,6 @@ def find(context: RuleContext) -> Iterator[Finding]:
             message = f"the parts of {ref.name} are chosen at run time: whether it checkpoints cannot be determined"
             applicability = Applicability.UNKNOWN
         yield context.class_finding(RULE, ref, message, applicability)
-
-
-def _is_block(tree: SourceTree, ref: ClassRef) -> bool:
-    """Tell whether what holds a class checkpoints it, or should."""
-    return tree.blocks.checkpoints(ref) or ref in tree.blocks.in_stacks
 
 
 def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
@@ -84,7 +79,7 @@ def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
             doubt = doubt or tree.bases.is_layer(part) is Answer.UNKNOWN
             if part not in seen:
                 plain_on_purpose = part.name in family_facts(part.path).not_blocks
-                if plain_on_purpose or _is_block(tree, part) or part in tree.blocks.checkpointed_by_helper:
+                if plain_on_purpose or tree.blocks.is_block(part) or part in tree.blocks.checkpointed_by_helper:
                     return Answer.YES
                 seen.add(part)
                 waiting.append(part)

@@ -124,6 +124,11 @@ class BaseChains:
         owner = self.with_forward(ref)
         return (owner, owner.cls.forward) if owner and owner.cls.forward and not self.is_replaced(ref) else None
 
+    def parameter_names(self, ref: ClassRef) -> set[str]:
+        """Return the names of the parameters of the forward that runs; none where the files do not show it."""
+        forward = self.forward(ref)
+        return {parameter.name for parameter in forward[1].params} if forward else set()
+
     def attribute(self, ref: ClassRef, name: str) -> tuple[tuple[ClassRef, Build], ...]:
         """Return what `self.name` is built from, with the class that says so: the nearest one that does."""
         return self._attributes(ref).get(name, ())

@@ -262,6 +262,10 @@ class Blocks:
         """Tell whether a class is a layer, or a plain block that should be one."""
         return self.bases.is_layer(ref) is Answer.YES or ref in self.plain
 
+    def is_block(self, ref: ClassRef) -> bool:
+        """Tell whether what holds a class checkpoints it, or should."""
+        return self.checkpoints(ref) or ref in self.in_stacks
+
     def checkpointed_by_hand(self, ref: ClassRef) -> bool:
         """Tell whether a checkpoint call runs a class, here or in a helper."""
         return ref in self.checkpointed_inline or ref in self.checkpointed_by_helper

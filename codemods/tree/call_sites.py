@@ -107,6 +107,11 @@ class CallSites:
         forwards = [self.bases.forward(target) if isinstance(target, ClassRef) else None for target in others]
         return tuple((other.name, forward and forward[1]) for other, forward in zip(others, forwards, strict=True))
 
+    def owners(self, site: CallSite) -> tuple[ClassRef, ...]:
+        """Return the classes whose forwards a call runs."""
+        forwards = (self.bases.forward(block) for block, _ in site.blocks)
+        return tuple(dict.fromkeys(forward[0] for forward in forwards if forward))
+
     @kept
     def meaning(self, block: ClassRef) -> Meaning:
         """Return what the parameters of a block's forward mean: by name, by its family, by what calls give them."""

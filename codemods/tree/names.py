@@ -51,6 +51,13 @@ class TreeNames:
             self.files[path] = loaded
         return self.files[path]
 
+    def guarded_alias(self, path: str, name: str) -> Import | None:
+        """Return the guarded import statement that brings in a class as `name`, and nothing else."""
+        facts = self.facts(path)
+        imports = [item for item in facts.imports if item.guard] if facts else []
+        alias = next((item for item in imports if item.name == name != item.original != ""), None)
+        return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
+
     def read(self, path: str) -> FileFacts:
         """Return the facts of a file; those of an empty one where it cannot be read."""
         return self.files.get(path) or self.facts(path) or _NOTHING
