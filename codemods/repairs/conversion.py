@@ -112,7 +112,7 @@ def convert(
         span = next((span for base, span in bases if base in MODULES), Span(*start, *start))  # in front of the first
         made += [*layer_import(tree, twin.path), MakeLayer(twin.path, span, tree.places(twin.path).cls(twin.cls))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
-    for model in old_switches(tree, layers):
+    for model in _old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
             return Conversion(tuple(made), (Doubt.SWITCH.about(model.name),))
         made.append(without_switch(tree, model))
@@ -238,7 +238,7 @@ def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
     return ref if tree.bases.is_module(ref) and ref.cls.bases else None
 
 
-def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
+def _old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
     """Yield the models of transformers with an old switch in the files of these layers and of what runs them."""
     owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
