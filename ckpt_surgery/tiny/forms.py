@@ -123,10 +123,6 @@ def _keys_and_values(arguments: ForwardArguments) -> Any:
     return states
 
 
-def _filled(value: Any, dtype: torch.dtype = torch.long) -> Callable[..., Tensor]:
-    return lambda arguments, *shape: torch.full(shape, value, dtype=dtype)
-
-
 def _placed(old: Tensor, *places: int, value: int) -> Tensor:
     old[..., list(places)] = value
     return old
@@ -138,10 +134,10 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "parts": lambda arguments, *shape: arguments.floats(shape).softmax(-1),
     "integers": lambda arguments, *shape, below, least=0: arguments.integers(shape, below - least) + least,
     "tokens": lambda arguments, *shape, below=2**31: arguments.tokens(shape) % below,
-    "zeros": _filled(0),
-    "ones": _filled(1),
-    "falses": _filled(False, torch.bool),
-    "trues": _filled(True, torch.bool),
+    "zeros": lambda arguments, *shape: torch.zeros(shape, dtype=torch.long),
+    "ones": lambda arguments, *shape: torch.ones(shape, dtype=torch.long),
+    "falses": lambda arguments, *shape: torch.zeros(shape, dtype=torch.bool),
+    "trues": lambda arguments, *shape: torch.ones(shape, dtype=torch.bool),
     "full": lambda arguments, *shape, value: torch.full(shape, value),
     "counted": lambda arguments, *shape: torch.arange(shape[-1]).expand(shape).clone(),
     "constant": lambda arguments, value: torch.tensor(value),

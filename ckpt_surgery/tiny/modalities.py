@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.forms import give_family_inputs
@@ -33,14 +32,6 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
         yield arguments
         if "input_features" not in arguments.values and "input_values" not in arguments.values:
             return
-
-
-def _is_required(arguments: ForwardArguments, name: str) -> bool:
-    """Tell whether the forward has this argument and needs it: as its main input, or without a default."""
-    parameter = arguments.parameters.get(name)
-    if parameter is None:
-        return False
-    return name == arguments.main_input or parameter.default is parameter.empty
 
 
 def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
@@ -66,11 +57,17 @@ def _add_pixels(arguments: ForwardArguments) -> None:
     height, width = arguments.image()
     if "pixel_values" in arguments.names:
         if "image_grid_thw" in arguments.names:
-            patches, grid = _flat_patches(arguments)
+            patches, grid = arguments.flat_patches()
             arguments.values |= {"pixel_values": patches, "image_grid_thw": grid}
             return
-        if "spatial_shapes" in arguments.names:
-            _packed_patches(arguments)
+        if "spatial_shapes" in arguments.names:  # one row of patches per image, as the Siglip2 towers take them
+            patch = arguments.find("patch_size", default=8, part="vision")
+            side = 4
+            row = (arguments.batch, side * side, arguments.channels() * patch * patch)
+            arguments.values["pixel_values"] = arguments.floats(row)
+            arguments.values["spatial_shapes"] = torch.tensor([[side, side]] * arguments.batch)
+            name = "pixel_attention_mask" if "pixel_attention_mask" in arguments.names else "attention_mask"
+            arguments.values[name] = torch.ones(row[:2], dtype=torch.long)
             return
         shape: tuple[int, ...] = (arguments.batch, arguments.channels(), height, width)
         frames = arguments.find("num_frames", default=0)
@@ -78,29 +75,9 @@ def _add_pixels(arguments: ForwardArguments) -> None:
             shape = (arguments.batch, frames, arguments.channels(), height, width)
         arguments.values["pixel_values"] = arguments.floats(shape)
     for name in ("pixel_values_videos", "pixel_values_video"):
-        if _is_required(arguments, name) and "pixel_values" not in arguments.values:
+        if arguments.requires(name) and "pixel_values" not in arguments.values:
             frames = arguments.find("num_frames", "frames_per_clip", default=4)
             arguments.values[name] = arguments.floats((arguments.batch, frames, arguments.channels(), height, width))
-
-
-def _packed_patches(arguments: ForwardArguments) -> None:
-    """Add one row of patches per image, as the Siglip2 towers take them."""
-    patch = arguments.find("patch_size", default=8, part="vision")
-    side = 4
-    shape = (arguments.batch, side * side, arguments.channels() * patch * patch)
-    arguments.values["pixel_values"] = arguments.floats(shape)
-    arguments.values["spatial_shapes"] = torch.tensor([[side, side]] * arguments.batch)
-    name = "pixel_attention_mask" if "pixel_attention_mask" in arguments.names else "attention_mask"
-    arguments.values[name] = torch.ones(shape[:2], dtype=torch.long)
-
-
-def _flat_patches(arguments: ForwardArguments) -> tuple[Tensor, Tensor]:
-    patch = arguments.find("patch_size", default=8, part="vision")
-    frames = arguments.find("temporal_patch_size", "patch_temporal", default=1, part="vision")
-    side = 2 * int(arguments.find("spatial_merge_size", "merge_size", default=2, part="vision"))
-    grid = torch.tensor([[1, side, side]] * arguments.batch)
-    count = arguments.batch * side * side
-    return arguments.floats((count, arguments.channels() * frames * patch * patch)), grid
 
 
 def _add_audio(arguments: ForwardArguments, layout: int) -> None:
@@ -145,14 +122,14 @@ def _add_series(arguments: ForwardArguments) -> None:
 def _add_required(arguments: ForwardArguments) -> None:
     """Add what the forward still requires: hidden states of a tower, patches, masks."""
     if "grid_thw" in arguments.names and "input_ids" not in arguments.values:
-        patches, grid = _flat_patches(arguments)
+        patches, grid = arguments.flat_patches()
         first = next(iter(arguments.parameters))
         arguments.values |= {first: patches, "grid_thw": grid}
-    states = next((n for n in ("hidden_states", "inputs_embeds") if _is_required(arguments, n)), "hidden_states")
+    states = next((n for n in ("hidden_states", "inputs_embeds") if arguments.requires(n)), "hidden_states")
     if not arguments.values and states in arguments.names:
         width = int(arguments.find("hidden_size", default=64))
         arguments.values[states] = arguments.floats((arguments.batch, arguments.length, width))
-    if _is_required(arguments, "bool_masked_pos") and "pixel_values" in arguments.values:
+    if arguments.requires("bool_masked_pos") and "pixel_values" in arguments.values:
         arguments.values["bool_masked_pos"] = arguments.alternate_patches()
     for name, parameter in arguments.parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
