@@ -6,7 +6,7 @@ Why a loop misses its synchronisation does not matter here; only the gradients t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.ranks import digest
+from ckpt_surgery.runtime.tools.classes import descends
 from ckpt_surgery.text import error_line, ranks_in_words
 
 BUCKET_BYTES = 25 * 2**20
@@ -322,11 +323,10 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | Non
 
 def _unreadable(module: nn.Module, named: Named) -> str | None:
     """Say why this rank's gradients are not those of a replica, or cannot be read at all; None where they are."""
-    if _kinds(module.modules(), "FullyShardedDataParallel"):
+    if any(descends(type(part), "FullyShardedDataParallel") for part in module.modules()):
         return "the model is sharded by FullyShardedDataParallel, which synchronises gradients itself. Leave this out."
-    sharded = _kinds((tensor for _, p in named for tensor in (p, p.grad)), "DTensor")
     for name, parameter in named:
-        if isinstance(parameter, sharded) or isinstance(parameter.grad, sharded):
+        if descends(type(parameter), "DTensor") or descends(type(parameter.grad), "DTensor"):
             return (
                 f"'{name}' is a DTensor, of which each rank holds a part: FSDP2 and tensor parallelism synchronise "
                 "gradients themselves. Leave this out, or pass the part of the model that is not sharded."
@@ -334,12 +334,6 @@ def _unreadable(module: nn.Module, named: Named) -> str | None:
         if parameter.is_meta:
             return f"'{name}' is on the meta device and has no data. Load its weights before."
     return None
-
-
-def _kinds(things: Iterable[object], name: str) -> tuple[type, ...]:
-    """Return the classes of `things` that have a base of this name. To import the base takes half a second."""
-    kinds = {type(thing) for thing in things}
-    return tuple(kind for kind in kinds if name in [base.__name__ for base in kind.__mro__])
 
 
 def _buckets(gradients: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:

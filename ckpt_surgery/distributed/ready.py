@@ -25,11 +25,11 @@ from ckpt_surgery.distributed.structure import (
     shared_parameters,
     towers_of,
     trainable,
-    without_reentrant,
 )
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.text import error_line
 
 
@@ -109,8 +109,8 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     inside = {name for step in steps for name in step.inside} if searched else set()
     if inside:
         needs.append(Need(NeedReason.INNER_BACKWARD, tuple(sorted(inside))))
-    now = reentrant_modules(target) if twice or searched else ()
-    if now:
+    reentrant = reentrant_modules(target) if twice or searched else ()
+    if now := tuple(name for name, module, _ in reentrant if getattr(module, FLAG, False)):
         needs.append(Need(NeedReason.REENTRANT_NOW, now))
     return DDPReady(type(target).__name__, tuple(needs), measured=bool(steps))
 
@@ -131,7 +131,8 @@ def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Observ
     """Run a step for each batch. Raises DistributedError where one fails."""
     steps = []
     with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as holders:
-        without_reentrant(model)  # it may lose gradients
+        for _, module, non_reentrant in reentrant_modules(model):  # reentrant mode may lose gradients
+            vars(module)[FUNCTION] = non_reentrant
         if not model.training:
             model.train()
         for number, batch in enumerate(batches):

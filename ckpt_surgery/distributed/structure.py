@@ -6,7 +6,7 @@ Nothing is run. What follows from the structure is in `ready`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import CodeType
@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, enclosing, find_blocks
 from ckpt_surgery.runtime.blocks.library_switch import options_of, takes_switch
 
@@ -161,29 +161,14 @@ def experts_of(model: nn.Module) -> tuple[str, ...]:
     )
 
 
-def reentrant_modules(model: nn.Module) -> tuple[str, ...]:
-    """Name the modules that checkpoint in reentrant mode; a surgery avoids that in DDP by itself."""
-    return tuple(
-        name
-        for name, module in model.named_modules()
-        if getattr(module, FLAG, False)
-        and (function := vars(module).get(FUNCTION)) is not None
-        and _non_reentrant(function) is not function
-    )
+def reentrant_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[..., Any]]]:
+    """Yield by name the modules that checkpoint in reentrant mode, each with its function without that mode.
 
-
-def without_reentrant(model: nn.Module) -> None:
-    """Make what checkpoints in reentrant mode checkpoint non-reentrant; for a model that is restored afterwards."""
-    for module in model.modules():
+    They do so while their flag is on. A surgery avoids that mode in DDP by itself.
+    """
+    for name, module in model.named_modules():
         function = vars(module).get(FUNCTION)
-        if function is not None:
-            vars(module)[FUNCTION] = _non_reentrant(function)
-
-
-def _non_reentrant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the checkpointing function without reentrant mode; itself where it has none, or is not torch's."""
-    given = options_of(function)
-    if given is None or given[0].get("use_reentrant") is False:
-        return function
-    options, _ = given
-    return partial(checkpoint, **{**options, "use_reentrant": False})
+        given = None if function is None else options_of(function)
+        if given is not None and given[0].get("use_reentrant") is not False:
+            options, _ = given
+            yield name, module, partial(checkpoint, **{**options, "use_reentrant": False})
