@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_char
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache, lru_cache, reduce
 from importlib.util import find_spec
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 import torch
@@ -57,13 +56,8 @@ _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
 """What a tensor is cut into: rows of words, which are weighted alike."""
 
 
-class _Kind(Enum):
-    """The kinds of saved tensors: a parameter, one to sum over, one in the same memory, or one not to compare."""
-
-    PARAMETER = "parameter"
-    OWN = "own"
-    SHARED = "shared"
-    NOT_COMPARED = "not compared"
+_Kind = Literal["parameter", "own", "shared", "not compared"]
+"""The kinds of saved tensors: a parameter, one to sum over, one in the same memory, or one not to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +91,19 @@ class DigestPlan:
             shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
             if is_parameter(part):
                 forms.append((id(owner), strides_of_view(part)))
-                entries.append((_Kind.PARAMETER, *forms[-1], None))
+                entries.append(("parameter", *forms[-1], None))
             else:
                 strides = part.stride()
                 forms.append((shape, strides, dtype))
                 memory = part.data_ptr(), dtype, shape, strides
                 if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
-                    entries.append((_Kind.SHARED, shape, strides, place))
+                    entries.append(("shared", shape, strides, place))
                 elif _has_nothing_to_read(part) or may_be_unset(part):
-                    entries.append((_Kind.NOT_COMPARED, shape, None, dtype))
+                    entries.append(("not compared", shape, None, dtype))
                 else:
                     place = found[memory] = len(distinct)
                     distinct.append(part)
-                    entries.append((_Kind.OWN, shape, strides, dtype))
+                    entries.append(("own", shape, strides, dtype))
             places.append(place)
         dense = [_dense(tensor) for tensor in distinct]
         pairs = zip(dense, distinct, strict=True)
@@ -123,7 +117,7 @@ class DigestPlan:
             return None
         distinct: list[Tensor] = []
         for tensor, (kind, first, second, third) in zip(saved, self.entries, strict=False):
-            if kind is _Kind.OWN:
+            if kind == "own":
                 if type(tensor) is not Tensor or tensor.dtype is not third or tensor.layout is not _STRIDED:
                     return None
                 if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
@@ -131,11 +125,11 @@ class DigestPlan:
                 if tensor.is_neg() or (third.is_complex and tensor.is_conj()):
                     return None
                 distinct.append(tensor)
-            elif kind is _Kind.PARAMETER:
+            elif kind == "parameter":
                 owner = tensor._base
                 if id(tensor if owner is None else owner) != first or strides_of_view(tensor) != second:
                     return None
-            elif kind is _Kind.SHARED:
+            elif kind == "shared":
                 if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
                     return None
                 if tensor.shape != first or tensor.stride() != second or tensor.is_neg() or tensor.is_conj():
