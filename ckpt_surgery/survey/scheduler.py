@@ -86,7 +86,7 @@ class Scheduler:
             timeout = min(slot.deadline for slot in busy) - monotonic()
             ready = dict.fromkeys(slots[pipe] for pipe, _ in poll.poll(max(0.0, timeout) * 1000 + 1))
             now = monotonic()
-            for slot in list(ready | dict.fromkeys(slot for slot in busy if now >= slot.deadline)):
+            for slot in ready | dict.fromkeys(slot for slot in busy if now >= slot.deadline):
                 self._receive(slot)
 
     def _fill(self, slot: _WorkerSlot) -> None:

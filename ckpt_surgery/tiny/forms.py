@@ -16,20 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.arguments import ForwardArguments
-
-
-def give_family_inputs(arguments: ForwardArguments) -> None:
-    """Change the arguments so far as the family of the model says, for its class or else for its model type."""
-    inputs = family_tables().inputs
-    own = inputs.get(type(arguments.model).__name__) or inputs.get(arguments.config.model_type, {})
-    for name, form in own.items():
-        argument = name.removeprefix("+")
-        if form is None:
-            arguments.values.pop(argument, None)
-        elif argument in arguments.names or argument != name:
-            arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
 
 
 def made(form: str, argument: str, arguments: ForwardArguments) -> Any:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.arguments import ForwardArguments
-from ckpt_surgery.tiny.forms import give_family_inputs
+from ckpt_surgery.tiny.forms import made
 from ckpt_surgery.tiny.placeholders import place_all
 
 _AUDIO_LAYOUTS = 3
@@ -27,7 +28,15 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
         _add_audio(arguments, layout)
         _add_series(arguments)
         _add_required(arguments)
-        give_family_inputs(arguments)
+        # what the family of the model says, for its class or else for its model type
+        inputs = family_tables().inputs
+        own = inputs.get(type(model).__name__) or inputs.get(arguments.config.model_type, {})
+        for name, form in own.items():
+            argument = name.removeprefix("+")
+            if form is None:
+                arguments.values.pop(argument, None)
+            elif argument in arguments.names or argument != name:
+                arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
         place_all(arguments)
         yield arguments
         if "input_features" not in arguments.values and "input_values" not in arguments.values:

@@ -131,9 +131,8 @@ def _built(
             for part in [part for part in all_configs(config) if hasattr(part, option)] or [config]:
                 setattr(part, option, value)
         stage = BuildStage.CONSTRUCTION
-        count = (
-            0  # where a constructor reads values, which the meta device lacks; the configuration is small all the same
-        )
+        count = 0
+        # NotImplementedError: a constructor that reads values; the configuration is small all the same
         with suppress(NotImplementedError), torch.device("meta"), ValuesOfMeta():
             count = sum(p.numel() for p in _constructed(model_class, config).parameters())
         if count > MOST_PARAMETERS:

@@ -21,9 +21,8 @@ from ckpt_surgery.torch_names import CheckpointWrapper
 
 _WORTHWHILE = 0.6
 """A stage gives way to its blocks where those keep at most this part of what the stage holds."""
-
-
 _FEWEST_SIBLINGS = 3
+"""Modules of one class that are attributes of another: two alike are usually towers."""
 
 
 class LeftAlone(StrEnum):
@@ -116,7 +115,7 @@ def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
     found = find_blocks(model, unsupported=True)
     repeated = repeated_blocks(model, found)
     if not found:
-        # attributes that hold some of the blocks, as in GoogLeNet; two alike are usually towers
+        # attributes that hold some of the blocks, as in GoogLeNet
         outside = {outer for block in repeated for outer in enclosing(block.name)}
         around_them = (block for block in repeated_siblings(model, _FEWEST_SIBLINGS) if block.name in outside)
         repeated = (*repeated, *around_them) or repeated_siblings(model)

@@ -140,13 +140,12 @@ class SelfCheck:
     def _print_of(self, trace: _Trace, tensor: Tensor) -> Fingerprint | None:
         # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
         if is_parameter(tensor):
-            # its number in the block; 0 for others, such as those that the run has gathered
             parameter = id(tensor if tensor._base is None else tensor._base)
-            if (
-                parameter not in trace.parameters
-            ):  # a part that is sharded by itself gathers its own when it is entered
+            if parameter not in trace.parameters:
+                # a part that is sharded by itself gathers its own when it is entered
                 trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
-            return placeholder(tensor, trace.parameters.get(parameter, 0), strides_of_view(tensor))
+            number = trace.parameters.get(parameter, 0)  # 0 for others, such as those that the run has gathered
+            return placeholder(tensor, number, strides_of_view(tensor))
         if may_be_unset(tensor, self._block):
             return placeholder(tensor)
         elements = _elements(tensor)
