@@ -45,14 +45,14 @@ class Checkpointing:
     @classmethod
     def of(cls, options: SurgeryOptions, refusals: Refusals) -> Checkpointing:
         """Return the function for these options, with a new offloader if they ask for offload."""
-        return cls(options, cls._offloader(options), refusals=refusals)
+        return cls(options, _offloader(options), refusals=refusals)
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """Return a copy with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed, offloader = replace(self.options, **options), self.offloader
         if changed.offload != self.options.offload:
             self.release()
-            offloader = self._offloader(changed)
+            offloader = _offloader(changed)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
 
     def release(self) -> None:
@@ -87,17 +87,17 @@ class Checkpointing:
         return output
 
     @staticmethod
-    def _offloader(options: SurgeryOptions) -> Offloader | None:
-        if options.offload is None:
-            return None
-        if options.offload == "cpu":
-            return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
-        return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
-
-    @staticmethod
     def _beside_save(options: SurgeryOptions) -> Any:
         """Return the contexts of `context_fn`. Raises SurgeryError if they choose what is kept, as `save` does."""
         contexts = options.context_fn() if options.context_fn is not None else ()
         if any(isinstance(context, TorchDispatchMode) for context in contexts):
             raise SurgeryError("save and context_fn both say what is kept: give one of the two")
         return contexts
+
+
+def _offloader(options: SurgeryOptions) -> Offloader | None:
+    if options.offload is None:
+        return None
+    if options.offload == "cpu":
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
