@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from enum import Enum, auto
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakSet, finalize, ref
@@ -33,12 +32,8 @@ _CURE = (
 )
 
 
-class _Averaging(Enum):
-    """The fate of one backward's gradients."""
-
-    AVERAGED = auto()
-    ACCUMULATED = auto()  # under no_sync, as the user wants
-    LEFT = auto()
+_Fate = Literal["averaged", "accumulated", "left"]
+"""What becomes of one backward's gradients: "accumulated" under no_sync, as the user wants."""
 
 
 class DDPWatch(UndoableHooks):
@@ -68,7 +63,7 @@ class DDPWatch(UndoableHooks):
         self._unspent: set[int] = set()  # forwards under no_sync that no backward has come back to
         self._forwards = 0
         self._task = -1
-        self._kind = _Averaging.AVERAGED
+        self._fate: _Fate = "averaged"
         self._left: dict[int, Tensor] = {}
         self._accumulated: dict[int, Tensor] = {}  # reached under no_sync since DDP averaged last
         self._names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
@@ -117,30 +112,30 @@ class DDPWatch(UndoableHooks):
         task = current_graph_task_id()
         if task != self._task:
             self._task = task
-            self._kind = self._judged(parameter)
-            if self._kind is _Averaging.LEFT:
+            self._fate = self._judged(parameter)
+            if self._fate == "left":
                 self._leave(parameter)
-            elif self._kind is _Averaging.AVERAGED:
+            elif self._fate == "averaged":
                 self._accumulated.clear()  # also those that this backward does not reach, or DDP would still wait
-        if self._kind is _Averaging.LEFT:
+        if self._fate == "left":
             self._left[id(parameter)] = parameter
-        elif self._kind is _Averaging.ACCUMULATED:
+        elif self._fate == "accumulated":
             self._accumulated[id(parameter)] = parameter
-        elif self._left and self._kind is _Averaging.AVERAGED:
+        elif self._left:
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
-    def _judged(self, first: Tensor) -> _Averaging:
+    def _judged(self, first: Tensor) -> _Fate:
         """Tell what becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
         if self._prepared and not self._learnt:
             if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
                 engine.queue_callback(partial(self._first_ends, self._task, first))
-            return _Averaging.AVERAGED
+            return "averaged"
         if self._prepared and not (self._reached_since and _has_finished(self._ddp)):
             self._reached_since = True
-            return _Averaging.AVERAGED
+            return "averaged"
         if self._running or self._unspent:  # unspent: the loss may have left the forward by another way
-            return _Averaging.ACCUMULATED
-        return _Averaging.LEFT
+            return "accumulated"
+        return "left"
 
     def _first_ends(self, task: int, parameter: Tensor) -> None:
         """Note whether the first backward of a static graph was averaged: only if it came from outputs."""
@@ -172,11 +167,12 @@ class DDPWatch(UndoableHooks):
             return
         place = "the optimizer is about to step with"
         model = type(self._ddp.module).__name__
-        if (parameter := _with_gradient(self._left, optimizer)) is not None:
+        if (parameter := self._with_gradient(self._left, optimizer)) is not None:
             name = self._names[id(parameter)]
             self._tell(f"{place} a gradient of {name} of {model} that only rank {_this_rank()} has; {_CURE}")
             return
-        parameter = _with_gradient(self._accumulated, optimizer)  # a step inside no_sync is meant for this rank alone
+        # a step inside no_sync is meant for this rank alone
+        parameter = self._with_gradient(self._accumulated, optimizer)
         if parameter is not None and self._ddp.require_backward_grad_sync:
             self._tell(
                 f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {_this_rank()} has: "
@@ -192,24 +188,24 @@ class DDPWatch(UndoableHooks):
                 "ddp_ready(model, batch) names it"
             )
 
+    @staticmethod
+    def _with_gradient(reached: dict[int, Tensor], optimizer: Optimizer) -> Tensor | None:
+        """Take the parameters of `optimizer` out of `reached`; return the first whose gradient is not all zeros."""
+        if not reached:
+            return None
+        owned = [reached.pop(id(parameter), None) for group in optimizer.param_groups for parameter in group["params"]]
+        for parameter in owned:
+            gradient = None if parameter is None else parameter.grad
+            if gradient is not None and (gradient._values() if gradient.is_sparse else gradient).count_nonzero():
+                return parameter
+        return None
+
     def _tell(self, text: str) -> None:
         self.bypassed += 1
         if self._action == "raise":
             raise DistributedError(text)
         if self.bypassed == 1:
             warnings.warn(text, DistributedWarning, stacklevel=2)
-
-
-def _with_gradient(reached: dict[int, Tensor], optimizer: Optimizer) -> Tensor | None:
-    """Take the parameters of `optimizer` out of `reached`; return the first whose gradient is not all zeros."""
-    if not reached:
-        return None
-    owned = [reached.pop(id(parameter), None) for group in optimizer.param_groups for parameter in group["params"]]
-    for parameter in owned:
-        gradient = None if parameter is None else parameter.grad
-        if gradient is not None and (gradient._values() if gradient.is_sparse else gradient).count_nonzero():
-            return parameter
-    return None
 
 
 def watch_ddp(
@@ -301,7 +297,12 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
         modules["module"] = inner
         return function(*args, **kwargs) if isinstance(method, str) else function(inner, *args, **kwargs)
 
-    modules["module"] = _standing_in(inner, run)
+    # Until the method is called, a module like the model takes its place, without its hooks: those of the wrapper may
+    # look at it.
+    stand_in = object.__new__(type(inner))
+    hooks = {name: OrderedDict[int, Any]() for name in CALL_HOOKS}
+    vars(stand_in).update({**vars(inner), **hooks, "forward": run, "_compiled_call_impl": None})
+    modules["module"] = stand_in
     try:
         outputs = wrapper(*args, **kwargs)
     finally:
@@ -310,17 +311,6 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
     if torch.is_grad_enabled() and wrapper.require_backward_grad_sync and not looks:
         _Awaited(wrapper, outputs)
     return outputs
-
-
-def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
-    """Make a module like `model`, with another forward and without its hooks.
-
-    It takes the model's place until the method is called: hooks of the wrapper may look at it.
-    """
-    other = object.__new__(type(model))
-    hooks = {name: OrderedDict[int, Any]() for name in CALL_HOOKS}
-    vars(other).update({**vars(model), **hooks, "forward": forward, "_compiled_call_impl": None})
-    return other
 
 
 def _checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:
@@ -351,11 +341,12 @@ class _Awaited:
         ends = [tensor for tensor in tensors(outputs) if tensor.grad_fn is not None]
         if not ends:
             return
+        reached = self._reached  # so that the hooks hold no more than the set
         for parameter in ddp.module.parameters():
             if parameter.requires_grad:
-                note = partial(_note, self._reached)  # holds no more than the set
-                self._handles.append(parameter.register_post_accumulate_grad_hook(note))
-        finalize(self, _remove, self._handles)
+                note = parameter.register_post_accumulate_grad_hook(lambda parameter: reached.add(id(parameter)))
+                self._handles.append(note)
+        finalize(self, self._remove, self._handles)
         for tensor in ends:
             tensor.register_hook(self._begins)  # type: ignore[no-untyped-call]
 
@@ -372,7 +363,7 @@ class _Awaited:
         ddp = self._ddp()
         if ddp is None or not self._reached:  # torch.autograd.grad leaves nothing in parameters
             return
-        _remove(self._handles)
+        self._remove(self._handles)
         if _has_finished(ddp):
             return
         missing = [
@@ -387,6 +378,12 @@ class _Awaited:
             "find_unused_parameters=True"
         )
 
+    @staticmethod
+    def _remove(handles: list[RemovableHandle]) -> None:
+        for handle in handles:
+            handle.remove()
+        handles.clear()
+
 
 def _has_finished(ddp: DistributedDataParallel) -> bool:
     """Tell whether the reducer has averaged what its last forward asked for."""
@@ -400,13 +397,3 @@ def _has_finished(ddp: DistributedDataParallel) -> bool:
 def _this_rank() -> int:
     """Return the number of this rank in the whole job; 0 without a process group."""
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _note(reached: set[int], parameter: Tensor) -> None:
-    reached.add(id(parameter))
-
-
-def _remove(handles: list[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
-    handles.clear()

@@ -6,7 +6,7 @@ Why a loop misses its synchronisation does not matter here; only the gradients t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.ranks import digest
+from ckpt_surgery.runtime.tools.classes import descends
 from ckpt_surgery.text import error_line, ranks_in_words
 
 BUCKET_BYTES = 25 * 2**20
@@ -34,6 +35,7 @@ _SUMMED = (*_NARROW, torch.float32, torch.float64, torch.complex64, torch.comple
 """Others, such as float8, some backends do not add up, and torch does not divide."""
 
 Named = Sequence[tuple[str, nn.Parameter]]
+Facts = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,6 @@ class Ranks:
             return torch.device("cpu")
         return wanted if wanted is not None and wanted.type in self.devices else torch.device(self.devices[0])
 
-    def agree(self, number: int, faulty: bool, device: torch.device) -> tuple[bool, bool]:
-        """Tell whether `number` (0 to 2**63 - 1) is the same on every rank, and whether any rank is faulty.
-
-        Takes one collective of three int64 on `device`.
-        """
-        extremes = torch.tensor([number, -number, int(faulty)], dtype=torch.int64, device=device)
-        dist.all_reduce(extremes, dist.ReduceOp.MAX, self.group)
-        highest, lowest, fault = extremes.tolist()
-        return highest == -lowest, bool(fault)
-
     def gather(self, value: object) -> list[Any]:
         """Collect what every rank passes, in the group's order; `value` can be pickled."""
         values: list[Any] = [None] * self.size
@@ -95,36 +87,11 @@ class Ranks:
             having = [number for number, theirs in zip(self.numbers, values, strict=True) if theirs == value]
             yield ranks_in_words(having, self.size), value
 
-
-def ranks_of(group: dist.ProcessGroup | None, caller: str) -> Ranks:
-    """Return the ranks of `group`, or all of them where it is None; `caller` is whom errors name.
-
-    Raises DistributedError where there is no process group, or this rank is not in `group`.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        raise DistributedError(
-            f"{caller}: there is no process group on this rank. Start the script with torchrun and call "
-            "torch.distributed.init_process_group() before."
-        )
-    if dist.get_rank(group) < 0:
-        raise DistributedError(
-            f"{caller}: rank {dist.get_rank()} is not in the group that it was given. Call it on the group's ranks "
-            "only."
-        )
-    kinds = [pair.partition(":")[0] for pair in dist.get_backend_config(group).split(",")]
-    numbers = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
-    return Ranks(group, tuple(numbers), tuple(kinds))
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelFacts:
-    """The model as one rank sees it: its parameters and what all ranks must agree on, in order.
-
-    `frozen` are the names of parameters without gradient, which only explain a difference.
-    """
-
-    facts: tuple[tuple[str, str], ...]
-    frozen: frozenset[str]
+    def raise_faults(self, caller: str, faults: Sequence[str | None]) -> None:
+        """Raise DistributedError in the name of `caller` where any rank has a fault; there is one entry for each."""
+        if any(fault is not None for fault in faults):
+            seen = " And ".join(f"on {who}, {fault}" for who, fault in self.by_value(faults) if fault is not None)
+            raise DistributedError(f"{caller}: {seen}")
 
 
 def sync_gradients(
@@ -161,23 +128,34 @@ def sync_gradients(
             dtype is not one that is summed, or the backend does not take its device; gradients are then as they were.
             On this rank alone, there is no process group, it is not in `group`, or `model` is not a module.
     """
-    module, group = _inside(model, group, "sync_gradients")
-    ranks = ranks_of(group, "sync_gradients")
+    module, ranks = _module_and_ranks(model, group, "sync_gradients")
     if ranks.size == 1:
         return SyncStats()
     every = list(module.named_parameters())
     named = [(name, parameter) for name, parameter in every if parameter.requires_grad or parameter.grad is not None]
     device = ranks.device(named[0][1].device if named else None)
     frozen = frozenset(name for name, parameter in every if not parameter.requires_grad)
-    facts = _ModelFacts((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
+    facts = (("bucket_bytes", str(bucket_bytes)), *_facts(named))
     given: object = bucket_bytes
     sized = isinstance(given, int) and given >= 1
     bad_size = None if sized else f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
-    _agree(ranks, facts, bad_size or _fault(module, named, ranks.devices), device)
+    _agree(ranks, facts, frozen, bad_size or _fault(module, named, ranks.devices), device)
     if not named:
         return SyncStats(collectives=1)
     with torch.no_grad():
-        chosen, created = _shared(named, ranks, device)
+        # The gradients that any rank has, in order; those that only this one lacks are made of zeros
+        present = torch.tensor([p.grad is not None for _, p in named], dtype=torch.uint8, device=device)
+        dist.all_reduce(present, dist.ReduceOp.MAX, ranks.group)
+        chosen: list[Tensor] = []
+        created = 0
+        for (_, parameter), wanted in zip(named, present.tolist(), strict=True):
+            if not wanted:
+                continue
+            if parameter.grad is None:
+                with torch.inference_mode(False):  # else no later backward could add to it
+                    parameter.grad = torch.zeros_like(parameter, dtype=_gradient_dtype(parameter))
+                created += 1
+            chosen.append(parameter.grad)
         buckets = list(_buckets(chosen, bucket_bytes))
         for bucket in buckets:
             _average(bucket, ranks)
@@ -203,8 +181,7 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
         DistributedError: on every rank, any rank has sharded gradients, which differ by design, or one that cannot be
             read. On this rank alone, there is no process group, it is not in `group`, or `model` is not a module.
     """
-    module, group = _inside(model, group, "gradients_in_sync")
-    ranks = ranks_of(group, "gradients_in_sync")
+    module, ranks = _module_and_ranks(model, group, "gradients_in_sync")
     if ranks.size == 1:
         return ()
     named = list(module.named_parameters())
@@ -214,54 +191,66 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
     except Exception as error:  # the other ranks wait for this one
         fault = f"a gradient cannot be read: {error_line(error)}"
     gathered = ranks.gather((fault, digests))
-    _raise_faults("gradients_in_sync", ranks, [theirs for theirs, _ in gathered])
+    ranks.raise_faults("gradients_in_sync", [theirs for theirs, _ in gathered])
     names = dict.fromkeys(name for _, theirs in gathered for name in theirs)
     return tuple(name for name in names if len({theirs.get(name, "no such parameter") for _, theirs in gathered}) > 1)
 
 
-def _inside(
-    model: nn.Module, group: dist.ProcessGroup | None, caller: str
-) -> tuple[nn.Module, dist.ProcessGroup | None]:
+def _module_and_ranks(model: nn.Module, group: dist.ProcessGroup | None, caller: str) -> tuple[nn.Module, Ranks]:
+    """Return the module inside compilation and wrapper, and the ranks: of `group`, or else of the wrapper, or all.
+
+    Raises DistributedError in the name of `caller` where there is no process group, or this rank is not in it.
+    """
     check_module(model, caller)
-    model = getattr(model, "_orig_mod", model)  # what torch.compile holds
-    if not isinstance(model, DistributedDataParallel):
-        return model, group
-    return model.module, model.process_group if group is None else group
+    module = getattr(model, "_orig_mod", model)  # what torch.compile holds
+    if isinstance(module, DistributedDataParallel):
+        group = module.process_group if group is None else group
+        module = module.module
+    if not (dist.is_available() and dist.is_initialized()):
+        raise DistributedError(
+            f"{caller}: there is no process group on this rank. Start the script with torchrun and call "
+            "torch.distributed.init_process_group() before."
+        )
+    if dist.get_rank(group) < 0:
+        raise DistributedError(
+            f"{caller}: rank {dist.get_rank()} is not in the group that it was given. Call it on the group's ranks "
+            "only."
+        )
+    kinds = [pair.partition(":")[0] for pair in dist.get_backend_config(group).split(",")]
+    numbers = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
+    return module, Ranks(group, tuple(numbers), tuple(kinds))
 
 
-def _agree(ranks: Ranks, model: _ModelFacts, fault: str | None, device: torch.device) -> None:
-    """Raise DistributedError on every rank where any has a fault, or sees other facts than another."""
-    number = int.from_bytes(hashlib.sha256(repr(model.facts).encode()).digest()[:8], "big") >> 1
-    same, faulty = ranks.agree(number, fault is not None, device)
-    if same and not faulty:
+def _agree(ranks: Ranks, facts: Facts, frozen: frozenset[str], fault: str | None, device: torch.device) -> None:
+    """Raise DistributedError on every rank where any has a fault, or sees other facts than another.
+
+    `facts` are what all ranks must agree on, in order. `frozen` are the names of parameters without gradient, which
+    only explain a difference. Takes one collective of three int64 on `device` where all is well.
+    """
+    number = int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:8], "big") >> 1
+    extremes = torch.tensor([number, -number, int(fault is not None)], dtype=torch.int64, device=device)
+    dist.all_reduce(extremes, dist.ReduceOp.MAX, ranks.group)
+    highest, lowest, faulty = extremes.tolist()
+    if highest == -lowest and not faulty:
         return
-    gathered = ranks.gather((fault, model))
-    _raise_faults("sync_gradients", ranks, [theirs for theirs, _ in gathered])
-    what, values = _first_difference([theirs for _, theirs in gathered])
+    gathered: list[tuple[str | None, Facts, frozenset[str]]] = ranks.gather((fault, facts, frozen))
+    ranks.raise_faults("sync_gradients", [theirs for theirs, _, _ in gathered])
+    # What differs first between the models, and what it is on each rank
+    by_name = [dict.fromkeys(frozen, "frozen") | dict(facts) for _, facts, frozen in gathered]
+    for name in dict.fromkeys(name for _, facts, _ in gathered for name, _ in facts):
+        what, values = f"'{name}'", [theirs.get(name, "missing") for theirs in by_name]
+        if len(set(values)) > 1:
+            break
+    else:
+        orders = zip(*([f"'{name}'" for name, _ in facts] for _, facts, _ in gathered), strict=True)
+        place, names = next((place, names) for place, names in enumerate(orders) if len(set(names)) > 1)
+        what, values = f"parameter number {place}", list(names)
     seen = ", ".join(f"{value} on {who}" for who, value in ranks.by_value(values))
     raise DistributedError(
         f"sync_gradients: the ranks do not train the same parameters: {what} is {seen}. Build, freeze and tie the "
         "same model in the same order on every rank, with no gradient left of what is frozen, and pass the same "
         "bucket_bytes."
     )
-
-
-def _first_difference(models: Sequence[_ModelFacts]) -> tuple[str, list[str]]:
-    """Return what differs first between the ranks' models, and what it is on each rank."""
-    by_name = [dict.fromkeys(model.frozen, "frozen") | dict(model.facts) for model in models]
-    for name in dict.fromkeys(name for model in models for name, _ in model.facts):
-        values = [facts.get(name, "missing") for facts in by_name]
-        if len(set(values)) > 1:
-            return f"'{name}'", values
-    orders = zip(*([f"'{name}'" for name, _ in model.facts] for model in models), strict=True)
-    place, names = next((place, names) for place, names in enumerate(orders) if len(set(names)) > 1)
-    return f"parameter number {place}", list(names)
-
-
-def _raise_faults(caller: str, ranks: Ranks, faults: Sequence[str | None]) -> None:
-    if any(fault is not None for fault in faults):
-        seen = " And ".join(f"on {who}, {fault}" for who, fault in ranks.by_value(faults) if fault is not None)
-        raise DistributedError(f"{caller}: {seen}")
 
 
 def _facts(named: Named) -> Iterator[tuple[str, str]]:
@@ -334,11 +323,10 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | Non
 
 def _unreadable(module: nn.Module, named: Named) -> str | None:
     """Say why this rank's gradients are not those of a replica, or cannot be read at all; None where they are."""
-    if _kinds(module.modules(), "FullyShardedDataParallel"):
+    if any(descends(type(part), "FullyShardedDataParallel") for part in module.modules()):
         return "the model is sharded by FullyShardedDataParallel, which synchronises gradients itself. Leave this out."
-    sharded = _kinds((tensor for _, p in named for tensor in (p, p.grad)), "DTensor")
     for name, parameter in named:
-        if isinstance(parameter, sharded) or isinstance(parameter.grad, sharded):
+        if descends(type(parameter), "DTensor") or descends(type(parameter.grad), "DTensor"):
             return (
                 f"'{name}' is a DTensor, of which each rank holds a part: FSDP2 and tensor parallelism synchronise "
                 "gradients themselves. Leave this out, or pass the part of the model that is not sharded."
@@ -346,28 +334,6 @@ def _unreadable(module: nn.Module, named: Named) -> str | None:
         if parameter.is_meta:
             return f"'{name}' is on the meta device and has no data. Load its weights before."
     return None
-
-
-def _kinds(things: Iterable[object], name: str) -> tuple[type, ...]:
-    """Return the classes of `things` that have a base of this name. To import the base takes half a second."""
-    kinds = {type(thing) for thing in things}
-    return tuple(kind for kind in kinds if name in [base.__name__ for base in kind.__mro__])
-
-
-def _shared(named: Named, ranks: Ranks, device: torch.device) -> tuple[list[Tensor], int]:
-    """Return the gradients that any rank has, in order, and how many of them were made here, of zeros."""
-    present = torch.tensor([p.grad is not None for _, p in named], dtype=torch.uint8, device=device)
-    dist.all_reduce(present, dist.ReduceOp.MAX, ranks.group)
-    gradients, created = [], 0
-    for (_, parameter), wanted in zip(named, present.tolist(), strict=True):
-        if not wanted:
-            continue
-        if parameter.grad is None:
-            with torch.inference_mode(False):  # else no later backward could add to it
-                parameter.grad = torch.zeros_like(parameter, dtype=_gradient_dtype(parameter))
-            created += 1
-        gradients.append(parameter.grad)
-    return gradients, created
 
 
 def _buckets(gradients: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:

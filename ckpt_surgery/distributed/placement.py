@@ -158,7 +158,7 @@ def local_device_map() -> dict[str, int | str]:
     if local is not None:
         return {"": local}
     if ranks == 1:
-        return {"": _current_index()}
+        return {"": torch.accelerator.current_device_index()}
     if count == 1:
         return {"": 0}
     group = dist.group.WORLD if dist.is_available() else None
@@ -184,14 +184,17 @@ def _number(variable: str) -> int | None:
     return int(value) if value.isdigit() else None
 
 
-def _current_index() -> int:
-    """Return the index of the current accelerator, 0 where there is none."""
-    return torch.accelerator.current_device_index() if torch.accelerator.device_count() else 0
-
-
 def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
     """Group the parameters by their devices or, where that is one device, by those that `hf_device_map` names."""
-    planned = _planned(model)
+    # the device in the innermost `hf_device_map` for each parameter that a map speaks of
+    planned: dict[int, str] = {}
+    for module in model.modules():
+        device_map: Mapping[str, Any] = vars(module).get("hf_device_map") or {}
+        for name, parameter in module.named_parameters() if device_map else ():
+            while name and name not in device_map:
+                name = name.rpartition(".")[0]
+            if name in device_map:
+                planned[id(parameter)] = _name(device_map[name])
     real: Placed = {}
     mapped: Placed = {}
     for parameter in parameters:
@@ -204,19 +207,6 @@ def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
     return real if len(real) > 1 else mapped
 
 
-def _planned(model: nn.Module) -> dict[int, str]:
-    """Return the device in the innermost `hf_device_map` for each parameter that a map speaks of, by its id."""
-    planned = {}
-    for module in model.modules():
-        device_map: Mapping[str, Any] = vars(module).get("hf_device_map") or {}
-        for name, parameter in module.named_parameters() if device_map else ():
-            while name and name not in device_map:
-                name = name.rpartition(".")[0]
-            if name in device_map:
-                planned[id(parameter)] = _name(device_map[name])
-    return planned
-
-
 def _name(device: int | str | torch.device) -> str:
     """Return one name for each device or "disk": where the current one is 0, "cuda" and 0 are both "cuda:0"."""
     if isinstance(device, int):
@@ -227,14 +217,16 @@ def _name(device: int | str | torch.device) -> str:
     device = torch.device(device)
     if device.type in ("cpu", "meta"):
         return device.type
-    return str(device) if ":" in str(device) else f"{device}:{_current_index()}"
+    if ":" in str(device):
+        return str(device)
+    return f"{device}:{torch.accelerator.current_device_index() if torch.accelerator.device_count() else 0}"
 
 
 def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) -> str:
     """Say what is wrong, what lies where, and the ways out: a whole copy on each device, or `ways`."""
     rank, ranks = _world()
     places = "; ".join(
-        f"{place}: {sum(parameter.numel() for parameter in parameters):,} parameters, {in_bytes(_bytes(parameters))}"
+        f"{place}: {sum(p.numel() for p in parameters):,} parameters, {in_bytes(sum(p.nbytes for p in parameters))}"
         for place, parameters in placed.items()
     )
     if ranks == 1:
@@ -242,8 +234,8 @@ def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) ->
     else:
         here = f"on rank {rank} of {ranks}"
         whole = 'a whole copy on the own device of each rank, device_map=local_device_map() ({"": local_rank}) or none'
-    total = _bytes(model.parameters())
-    trainable = _bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    trainable = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     cost = (  # Adam keeps two moments of a parameter's shape and dtype
         f"{in_bytes(total + 3 * trainable)}, of which {in_bytes(total)} for parameters, {in_bytes(trainable)} for "
         f"gradients and {in_bytes(2 * trainable)} for the moments of Adam"
@@ -251,7 +243,3 @@ def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) ->
     every = "; ".join([f"{whole} ({cost})", *ways])
     problem = f"{type(model).__name__} cannot be trained {here} with its parameters where they are: {why} ({places})."
     return f"{problem} Ways out: {every}."
-
-
-def _bytes(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.nbytes for parameter in parameters)

@@ -25,11 +25,11 @@ from ckpt_surgery.distributed.structure import (
     shared_parameters,
     towers_of,
     trainable,
-    without_reentrant,
 )
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.text import error_line
 
 
@@ -75,7 +75,19 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     Raises:
         DistributedError: `model` is not a module, a batch is not a mapping, or a step fails.
     """
-    target = _checked(model, batches)
+    given: Any = model
+    mappings: tuple[Any, ...] = batches
+    if not isinstance(given, nn.Module):
+        raise DistributedError(f"the model is of type {type(given).__name__}: give a torch.nn.Module")
+    if isinstance(given, nn.DataParallel):
+        raise DistributedError("DataParallel runs copies of its model in one process: give model.module instead")
+    for number, batch in enumerate(mappings):
+        if not isinstance(batch, Mapping):
+            kind = type(batch).__name__
+            raise DistributedError(f"batch {number} is of type {kind}: give a dict of the model's keyword arguments")
+    if batches and any(parameter.is_inference() for parameter in given.parameters()):
+        raise DistributedError("the model was made in inference mode and cannot be trained: make it outside of that")
+    target = given.module if isinstance(given, DistributedDataParallel) else given
     steps = _run(target, batches)
     by_chance = {NeedReason.LAYER_DROP: layers_dropped(target), NeedReason.ROUTED_EXPERTS: experts_of(target)}
     chances = [Need(reason, names) for reason, names in by_chance.items() if names]
@@ -85,7 +97,11 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     needs = list(searched)
     if any(need.reason is not NeedReason.NEVER_USED for need in searched):
         needs.append(Need(NeedReason.STEPS_DIFFER))
-    twice = _marked_twice(target, steps)
+    # Reentrant checkpointing marks ready more than once what is shared, or belongs to a block that is called again
+    again = {name for step in steps for name, times in step.calls.items() if times > 1}
+    called = {id(p) for name in again for p in target.get_submodule(name).parameters()}
+    shared = set(shared_parameters(target))
+    twice = tuple(name for name, p in trainable(target).items() if name in shared or id(p) in called)
     if twice:
         needs.append(Need(NeedReason.READY_TWICE, twice))
     if searched:
@@ -93,25 +109,10 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     inside = {name for step in steps for name in step.inside} if searched else set()
     if inside:
         needs.append(Need(NeedReason.INNER_BACKWARD, tuple(sorted(inside))))
-    now = reentrant_modules(target) if twice or searched else ()
-    if now:
+    reentrant = reentrant_modules(target) if twice or searched else ()
+    if now := tuple(name for name, module, _ in reentrant if getattr(module, FLAG, False)):
         needs.append(Need(NeedReason.REENTRANT_NOW, now))
     return DDPReady(type(target).__name__, tuple(needs), measured=bool(steps))
-
-
-def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
-    """Return the model that DistributedDataParallel is to hold, or holds. Raises DistributedError."""
-    if not isinstance(model, nn.Module):
-        raise DistributedError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
-    if isinstance(model, nn.DataParallel):
-        raise DistributedError("DataParallel runs copies of its model in one process: give model.module instead")
-    for number, batch in enumerate(batches):
-        if not isinstance(batch, Mapping):
-            kind = type(batch).__name__
-            raise DistributedError(f"batch {number} is of type {kind}: give a dict of the model's keyword arguments")
-    if batches and any(parameter.is_inference() for parameter in model.parameters()):
-        raise DistributedError("the model was made in inference mode and cannot be trained: make it outside of that")
-    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequence[Need]) -> list[Need]:
@@ -126,19 +127,12 @@ def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequenc
     return [Need(reason, tuple(sorted(names))) for reason, names in by_reason.items() if names]
 
 
-def _marked_twice(model: nn.Module, steps: Sequence[_ObservedStep]) -> tuple[str, ...]:
-    """Name what reentrant checkpointing marks ready more than once: shared parameters, or of blocks called again."""
-    again = {name for step in steps for name, times in step.calls.items() if times > 1}
-    called = {id(p) for name in again for p in model.get_submodule(name).parameters()}
-    shared = set(shared_parameters(model))
-    return tuple(name for name, parameter in trainable(model).items() if name in shared or id(parameter) in called)
-
-
 def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_ObservedStep]:
     """Run a step for each batch. Raises DistributedError where one fails."""
     steps = []
     with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as holders:
-        without_reentrant(model)  # it may lose gradients
+        for _, module, non_reentrant in reentrant_modules(model):  # reentrant mode may lose gradients
+            vars(module)[FUNCTION] = non_reentrant
         if not model.training:
             model.train()
         for number, batch in enumerate(batches):
@@ -151,8 +145,18 @@ def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_Observ
 
 
 def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequence[nn.Parameter]]) -> _ObservedStep:
-    with torch.enable_grad(), _counting(model) as calls:
-        loss = loss_of(model(**batch))
+    # the calls of the outermost blocks are counted, each under its first name
+    calls: Counter[str] = Counter()
+    first = {module: name for name, module in reversed(outer_blocks(model).items())}
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in first.items()
+    ]
+    try:
+        with torch.enable_grad():
+            loss = loss_of(model(**batch))
+    finally:
+        for handle in handles:
+            handle.remove()
     reached = _leaves(loss)
     # not `autograd.grad`, which does not see what a custom backward accumulates by a backward of its own
     loss.backward()  # type: ignore[no-untyped-call]
@@ -202,18 +206,3 @@ def _stand_ins(model: nn.Module) -> Iterator[Mapping[str, Sequence[nn.Parameter]
     finally:
         for module, name, parameter in places:
             module._parameters[name] = parameter
-
-
-@contextmanager
-def _counting(model: nn.Module) -> Iterator[Counter[str]]:
-    """Count the calls of the outermost blocks, each under its first name."""
-    calls: Counter[str] = Counter()
-    first = {module: name for name, module in reversed(outer_blocks(model).items())}
-    handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in first.items()
-    ]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()

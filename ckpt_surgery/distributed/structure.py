@@ -6,7 +6,7 @@ Nothing is run. What follows from the structure is in `ready`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import CodeType
@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, enclosing, find_blocks
 from ckpt_surgery.runtime.blocks.library_switch import options_of, takes_switch
 
@@ -64,10 +64,21 @@ def towers_of(model: nn.Module) -> tuple[str, ...]:
     if outermost is None:
         return ()
     root, core = outermost
-    if not _token_ids_alone_will_do(core):
+    parameters = inspect.signature(core.forward).parameters
+    wanted = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
+    # Contrastive models, which can return their own loss, need both inputs for it
+    if "input_ids" not in parameters or "return_loss" in parameters or not wanted <= {"input_ids"}:
         return ()
-    text, others = _text_and_other_configs(core)
-    parts = _beside_text(core, text, others) if others else _of_other_inputs(core)
+    # The class of the text's configuration, and those of the other parts; none where one serves all
+    config: Any = getattr(core, "config", None)
+    text: Any = config
+    with suppress(AttributeError, ValueError):  # no text, or several
+        text = config.get_text_config()
+    others: set[type] = set()
+    if text is not config:
+        names: Mapping[str, Any] = getattr(config, "sub_configs", None) or {}
+        others = {type(part) for name in names if (part := getattr(config, name, None)) is not None} - {type(text)}
+    parts = _beside_text(core, type(text), others) if others else _of_other_inputs(core)
     return tuple(f"{root}.{part}" if root else part for part in sorted(parts))
 
 
@@ -84,11 +95,12 @@ def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
     kept = {id(p) for name in texts for p in core.get_submodule(name).parameters()} | _heads(core)
     inside = {id(p) for p in around.parameters()}
     modules = dict(core.named_modules())
-    return {
-        _topmost(name, modules, kept)
-        for name, parameter in trainable(core).items()
-        if id(parameter) in inside and id(parameter) not in kept
-    }
+    topmost = set()  # the outermost module around each parameter that has none of the kept, or else the parameter
+    for name, parameter in trainable(core).items():
+        if id(parameter) in inside and id(parameter) not in kept:
+            free = [n for n in enclosing(name) if all(id(p) not in kept for p in modules[n].parameters())]
+            topmost.add(free[-1] if free else name)
+    return topmost
 
 
 def _of_other_inputs(core: nn.Module) -> set[str]:
@@ -100,28 +112,6 @@ def _of_other_inputs(core: nn.Module) -> set[str]:
             models[name] = module
     kept = _heads(core)  # a model that holds them is the text's, whatever it calls its input
     return {n for n, module in models.items() if trainable(module) and kept.isdisjoint(map(id, module.parameters()))}
-
-
-def _text_and_other_configs(core: nn.Module) -> tuple[type, set[type]]:
-    """Return the class of the text's configuration, and those of the other parts; none where one serves all."""
-    config: Any = getattr(core, "config", None)
-    try:
-        text = config.get_text_config()
-    except (AttributeError, ValueError):  # no text, or several
-        return type(None), set()
-    names: Mapping[str, Any] = getattr(config, "sub_configs", None) or {}
-    parts = {type(part) for name in names if (part := getattr(config, name, None)) is not None}
-    return type(text), parts - {type(text)} if text is not config else set()
-
-
-def _token_ids_alone_will_do(core: nn.Module) -> bool:
-    """Tell whether the forward takes token ids and requires nothing else.
-
-    Contrastive models, which can return their own loss, need both inputs for it.
-    """
-    parameters = inspect.signature(core.forward).parameters
-    wanted = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    return "input_ids" in parameters and "return_loss" not in parameters and wanted <= {"input_ids"}
 
 
 def _takes(module: nn.Module, *names: str) -> bool:
@@ -137,15 +127,15 @@ def _heads(core: nn.Module) -> set[int]:
     return {id(parameter) for part in parts if isinstance(part, nn.Module) for parameter in part.parameters()}
 
 
-def _topmost(name: str, modules: Mapping[str, nn.Module], kept: set[int]) -> str:
-    """Name the outermost module around a parameter that has none of the `kept`; the parameter where all have."""
-    free = [n for n in enclosing(name) if all(id(p) not in kept for p in modules[n].parameters())]
-    return free[-1] if free else name
-
-
 def layers_dropped(model: nn.Module) -> tuple[str, ...]:
     """Name the blocks with trainable parameters in a tower with LayerDrop; its lists where it has no block."""
-    rates = {name: rate for name, module in model.named_modules() if (rate := _layerdrop(module)) is not None}
+    # The share of its layers that a module drops, if its forward reads one
+    rates: dict[str, float] = {}
+    for name, module in model.named_modules():
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        read = code.co_names if isinstance(code, CodeType) else ()
+        if (field := next((n for n in read if n.endswith("layerdrop")), None)) is not None:
+            rates[name] = float(getattr(module, field, getattr(vars(module).get("config"), field, 0.0)))
     blocks = [
         (block, next((outer for outer in enclosing(block.name) if outer in rates), ""))
         for block in find_blocks(model)
@@ -160,15 +150,6 @@ def layers_dropped(model: nn.Module) -> tuple[str, ...]:
     return tuple(dropped)
 
 
-def _layerdrop(module: nn.Module) -> float | None:
-    """Return the share of its layers that a module drops, if its forward reads one."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    for name in code.co_names if isinstance(code, CodeType) else ():
-        if name.endswith("layerdrop"):
-            return float(getattr(module, name, getattr(vars(module).get("config"), name, 0.0)))
-    return None
-
-
 def experts_of(model: nn.Module) -> tuple[str, ...]:
     """Name the lists and dictionaries of experts, several of which have trainable parameters."""
     return tuple(
@@ -180,29 +161,14 @@ def experts_of(model: nn.Module) -> tuple[str, ...]:
     )
 
 
-def reentrant_modules(model: nn.Module) -> tuple[str, ...]:
-    """Name the modules that checkpoint in reentrant mode; a surgery avoids that in DDP by itself."""
-    return tuple(
-        name
-        for name, module in model.named_modules()
-        if getattr(module, FLAG, False)
-        and (function := vars(module).get(FUNCTION)) is not None
-        and _non_reentrant(function) is not function
-    )
+def reentrant_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[..., Any]]]:
+    """Yield by name the modules that checkpoint in reentrant mode, each with its function without that mode.
 
-
-def without_reentrant(model: nn.Module) -> None:
-    """Make what checkpoints in reentrant mode checkpoint non-reentrant; for a model that is restored afterwards."""
-    for module in model.modules():
+    They do so while their flag is on. A surgery avoids that mode in DDP by itself.
+    """
+    for name, module in model.named_modules():
         function = vars(module).get(FUNCTION)
-        if function is not None:
-            vars(module)[FUNCTION] = _non_reentrant(function)
-
-
-def _non_reentrant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the checkpointing function without reentrant mode; itself where it has none, or is not torch's."""
-    given = options_of(function)
-    if given is None or given[0].get("use_reentrant") is False:
-        return function
-    options, _ = given
-    return partial(checkpoint, **{**options, "use_reentrant": False})
+        given = None if function is None else options_of(function)
+        if given is not None and given[0].get("use_reentrant") is not False:
+            options, _ = given
+            yield name, module, partial(checkpoint, **{**options, "use_reentrant": False})

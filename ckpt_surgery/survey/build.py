@@ -31,7 +31,20 @@ def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
     """
     if target.kind is TargetKind.FACTORY:
         model, inputs, switch = from_factory(target)
-        return model, _inputs_for(model) if inputs is None else inputs, switch
+        if inputs is None:
+            from torch import nn
+
+            from ckpt_surgery.tiny import tiny_inputs
+
+            kind = type(model).__name__
+            if not isinstance(model, nn.Module):
+                raise TargetError(f"it returns an object of type {kind}: {_MUST_RETURN}")
+            if not hasattr(model, "config"):
+                raise TargetError(
+                    f"it returns a {kind} without a `config` to make inputs from: return (model, inputs)"
+                )
+            inputs = tiny_inputs(model)
+        return model, inputs, switch
     from ckpt_surgery.tiny import tiny_model
 
     model_class, config = class_and_config(target)
@@ -82,9 +95,19 @@ def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
     from ckpt_surgery.tiny import model_classes
 
     entry = model_classes()[target.model]
-    model_class = entry.load()
-    is_file = target.kind is TargetKind.CONFIG
-    return model_class, _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
+    model_class: Any = entry.load()
+    if target.kind is not TargetKind.CONFIG:
+        return model_class, entry.config_class(target.model_type)
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    values: Mapping[str, Any] = json.loads(Path(target.source).read_text(encoding="utf-8"))
+    is_mapped = values.get("model_type") in CONFIG_MAPPING
+    config_class: Any = CONFIG_MAPPING[values["model_type"]] if is_mapped else model_class.config_class
+    try:
+        return model_class, config_class.from_dict(values)
+    except Exception as error:  # third-party classes raise anything for a value they reject
+        reason = f"no {config_class.__name__} can be made from it: {error_line(error)}"
+        raise TargetError(f"{reason}: correct the values") from None
 
 
 def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
@@ -133,30 +156,3 @@ def _from_file_of(target: SurveyTarget) -> Any:
             del sys.modules[target.module]
             raise
     return sys.modules[target.module]
-
-
-def _inputs_for(model: Any) -> Any:
-    from torch import nn
-
-    from ckpt_surgery.tiny import tiny_inputs
-
-    if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise TargetError(f"it returns an object of type {kind}: {_MUST_RETURN}")
-    if not hasattr(model, "config"):
-        kind = type(model).__name__
-        raise TargetError(f"it returns a {kind} without a `config` to make inputs from: return (model, inputs)")
-    return tiny_inputs(model)
-
-
-def _from_file(target: SurveyTarget, model_class: Any) -> Any:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    values: Mapping[str, Any] = json.loads(Path(target.source).read_text(encoding="utf-8"))
-    is_mapped = values.get("model_type") in CONFIG_MAPPING
-    config_class = CONFIG_MAPPING[values["model_type"]] if is_mapped else model_class.config_class
-    try:
-        return config_class.from_dict(values)
-    except Exception as error:  # third-party classes raise anything for a value they reject
-        reason = f"no {config_class.__name__} can be made from it: {error_line(error)}"
-        raise TargetError(f"{reason}: correct the values") from None

@@ -63,10 +63,18 @@ def build_problem(folder: Path, failure: CannotBuild) -> str:
 
 
 def _imported(folder: Path, reference: str) -> Any:
+    # A package stands for the folder; its own `__init__.py`, if any, is not run
+    place = str(folder.resolve())
+    words = re.sub(r"\W", "_", folder.resolve().name)
+    package = f"remote_code_{words}_{zlib.crc32(place.encode()):08x}"
+    if package not in sys.modules:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = [place]
+        sys.modules[package] = module_from_spec(spec)
     module_name, _, name = reference.rpartition(".")
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written into the folder
     try:
-        module = import_module(f"{_package(folder)}.{module_name}")
+        module = import_module(f"{package}.{module_name}")
     finally:
         sys.dont_write_bytecode = before
     try:
@@ -75,18 +83,6 @@ def _imported(folder: Path, reference: str) -> Any:
         raise TargetError(
             f"{folder / module_name}.py has no {name}, which `auto_map` names: correct the entry"
         ) from None
-
-
-def _package(folder: Path) -> str:
-    """Return the name of the package that stands for a folder; its own `__init__.py`, if any, is not run."""
-    place = str(folder.resolve())
-    words = re.sub(r"\W", "_", folder.resolve().name)
-    name = f"remote_code_{words}_{zlib.crc32(place.encode()):08x}"
-    if name not in sys.modules:
-        spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [place]
-        sys.modules[name] = module_from_spec(spec)
-    return name
 
 
 def _import_problem(folder: Path, reference: str, error: Exception) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.results import Repair
@@ -77,7 +76,17 @@ class Scheduler:
         for slot in self._slots:
             self._fill(slot)
         while busy := [slot for slot in self._slots if slot.job is not None]:
-            for slot in _ready(busy):
+            # wait until a worker has events or a deadline passes
+            poll = select.poll()
+            slots: dict[int, _WorkerSlot] = {}
+            for slot in busy:
+                for pipe in slot.worker.pipes() if slot.worker else ():
+                    poll.register(pipe, select.POLLIN)
+                    slots[pipe] = slot
+            timeout = min(slot.deadline for slot in busy) - monotonic()
+            ready = dict.fromkeys(slots[pipe] for pipe, _ in poll.poll(max(0.0, timeout) * 1000 + 1))
+            now = monotonic()
+            for slot in ready | dict.fromkeys(slot for slot in busy if now >= slot.deadline):
                 self._receive(slot)
 
     def _fill(self, slot: _WorkerSlot) -> None:
@@ -176,17 +185,3 @@ def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> 
     if own in left:
         return own
     return next((group for group in left if group not in begun), "") or max(left, key=left.__getitem__, default="")
-
-
-def _ready(busy: Sequence[_WorkerSlot]) -> list[_WorkerSlot]:
-    """Wait until a worker has events or a deadline passes; return the slots concerned."""
-    poll = select.poll()
-    slots: dict[int, _WorkerSlot] = {}
-    for slot in busy:
-        for pipe in slot.worker.pipes() if slot.worker else ():
-            poll.register(pipe, select.POLLIN)
-            slots[pipe] = slot
-    timeout = min(slot.deadline for slot in busy) - monotonic()
-    ready: dict[_WorkerSlot, Any] = {slots[pipe]: None for pipe, _ in poll.poll(max(0.0, timeout) * 1000 + 1)}
-    now = monotonic()
-    return list(ready | {slot: None for slot in busy if now >= slot.deadline})

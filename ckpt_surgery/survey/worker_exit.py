@@ -79,7 +79,11 @@ class WorkerExit:
             case ExitKind.EXITED:
                 said = f"the process exited with code {self.code}"
             case ExitKind.SIGNALLED:
-                said = f"the process was killed by {_signal_name(self.code)}"
+                name = f"signal {self.code}"
+                with contextlib.suppress(ValueError):
+                    name = signal.Signals(self.code).name
+                also = " (which a system out of memory also sends)" if name == "SIGKILL" else ""
+                said = f"the process was killed by {name}{also}"
             case ExitKind.RAISED:
                 said = f"it raised {self.error}"
             case ExitKind.TIMED_OUT:
@@ -94,8 +98,12 @@ def stack_frames(text: str) -> tuple[StackFrame, ...]:
     """Return the Python frames of the last stack dump in `text`, innermost first."""
     lines = text.splitlines()
     begin = max((i for i, line in enumerate(lines) if _DUMP.match(line)), default=len(lines))
-    matches = map(_FRAME.match, lines[begin + 1 :])
-    return tuple(StackFrame(_from_package(m["file"]), int(m["line"]), m["function"]) for m in matches if m)
+    frames = []
+    for match in filter(None, map(_FRAME.match, lines[begin + 1 :])):
+        parts = Path(match["file"]).parts
+        top = max((i + 1 for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")), default=-2)
+        frames.append(StackFrame("/".join(parts[top:]), int(match["line"]), match["function"]))
+    return tuple(frames)
 
 
 def is_dump_complete(text: str) -> bool:
@@ -108,16 +116,3 @@ def last_line(text: str) -> str:
     lines = text.splitlines()
     end = next((i for i, line in enumerate(lines) if _FATAL.match(line) or _DUMP.match(line)), len(lines))
     return next((line[:_MOST_CHARACTERS] for text in reversed(lines[:end]) if (line := one_line(text))), "")
-
-
-def _from_package(file: str) -> str:
-    parts = Path(file).parts
-    top = max((i + 1 for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")), default=-2)
-    return "/".join(parts[top:])
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        name = signal.Signals(number).name
-        return f"{name} (which a system out of memory also sends)" if name == "SIGKILL" else name
-    return f"signal {number}"

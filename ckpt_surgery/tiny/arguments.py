@@ -119,6 +119,19 @@ class ForwardArguments:
         """Return the number of time steps to predict."""
         return int(self.find("prediction_length", default=4))
 
+    def requires(self, name: str) -> bool:
+        """Tell whether the forward has this argument and needs it: as its main input, or without a default."""
+        parameter = self.parameters.get(name)
+        return parameter is not None and (name == self.main_input or parameter.default is parameter.empty)
+
+    def flat_patches(self) -> tuple[Tensor, Tensor]:
+        """Draw the patches of all images in one row, and return them with the grid of each image."""
+        patch = self.find("patch_size", default=8, part="vision")
+        frames = self.find("temporal_patch_size", "patch_temporal", default=1, part="vision")
+        side = 2 * int(self.find("spatial_merge_size", "merge_size", default=2, part="vision"))
+        grid = torch.tensor([[1, side, side]] * self.batch)
+        return self.floats((self.batch * side * side, self.channels() * frames * patch * patch)), grid
+
     def alternate_patches(self) -> Tensor:
         """Mask every other patch of an image or clip, bool of shape (batch, patches)."""
         patch, tube = self.find("patch_size", default=16, part="vision"), self.find("tubelet_size", default=1)

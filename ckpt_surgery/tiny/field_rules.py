@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ckpt_surgery.tiny.rotary import shrunk_rope
 from ckpt_surgery.tiny.sizes import (
     ATTEMPTS,
     GRID,
@@ -243,12 +242,40 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def _changed_dict(name: str, value: dict[Any, Any], context: ShrinkContext) -> dict[Any, Any]:
     if name in ("rope_parameters", "rope_scaling"):
-        return shrunk_rope(value, context)
+        return _shrunk_rope(value, context)
     if name == "per_layer_config":
         layers = {int(k): (v, replace(context, values={**context.values, **v})) for k, v in value.items()}
         by_layer = {k: _changed_dict("", v, own) for k, (v, own) in layers.items()}
         return {new: by_layer[old] for new, old in enumerate(context.kept_layers) if old in by_layer}
     return {k: changed_value(k, v, context) if isinstance(k, str) else v for k, v in value.items()}
+
+
+def _shrunk_rope(rope: dict[str, Any], context: ShrinkContext) -> dict[str, Any]:
+    """Shrink rotary parameters: sections and per-frequency factors fit the tiny number of frequencies."""
+    values, pairs = context.values, 0  # the frequencies of a head; 0 where their number is not known, or stays
+    if context.attempt <= 2:
+        head, width, heads = (values.get(name) for name in ("head_dim", "hidden_size", "num_attention_heads"))
+        if not isinstance(head, int) and isinstance(width, int) and isinstance(heads, int):
+            head = min(width, WIDTH) // min(heads, HEADS)
+        if isinstance(head, int):
+            share = rope.get("partial_rotary_factor", values.get("partial_rotary_factor")) or 1.0
+            pairs = int(min(head, HEAD_DIM) * share) // 2
+    new: dict[str, Any] = {}
+    nested = any(isinstance(item, dict) for item in rope.values())
+    for key, item in {**({} if nested or not rope else context.rope), **rope}.items():
+        if isinstance(item, dict):
+            new[key] = _shrunk_rope(item, context)
+        elif pairs and key in ("short_factor", "long_factor"):
+            new[key] = (list(item) * pairs)[:pairs]
+        elif pairs and key == "mrope_section" and item:
+            sections, total = list(item), sum(item)
+            if total != pairs:
+                sections = [max(1, section * pairs // total) for section in sections]
+                sections[-1] += pairs - sum(sections)
+            new[key] = sections
+        else:
+            new[key] = item
+    return new
 
 
 def names_token(name: str) -> bool:

@@ -16,20 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.arguments import ForwardArguments
-
-
-def give_family_inputs(arguments: ForwardArguments) -> None:
-    """Change the arguments so far as the family of the model says, for its class or else for its model type."""
-    inputs = family_tables().inputs
-    own = inputs.get(type(arguments.model).__name__) or inputs.get(arguments.config.model_type, {})
-    for name, form in own.items():
-        argument = name.removeprefix("+")
-        if form is None:
-            arguments.values.pop(argument, None)
-        elif argument in arguments.names or argument != name:
-            arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
 
 
 def made(form: str, argument: str, arguments: ForwardArguments) -> Any:
@@ -123,10 +110,6 @@ def _keys_and_values(arguments: ForwardArguments) -> Any:
     return states
 
 
-def _filled(value: Any, dtype: torch.dtype = torch.long) -> Callable[..., Tensor]:
-    return lambda arguments, *shape: torch.full(shape, value, dtype=dtype)
-
-
 def _placed(old: Tensor, *places: int, value: int) -> Tensor:
     old[..., list(places)] = value
     return old
@@ -138,10 +121,10 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "parts": lambda arguments, *shape: arguments.floats(shape).softmax(-1),
     "integers": lambda arguments, *shape, below, least=0: arguments.integers(shape, below - least) + least,
     "tokens": lambda arguments, *shape, below=2**31: arguments.tokens(shape) % below,
-    "zeros": _filled(0),
-    "ones": _filled(1),
-    "falses": _filled(False, torch.bool),
-    "trues": _filled(True, torch.bool),
+    "zeros": lambda arguments, *shape: torch.zeros(shape, dtype=torch.long),
+    "ones": lambda arguments, *shape: torch.ones(shape, dtype=torch.long),
+    "falses": lambda arguments, *shape: torch.zeros(shape, dtype=torch.bool),
+    "trues": lambda arguments, *shape: torch.ones(shape, dtype=torch.bool),
     "full": lambda arguments, *shape, value: torch.full(shape, value),
     "counted": lambda arguments, *shape: torch.arange(shape[-1]).expand(shape).clone(),
     "constant": lambda arguments, value: torch.tensor(value),

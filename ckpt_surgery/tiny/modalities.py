@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.arguments import ForwardArguments
-from ckpt_surgery.tiny.forms import give_family_inputs
+from ckpt_surgery.tiny.forms import made
 from ckpt_surgery.tiny.placeholders import place_all
 
 _AUDIO_LAYOUTS = 3
@@ -28,19 +28,19 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
         _add_audio(arguments, layout)
         _add_series(arguments)
         _add_required(arguments)
-        give_family_inputs(arguments)
+        # what the family of the model says, for its class or else for its model type
+        inputs = family_tables().inputs
+        own = inputs.get(type(model).__name__) or inputs.get(arguments.config.model_type, {})
+        for name, form in own.items():
+            argument = name.removeprefix("+")
+            if form is None:
+                arguments.values.pop(argument, None)
+            elif argument in arguments.names or argument != name:
+                arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
         place_all(arguments)
         yield arguments
         if "input_features" not in arguments.values and "input_values" not in arguments.values:
             return
-
-
-def _is_required(arguments: ForwardArguments, name: str) -> bool:
-    """Tell whether the forward has this argument and needs it: as its main input, or without a default."""
-    parameter = arguments.parameters.get(name)
-    if parameter is None:
-        return False
-    return name == arguments.main_input or parameter.default is parameter.empty
 
 
 def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
@@ -66,11 +66,17 @@ def _add_pixels(arguments: ForwardArguments) -> None:
     height, width = arguments.image()
     if "pixel_values" in arguments.names:
         if "image_grid_thw" in arguments.names:
-            patches, grid = _flat_patches(arguments)
+            patches, grid = arguments.flat_patches()
             arguments.values |= {"pixel_values": patches, "image_grid_thw": grid}
             return
-        if "spatial_shapes" in arguments.names:
-            _packed_patches(arguments)
+        if "spatial_shapes" in arguments.names:  # one row of patches per image, as the Siglip2 towers take them
+            patch = arguments.find("patch_size", default=8, part="vision")
+            side = 4
+            row = (arguments.batch, side * side, arguments.channels() * patch * patch)
+            arguments.values["pixel_values"] = arguments.floats(row)
+            arguments.values["spatial_shapes"] = torch.tensor([[side, side]] * arguments.batch)
+            name = "pixel_attention_mask" if "pixel_attention_mask" in arguments.names else "attention_mask"
+            arguments.values[name] = torch.ones(row[:2], dtype=torch.long)
             return
         shape: tuple[int, ...] = (arguments.batch, arguments.channels(), height, width)
         frames = arguments.find("num_frames", default=0)
@@ -78,29 +84,9 @@ def _add_pixels(arguments: ForwardArguments) -> None:
             shape = (arguments.batch, frames, arguments.channels(), height, width)
         arguments.values["pixel_values"] = arguments.floats(shape)
     for name in ("pixel_values_videos", "pixel_values_video"):
-        if _is_required(arguments, name) and "pixel_values" not in arguments.values:
+        if arguments.requires(name) and "pixel_values" not in arguments.values:
             frames = arguments.find("num_frames", "frames_per_clip", default=4)
             arguments.values[name] = arguments.floats((arguments.batch, frames, arguments.channels(), height, width))
-
-
-def _packed_patches(arguments: ForwardArguments) -> None:
-    """Add one row of patches per image, as the Siglip2 towers take them."""
-    patch = arguments.find("patch_size", default=8, part="vision")
-    side = 4
-    shape = (arguments.batch, side * side, arguments.channels() * patch * patch)
-    arguments.values["pixel_values"] = arguments.floats(shape)
-    arguments.values["spatial_shapes"] = torch.tensor([[side, side]] * arguments.batch)
-    name = "pixel_attention_mask" if "pixel_attention_mask" in arguments.names else "attention_mask"
-    arguments.values[name] = torch.ones(shape[:2], dtype=torch.long)
-
-
-def _flat_patches(arguments: ForwardArguments) -> tuple[Tensor, Tensor]:
-    patch = arguments.find("patch_size", default=8, part="vision")
-    frames = arguments.find("temporal_patch_size", "patch_temporal", default=1, part="vision")
-    side = 2 * int(arguments.find("spatial_merge_size", "merge_size", default=2, part="vision"))
-    grid = torch.tensor([[1, side, side]] * arguments.batch)
-    count = arguments.batch * side * side
-    return arguments.floats((count, arguments.channels() * frames * patch * patch)), grid
 
 
 def _add_audio(arguments: ForwardArguments, layout: int) -> None:
@@ -145,14 +131,14 @@ def _add_series(arguments: ForwardArguments) -> None:
 def _add_required(arguments: ForwardArguments) -> None:
     """Add what the forward still requires: hidden states of a tower, patches, masks."""
     if "grid_thw" in arguments.names and "input_ids" not in arguments.values:
-        patches, grid = _flat_patches(arguments)
+        patches, grid = arguments.flat_patches()
         first = next(iter(arguments.parameters))
         arguments.values |= {first: patches, "grid_thw": grid}
-    states = next((n for n in ("hidden_states", "inputs_embeds") if _is_required(arguments, n)), "hidden_states")
+    states = next((n for n in ("hidden_states", "inputs_embeds") if arguments.requires(n)), "hidden_states")
     if not arguments.values and states in arguments.names:
         width = int(arguments.find("hidden_size", default=64))
         arguments.values[states] = arguments.floats((arguments.batch, arguments.length, width))
-    if _is_required(arguments, "bool_masked_pos") and "pixel_values" in arguments.values:
+    if arguments.requires("bool_masked_pos") and "pixel_values" in arguments.values:
         arguments.values["bool_masked_pos"] = arguments.alternate_patches()
     for name, parameter in arguments.parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD

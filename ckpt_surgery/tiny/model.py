@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +131,10 @@ def _built(
             for part in [part for part in all_configs(config) if hasattr(part, option)] or [config]:
                 setattr(part, option, value)
         stage = BuildStage.CONSTRUCTION
-        count = _count_parameters(model_class, config)
+        count = 0
+        # NotImplementedError: a constructor that reads values; the configuration is small all the same
+        with suppress(NotImplementedError), torch.device("meta"), ValuesOfMeta():
+            count = sum(p.numel() for p in _constructed(model_class, config).parameters())
         if count > MOST_PARAMETERS:
             stage = BuildStage.SIZE
             raise ValueError(f"{count:,} parameters are more than {MOST_PARAMETERS:,}")
@@ -154,15 +157,6 @@ def _built(
     except Exception as error:  # models refuse in every way there is
         raise CannotBuild(name, stage, error) from None
     return model, inputs, config
-
-
-def _count_parameters(model_class: Any, config: PretrainedConfig) -> int:
-    """Count the parameters that the model would have; 0 if it cannot be constructed on the meta device."""
-    try:
-        with torch.device("meta"), ValuesOfMeta():
-            return sum(p.numel() for p in _constructed(model_class, config).parameters())
-    except NotImplementedError:  # a constructor that reads values; the configuration is small all the same
-        return 0
 
 
 def _constructed(model_class: Any, config: PretrainedConfig) -> Any:

@@ -18,7 +18,6 @@ from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
-from ckpt_surgery.tiny.rotary import assumed_rope, old_rope
 from ckpt_surgery.tiny.sizes import HEAD_DIM, HEADS, VOCABULARY, ShrinkContext, chosen_layers
 
 _NOT_ARGUMENTS = {"transformers_version", "model_type", "architectures", "torch_dtype", "dtype"}
@@ -53,35 +52,57 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    if timm_field(original):  # a model of timm itself: its smallest one takes its place
+    if _timm_field(original):  # a model of timm itself: its smallest one takes its place
         tiny = copy.deepcopy(original)
-        setattr(tiny, timm_field(original), "test_resnet")
+        setattr(tiny, _timm_field(original), "test_resnet")
         tiny.model_args, tiny.use_pretrained_backbone = None, False
         return tiny
-    tiny = _shrunk(original, attempt, _token_map(original))
+    # Special tokens beyond the tiny vocabulary get new ids below it, the same in all nested parts
+    special: set[int] = set()
+    for part in all_configs(original):
+        for name, value in part.to_dict().items():
+            if names_token(name):
+                items = value if isinstance(value, (list, tuple)) else [value]
+                special.update(item for item in items if type(item) is int)
+    free = (i for i in range(VOCABULARY - 1, -1, -1) if i not in special)
+    tokens = {old: next(free) for old in sorted(special) if old >= VOCABULARY}
+    tiny = _shrunk(original, attempt, tokens)
     for part in list(all_configs(tiny)):
         for name, nested in list(nested_configs(part)):
-            if is_timm(nested):  # its class insists on it
-                setattr(part, name, tiny_backbone())
+            if _is_timm(nested):  # its class insists on it
+                setattr(part, name, _tiny_backbone())
     return tiny
 
 
 def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -> PretrainedConfig:
-    if is_timm(config):
-        return tiny_backbone()
+    if _is_timm(config):
+        return _tiny_backbone()
     values = _own_values(config)
     kept_layers, old_layers = chosen_layers(config, values)
-    context = ShrinkContext(values, attempt, old_layers, kept_layers, tokens, assumed_rope(config, values))
+    # Rotary parameters that the model assumes by default: sections for time, height and width
+    sectioned = "mrope_section" in (getattr(config, "ignore_keys_at_rope_validation", None) or ())
+    rope = values.get("rope_parameters")
+    unsaid = sectioned and isinstance(rope, dict) and "mrope_section" not in rope
+    assumed = {"mrope_section": [16, 24, 24]} if unsaid else {}
+    context = ShrinkContext(values, attempt, old_layers, kept_layers, tokens, assumed)
     unchanged = family_tables().kept.get(config.model_type, ())
     changed = {n: v if n in unchanged else changed_value(n, v, context) for n, v in values.items()}
     for name, nested in nested_configs(config):
         changed[name] = _shrunk(nested, attempt, tokens).to_dict()
         if nested.architectures:  # some classes choose their parts by it
             changed[name]["architectures"] = nested.architectures
-    changed.update(family_changes(config, changed, _parameters(type(config))))
+    changed.update(_family_changes(config, changed, _parameters(type(config))))
     if old_layers and "out_indices" in changed:
         changed.pop("out_features", None)  # named after the layers that `out_indices` counts
-    return _filled(_make(type(config), changed), changed, context)
+    shrunk: PretrainedConfig = _make(type(config), changed)
+    # Give values to what the class leaves open and its model needs
+    missing, declared = _open_fields(shrunk), _parameters(type(shrunk))
+    for more in (missing, {n: v for n, v in missing.items() if n in declared}):
+        try:
+            return _make(type(shrunk), {**changed, **more}) if more else shrunk
+        except (TypeError, ValueError):  # the class accepts declared arguments only
+            continue
+    return shrunk
 
 
 def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
@@ -102,18 +123,6 @@ def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
         if name not in own:
             with suppress(Exception):  # a property without a setter, or a check of the class
                 setattr(config, name, value)
-    return config
-
-
-def _filled(config: PretrainedConfig, changed: Mapping[str, Any], context: ShrinkContext) -> PretrainedConfig:
-    """Return `config` with values for what its class leaves open and its model needs."""
-    declared = _parameters(type(config))
-    missing = _open_fields(config)
-    for more in (missing, {n: v for n, v in missing.items() if n in declared}):
-        try:
-            return _make(type(config), {**changed, **more}) if more else config
-        except (TypeError, ValueError):  # the class accepts declared arguments only
-            continue
     return config
 
 
@@ -161,7 +170,7 @@ def _own_values(config: PretrainedConfig) -> dict[str, Any]:
             if isinstance(value, (int, float, str, list, tuple, dict)):
                 values[name] = value
     if "rope_scaling" in _written_arguments(type(config)):
-        values["rope_scaling"] = old_rope(config, values)
+        values["rope_scaling"] = _old_rope(config, values)
     nested = {name for name, _ in nested_configs(config)}
     given = {n: v for n, v in values.items() if n in nested or _parameters(type(config)).get(n) is not None}
     lists = {n: v for n, v in values.items() if isinstance(v, (list, tuple))}
@@ -173,6 +182,18 @@ def _own_values(config: PretrainedConfig) -> dict[str, Any]:
         derived = {n for n in values if n not in subset and _value(again, n) == _value(config, n)}
         return {n: v for n, v in values.items() if n not in derived or is_ruled(n, v)}
     return values
+
+
+def _old_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the `rope_scaling` of a class that declares it, without what transformers 5 adds and it may check."""
+    rope = getattr(config, "rope_scaling", None)
+    if not isinstance(rope, dict):
+        return None
+    if not isinstance(getattr(type(config), "rope_scaling", None), property):
+        return rope  # as it was given
+    added = {"rope_theta"} if "rope_theta" in values else set()
+    added |= {"rope_type"} if "type" in rope or rope.get("rope_type") == "default" else set()
+    return {name: value for name, value in rope.items() if name not in added} or None
 
 
 def _parameters(config_class: type) -> dict[str, Any]:
@@ -202,18 +223,6 @@ def _written_arguments(config_class: type) -> dict[str, Any]:
     return defaults
 
 
-def _token_map(config: PretrainedConfig) -> dict[int, int]:
-    """Choose new ids below the tiny vocabulary for special tokens beyond it, the same in all nested parts."""
-    special: set[int] = set()
-    for part in all_configs(config):
-        for name, value in part.to_dict().items():
-            if names_token(name):
-                items = value if isinstance(value, (list, tuple)) else [value]
-                special.update(item for item in items if type(item) is int)
-    free = (i for i in range(VOCABULARY - 1, -1, -1) if i not in special)
-    return {old: next(free) for old in sorted(special) if old >= VOCABULARY}
-
-
 def default_config(config_class: type) -> PretrainedConfig:
     """Build `config_class` from its defaults, or from default parts where the class requires them."""
     facts = family_tables()
@@ -225,7 +234,7 @@ def default_config(config_class: type) -> PretrainedConfig:
     return config
 
 
-def family_changes(
+def _family_changes(
     config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the fields that the family of `config` needs changed, and those that replace a timm backbone."""
@@ -238,21 +247,21 @@ def family_changes(
         new["use_mamba_kernels"] = False  # they run on CUDA only
     if changed.get("use_timm_backbone") or changed.get("backbone"):
         new |= {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
-        new |= {"backbone_config": tiny_backbone().to_dict(), "backbone_kwargs": None}
+        new |= {"backbone_config": _tiny_backbone().to_dict(), "backbone_kwargs": None}
     return new
 
 
-def is_timm(config: PretrainedConfig) -> bool:
+def _is_timm(config: PretrainedConfig) -> bool:
     """Tell whether timm provides the backbone of this configuration, and no tiny one."""
-    return timm_field(config) != "" and not str(getattr(config, timm_field(config))).startswith("test_")
+    return _timm_field(config) != "" and not str(getattr(config, _timm_field(config))).startswith("test_")
 
 
-def timm_field(config: PretrainedConfig) -> str:
+def _timm_field(config: PretrainedConfig) -> str:
     """Return the field that names a model of timm; empty where the configuration is of no such model."""
     return {"timm_backbone": "backbone", "timm_wrapper": "architecture"}.get(type(config).model_type, "")
 
 
-def tiny_backbone() -> PretrainedConfig:
+def _tiny_backbone() -> PretrainedConfig:
     """Make a ResNet of transformers that replaces a timm backbone."""
     from transformers import ResNetConfig
 

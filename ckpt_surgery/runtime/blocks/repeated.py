@@ -34,7 +34,6 @@ from ckpt_surgery.text import some
 _FEWEST_LEAVES = 2
 """A module with fewer keeps its input and nothing else, which is what checkpointing would keep."""
 _MOST_OF_A_STACK = 0.5
-_FEWEST_SIBLINGS = 3
 
 _SINGLE_AMONG_BLOCKS = 0.5
 """A `Sequential` with a smaller part of single layers is a stack, and not a block around one, as ConvMixer has."""
@@ -80,12 +79,6 @@ def repeated_siblings(model: nn.Module, fewest: int = 2) -> tuple[Block, ...]:
         if name and type(module) in kinds:
             stacks.setdefault(name.rpartition(".")[0], []).append(name)
     return _repeated(model, modules, stacks)
-
-
-def siblings_around(model: nn.Module, blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """List the repeated attributes that hold some of `blocks`, as in GoogLeNet. Two alike are usually towers."""
-    outside = {outer for block in blocks for outer in enclosing(block.name)}
-    return tuple(block for block in repeated_siblings(model, _FEWEST_SIBLINGS) if block.name in outside)
 
 
 def _repeated(

@@ -16,11 +16,13 @@ from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, leaves
-from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
+from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings
 from ckpt_surgery.torch_names import CheckpointWrapper
 
 _WORTHWHILE = 0.6
 """A stage gives way to its blocks where those keep at most this part of what the stage holds."""
+_FEWEST_SIBLINGS = 3
+"""Modules of one class that are attributes of another: two alike are usually towers."""
 
 
 class LeftAlone(StrEnum):
@@ -113,7 +115,10 @@ def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
     found = find_blocks(model, unsupported=True)
     repeated = repeated_blocks(model, found)
     if not found:
-        repeated = (*repeated, *siblings_around(model, repeated)) or repeated_siblings(model)
+        # attributes that hold some of the blocks, as in GoogLeNet
+        outside = {outer for block in repeated for outer in enclosing(block.name)}
+        around_them = (block for block in repeated_siblings(model, _FEWEST_SIBLINGS) if block.name in outside)
+        repeated = (*repeated, *around_them) or repeated_siblings(model)
     by_name = {block.name: replace(block, inside="") for block in (*found, *repeated)}
     chosen = set(chosen_level({name: block.module for name, block in by_name.items()}))
     return [by_name[name] for name in modules if name in chosen]

@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, shortcuts_of
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.quick_check import QuickCheck
-from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule
+from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
@@ -110,7 +110,8 @@ class BlockForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block: checkpointed while it trains with gradients and has a checkpointing function."""
         function = self.block.__dict__.get(FUNCTION)  # torch 2.8 compiles no `vars` of a module
-        forward = self._plain()
+        # without checkpointing; inside the replacement that is the original
+        forward = self.__wrapped__ if self.replacement is None or self._in_replacement else self._run_replacement
         if function is None or not (self.in_mode and torch.is_grad_enabled()) or self._in_replacement or self.retired:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
@@ -171,7 +172,7 @@ class BlockForward:
         depth = self.schedule.due(call.tensors)
         if depth is not None:
             captured = any(tensor.is_cuda for tensor in call.tensors) and torch.cuda.is_current_stream_capturing()
-            kind = SelfCheck if depth is CheckDepth.CLOSE else QuickCheck
+            kind = SelfCheck if depth == "close" else QuickCheck
             # replays of a CUDA graph are not compared
             check = None if captured else kind(self.place, self.block, self.refusals, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
@@ -186,10 +187,6 @@ class BlockForward:
         """Run only the original from now on: a forward that was put around this may still call it."""
         self.retired = True
         self.replacement = None
-
-    def _plain(self) -> Callable[..., Any]:
-        """Return what runs the block without checkpointing: inside the replacement, the original."""
-        return self.__wrapped__ if self.replacement is None or self._in_replacement else self._run_replacement
 
     def _run_replacement(self, *args: Any, **kwargs: Any) -> Any:
         self._in_replacement = True

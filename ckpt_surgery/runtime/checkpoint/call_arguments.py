@@ -147,14 +147,14 @@ class CacheAtEntry:
     @classmethod
     def of(cls, cache: Any) -> CacheAtEntry:
         """Record a cache before a block writes to it."""
-        return cls(_copy_of_cache(cache), tuple(hidden_tensors(cache)))
+        return cls(cls._copy(cache), tuple(hidden_tensors(cache)))
 
     def again(self) -> Any:
         """Return a copy of the cache for a recompute to write to."""
-        return _copy_of_cache(self.cache)
+        return self._copy(self.cache)
 
-
-def _copy_of_cache(cache: Any) -> Any:
-    """Copy what holds a cache's tensors, which a block replaces or extends; the copy needs no graphs."""
-    held = {id(tensor): tensor for tensor in hidden_tensors(cache, CACHE_DEPTH)}
-    return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})
+    @staticmethod
+    def _copy(cache: Any) -> Any:
+        """Copy what holds a cache's tensors, which a block replaces or extends; the copy needs no graphs."""
+        held = {id(tensor): tensor for tensor in hidden_tensors(cache, CACHE_DEPTH)}
+        return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

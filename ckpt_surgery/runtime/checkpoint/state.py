@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from operator import is_, itemgetter
+from operator import call, is_, itemgetter
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -33,7 +33,6 @@ from torch import Tensor, nn
 
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, kept_whole
-from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import PACKAGE, descends, is_sharded, library_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
@@ -46,7 +45,7 @@ from ckpt_surgery.runtime.tools.tensors import (
     versions,
     without_graph,
 )
-from ckpt_surgery.torch_names import FORWARD_HOOKS
+from ckpt_surgery.torch_names import FORWARD_HOOKS, kernel_reader
 
 UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
@@ -62,7 +61,22 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 Attribute = tuple[dict[str, Any], str]
 """A dictionary of a module (its attributes, buffers or parameters), and a name in it."""
 
+_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+"""The kernels of scaled dot-product attention: which are allowed is a setting of the process."""
+_KERNEL_READERS = tuple(map(kernel_reader, _KERNELS))
+
 _training_of: Callable[[dict[str, Any]], bool] = itemgetter("training")
+
+
+def attention_kernels() -> tuple[bool, ...]:
+    """Return for each kernel of scaled dot-product attention whether it is allowed."""
+    return tuple(map(call, _KERNEL_READERS))
+
+
+def allow_kernels(kernels: tuple[bool, ...]) -> None:
+    """Allow the same kernels as when `attention_kernels` was read."""
+    for name, allowed in zip(_KERNELS, kernels, strict=True):
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(allowed)
 
 
 @dataclass(slots=True)
@@ -115,7 +129,11 @@ class _Layout:
     def __init__(self, block: nn.Module) -> None:
         modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
         self.parted = any(hasattr(p, "ds_id") and not p.requires_grad for p in block.parameters())
-        self.own_parameters = [module._parameters for module in modules if not _is_managed(module)]
+        self.own_parameters = []  # those that no library moves in and out, as FSDP and DeepSpeed do
+        for module in modules:
+            held = [parameter for parameter in module._parameters.values() if parameter is not None]
+            if not (is_sharded(module) or any(hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in held)):
+                self.own_parameters.append(module._parameters)
         self.parameters = [p for home in self.own_parameters for p in home.values() if p is not None]
         self.flagged = [home for home in map(vars, modules) if "training" in home]
         self.buffers = [module._buffers for module in modules]
@@ -377,9 +395,3 @@ def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> No
     """Set a name to a value, and restore its present value when the stack ends."""
     stack.callback(put, home, name, home.get(name, Absent))
     put(home, name, value)
-
-
-def _is_managed(module: nn.Module) -> bool:
-    """Tell whether a library moves a module's parameters in and out: FSDP, DeepSpeed."""
-    parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
-    return is_sharded(module) or any(hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in parameters)

@@ -148,7 +148,7 @@ class MappedFiles(BufferPool):
             self._say("disk", words)
         while True:
             try:
-                return Buffer(torch.frombuffer(mapped_file(self.folder, size), dtype=torch.uint8))
+                return Buffer(torch.frombuffer(self._mapped(size), dtype=torch.uint8))
             except (OSError, ValueError) as error:
                 if self._idle:
                     self._idle.clear()
@@ -158,14 +158,13 @@ class MappedFiles(BufferPool):
                 self._say("folder", words)
                 return None
 
-
-def mapped_file(folder: str, size: int) -> mmap.mmap:
-    """Map a new file without a name, of `size` bytes on the disk. Raises OSError if the disk has no room."""
-    with tempfile.TemporaryFile(dir=folder, prefix=_PREFIX) as file:
-        _reserve(file, size)
-        if sys.version_info >= (3, 13) and os.name == "posix":
-            return mmap.mmap(file.fileno(), size, trackfd=False)  # else each keeps a file descriptor
-        return mmap.mmap(file.fileno(), size)
+    def _mapped(self, size: int) -> mmap.mmap:
+        """Map a new file without a name, of `size` bytes on the disk. Raises OSError if the disk has no room."""
+        with tempfile.TemporaryFile(dir=self.folder, prefix=_PREFIX) as file:
+            _reserve(file, size)
+            if sys.version_info >= (3, 13) and os.name == "posix":
+                return mmap.mmap(file.fileno(), size, trackfd=False)  # else each keeps a file descriptor
+            return mmap.mmap(file.fileno(), size)
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> str:

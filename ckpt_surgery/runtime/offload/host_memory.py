@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,25 +26,21 @@ def host_memory(root: Path = _ROOT) -> HostMemory | None:
 
     None where neither is known, as on Windows. `root` is where /proc and /sys are.
     """
-    kernel, groups = _kernel(root), _control_groups(root)
-    return min([*([kernel] if kernel else []), *groups], key=lambda memory: memory.free, default=None)
+    kernel: list[HostMemory] = []
+    fields = _numbers(root / "proc/meminfo", scale=1024)
+    if {"MemAvailable", "MemTotal"} <= fields.keys():
+        kernel.append(HostMemory(fields["MemAvailable"], fields["MemTotal"]))
+    else:
+        with suppress(AttributeError, OSError, ValueError):
+            page = os.sysconf("SC_PAGE_SIZE")
+            kernel.append(HostMemory(page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")))
+    return min([*kernel, *_control_groups(root)], key=lambda memory: memory.free, default=None)
 
 
 def processes_on_host() -> int:
     """Return the number of processes of this training on the host: as torchrun says, or one."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(int(said), 1) if said.isdecimal() else 1
-
-
-def _kernel(root: Path) -> HostMemory | None:
-    fields = _numbers(root / "proc/meminfo", scale=1024)
-    if {"MemAvailable", "MemTotal"} <= fields.keys():
-        return HostMemory(fields["MemAvailable"], fields["MemTotal"])
-    try:
-        page = os.sysconf("SC_PAGE_SIZE")
-        return HostMemory(page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def _control_groups(root: Path) -> Iterator[HostMemory]:

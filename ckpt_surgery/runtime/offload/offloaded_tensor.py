@@ -26,7 +26,7 @@ class OffloadedTensor:
         self.original = TensorWeakRef(tensor)
         self.version = tensor._version
         self.aliases = tuple((alias, alias._version) for alias in aliases)
-        source, self.view = _compact(tensor.detach())
+        source, self.view = _View.of(tensor.detach())
         self.source: Tensor | None = source
         self.bytes = source.nbytes
         self.host_copy: Any = None
@@ -87,22 +87,22 @@ class _View:
     stride: tuple[int, ...] | None
     """None where the tensor has gaps, which are not moved: only dimensions of one element are expanded then."""
 
+    @classmethod
+    def of(cls, tensor: Tensor) -> tuple[Tensor, _View]:
+        """Return the elements that a tensor covers, each once, as a view of the same memory, and the way back."""
+        size, stride = tuple(tensor.shape), tensor.stride()
+        once = tensor
+        for dimension, step in enumerate(stride):
+            if step == 0:
+                once = once.narrow(dimension, 0, 1)
+        span = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+        if span <= once.numel():
+            return tensor.as_strided((span,), (1,)), cls(size, stride)
+        return once, cls(size, None)
+
     def restore(self, moved: Tensor) -> Tensor:
         """Return the tensor of that layout over the moved memory."""
         return moved.expand(self.size) if self.stride is None else moved.as_strided(self.size, self.stride)
-
-
-def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
-    """Return the elements that a tensor covers, each once, as a view of the same memory, and the way back."""
-    size, stride = tuple(tensor.shape), tensor.stride()
-    once = tensor
-    for dimension, step in enumerate(stride):
-        if step == 0:
-            once = once.narrow(dimension, 0, 1)
-    span = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    if span <= once.numel():
-        return tensor.as_strided((span,), (1,)), _View(size, stride)
-    return once, _View(size, None)
 
 
 class CallOrder:

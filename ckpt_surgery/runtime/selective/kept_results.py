@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -67,7 +68,7 @@ class KeptResults:
         self._results: dict[Any, list[OperatorResult]] = {}
         self._storages: dict[int, OperatorResult] = {}
         self._ended = False
-        self._sequence: list[_CallByMode | _KeptCall | None] | None = None
+        self._sequence: list[_WatchedCall | None] | None = None
         self._plainly = False
         self._counted: KeptOfCall | None = None
 
@@ -105,7 +106,11 @@ class KeptResults:
         """
         self._ended = True
         returned = {memory_of(tensor)[0]: tensor for tensor in outputs}
-        kept = [result for results in self._results.values() for result in results if self._is_kept(result)]
+        kept = []
+        for result in chain.from_iterable(self._results.values()):
+            self._check_written(result)
+            if result.kept:
+                kept.append(result)
         if not kept:
             return
         self._counted = counted = KeptOfCall(self._block)
@@ -124,10 +129,6 @@ class KeptResults:
     def __del__(self) -> None:
         if self._counted is not None:
             self.policy.dropped(self._counted)
-
-    def _is_kept(self, result: OperatorResult) -> bool:
-        self._check_written(result)
-        return result.kept
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -178,14 +179,19 @@ class KeptResults:
         return result
 
     def given_again(
-        self, call: _KeptCall, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        plan: Replay,
+        result: OperatorResult,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         """Return the kept output of a call, and save again what it saved. Raises SurgeryError if it was written to."""
-        self._check_written(call.result)
-        self.show_read(args[: call.plan.read])
+        self._check_written(result)
+        self.show_read(args[: plan.read])
         if self._plainly:
             return run(*args, **kwargs)
-        return call.plan.again([alias_of(tensor) for tensor in call.result.value], args, kwargs)
+        return plan.again([alias_of(tensor) for tensor in result.value], args, kwargs)
 
     @property
     def in_forward(self) -> bool:
@@ -231,21 +237,13 @@ class KeptResults:
 
 
 @dataclass(frozen=True, slots=True)
-class _CallByMode:
-    """A call of a watched operator in a forward, under the mode that keeps results."""
+class _WatchedCall:
+    """A call of a watched operator in a forward: its kept result with the plan to replay it; neither under a mode."""
 
     operator: Any
     form: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptCall:
-    """A call whose result is kept, and replayed by a plan."""
-
-    operator: Any
-    form: Any
-    plan: Replay
-    result: OperatorResult
+    plan: Replay | None = None
+    result: OperatorResult | None = None
 
 
 class _KeepingCalls:
@@ -253,7 +251,7 @@ class _KeepingCalls:
 
     __slots__ = ("_kept", "_mode", "_plans", "_selector", "_sequence", "operators")
 
-    def __init__(self, kept: KeptResults, sequence: list[_CallByMode | _KeptCall | None]) -> None:
+    def __init__(self, kept: KeptResults, sequence: list[_WatchedCall | None]) -> None:
         self.operators = kept.policy.operators
         self._kept = kept
         self._sequence = sequence
@@ -270,7 +268,7 @@ class _KeepingCalls:
         if plan is OTHER:
             return run(*args, **kwargs)
         if plan is BY_MODE:
-            self._sequence.append(_CallByMode(operator, form))
+            self._sequence.append(_WatchedCall(operator, form))
             with self._keeping():
                 return run(*args, **kwargs)
         if not (chosen := self._selector.counted(plan.choices)):
@@ -279,7 +277,7 @@ class _KeepingCalls:
         self._kept.show_read(args[: plan.read])
         output = run(*args, **kwargs)
         result = self._kept.kept_by(plan, chosen, output)
-        self._sequence.append(_KeptCall(operator, form, plan, result))
+        self._sequence.append(_WatchedCall(operator, form, plan, result))
         return output
 
     def _learned(
@@ -310,7 +308,7 @@ class _KeepingCalls:
         if form is not None:
             self._plans[form] = plan
         if noted or form is None:  # a recompute finds the others by their forms
-            self._sequence.append(_CallByMode(operator, form))
+            self._sequence.append(_WatchedCall(operator, form))
         return output
 
     def _keeping(self) -> _Keeping:
@@ -324,7 +322,7 @@ class _GivingCalls:
 
     __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
 
-    def __init__(self, kept: KeptResults, sequence: Sequence[_CallByMode | _KeptCall | None]) -> None:
+    def __init__(self, kept: KeptResults, sequence: Sequence[_WatchedCall | None]) -> None:
         self.operators = kept.policy.operators
         self._kept = kept
         self._plans = kept.policy.plans
@@ -349,8 +347,8 @@ class _GivingCalls:
             return run(*args, **kwargs)
         if call.operator is not operator or call.form != form:
             raise self._kept.differs(operator)
-        if isinstance(call, _KeptCall):
-            return self._kept.given_again(call, run, args, kwargs)
+        if call.plan is not None and call.result is not None:
+            return self._kept.given_again(call.plan, call.result, run, args, kwargs)
         if self._mode is None:
             self._mode = _Giving(self._kept)
         with self._mode:

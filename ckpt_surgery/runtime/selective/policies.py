@@ -230,19 +230,13 @@ class Selector:
         self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Choice, ...]:
         """Return the choices that keep the result of this operator, not knowing yet what follows it."""
-        return self.counted(self.matching(operator, role, args, kwargs))
-
-    def matching(
-        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> list[Choice]:
-        """Return the choices that match this operator, whichever of its calls they keep."""
-        chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
+        matching = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
         if role.is_softmax:
             self._softmax = args[0].shape
         elif role.weighted_sum is not None and self._may_be_weights(args[role.factor]):
             self._softmax = None
-            chosen.append(role.weighted_sum)
-        return chosen
+            matching.append(role.weighted_sum)
+        return self.counted(matching)
 
     def counted(self, matching: Iterable[Choice]) -> tuple[Choice, ...]:
         """Count one more call of each matching choice, and return the choices that keep it."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +25,8 @@ BY_MODE = "by mode"
 _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
-class Source(Enum):
-    """The origin of a saved tensor."""
-
-    ARGUMENT = "argument"
-    VIEW = "view"
-    RESULT = "result"
+_Source = Literal["argument", "view", "result"]
+"""The origin of a saved tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class Replay:
     operator: Any
     choices: tuple[Choice, ...]
     flops: int
-    saved: tuple[tuple[Source, Any, Any], ...]
+    saved: tuple[tuple[_Source, Any, Any], ...]
     differentiable: tuple[bool, ...]
     single: bool
     read: int | None
@@ -56,11 +51,11 @@ class Replay:
         if self.saved and (hooks := saved_tensors_hooks_now(True)) is not None:
             pack = hooks[0]
             for source, place, form in self.saved:
-                if source is Source.RESULT:
+                if source == "result":
                     pack(made[place])
                     continue
                 tensor = args[place] if type(place) is int else kwargs[place]
-                if source is Source.VIEW:
+                if source == "view":
                     shape, strides, offset = form
                     tensor = tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
                 pack(tensor)
@@ -109,7 +104,7 @@ def replay_of(
     arguments += [(name, a) for name, a in kwargs.items() if isinstance(a, Tensor)]
     if {memory_of(each) for each in results} & {memory_of(a) for _, a in arguments}:
         return BY_MODE
-    found: list[tuple[Source, Any, Any]] = []
+    found: list[tuple[_Source, Any, Any]] = []
     for tensor in saved:
         if type(tensor) not in (Tensor, nn.Parameter):
             return BY_MODE
@@ -120,12 +115,12 @@ def replay_of(
         if source is not None:
             place, argument = source
             if _geometry(argument) == _geometry(tensor):
-                found.append((Source.ARGUMENT, place, None))
+                found.append(("argument", place, None))
             else:
                 offset = tensor.storage_offset() - argument.storage_offset()
-                found.append((Source.VIEW, place, (tuple(tensor.shape), tensor.stride(), offset)))
+                found.append(("view", place, (tuple(tensor.shape), tensor.stride(), offset)))
         elif same is not None:
-            found.append((Source.RESULT, same, None))
+            found.append(("result", same, None))
         else:
             return BY_MODE
     needs = tuple(each.requires_grad for each in results)

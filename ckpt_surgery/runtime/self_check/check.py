@@ -47,22 +47,14 @@ _MOST_ROUNDINGS = 1000.0
 _RANDOM_STATES = (torch.uint64, torch.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A tensor, held so that its memory is not another's, its elements as `_elements` tells them, and its print."""
-
-    tensor: Tensor
-    elements: Any
-    print: Fingerprint | None
-
-
 @dataclass(slots=True)
 class _Trace:
     """One run of a block: the prints of its tensors, in their order, and the indices that it chose."""
 
     prints: list[Fingerprint | None] = field(default_factory=list)
-    recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    """The tensors seen last: operators often save the same one as those before them."""
+    recent: deque[tuple[Tensor, Any, Fingerprint | None]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """The tensors seen last, each with its elements, as `_elements` tells them, and its print: operators often save
+    the same one as those before them. They are held so that their memory is not another's."""
     choices: list[Tensor] = field(default_factory=list)
     parameters: dict[int, int] = field(default_factory=dict)  # the block's, by their ids: numbers
     expected: Sequence[Fingerprint | None] = ()
@@ -148,25 +140,23 @@ class SelfCheck:
     def _print_of(self, trace: _Trace, tensor: Tensor) -> Fingerprint | None:
         # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
         if is_parameter(tensor):
-            return placeholder(tensor, self._number_of(tensor, trace), strides_of_view(tensor))
+            parameter = id(tensor if tensor._base is None else tensor._base)
+            if parameter not in trace.parameters:
+                # a part that is sharded by itself gathers its own when it is entered
+                trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
+            number = trace.parameters.get(parameter, 0)  # 0 for others, such as those that the run has gathered
+            return placeholder(tensor, number, strides_of_view(tensor))
         if may_be_unset(tensor, self._block):
             return placeholder(tensor)
         elements = _elements(tensor)
-        seen = next((seen.print for seen in trace.recent if seen.elements == elements == _elements(seen.tensor)), None)
+        seen = next((made for held, those, made in trace.recent if those == elements == _elements(held)), None)
         if seen is not None:
             return seen
         index = len(trace.prints)
         made = fingerprint(tensor, trace.expected[index] if index < len(trace.expected) else None)
         if elements is not None:
-            trace.recent.append(_Seen(tensor.detach(), elements, made))
+            trace.recent.append((tensor.detach(), elements, made))
         return made
-
-    def _number_of(self, tensor: Tensor, trace: _Trace) -> int:
-        """Return the number of this parameter in the block; 0 for others, such as those that the run has gathered."""
-        parameter = id(tensor if tensor._base is None else tensor._base)
-        if parameter not in trace.parameters:  # a part that is sharded by itself gathers its own when it is entered
-            trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
-        return trace.parameters.get(parameter, 0)
 
     def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
         return RoutingRecord(trace.choices) if has_router(self._block) else nullcontext()

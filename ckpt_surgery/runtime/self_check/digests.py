@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_char
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache, lru_cache, reduce
 from importlib.util import find_spec
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 import torch
@@ -57,13 +56,8 @@ _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
 """What a tensor is cut into: rows of words, which are weighted alike."""
 
 
-class _Kind(Enum):
-    """The kinds of saved tensors: a parameter, one to sum over, one in the same memory, or one not to compare."""
-
-    PARAMETER = "parameter"
-    OWN = "own"
-    SHARED = "shared"
-    NOT_COMPARED = "not compared"
+_Kind = Literal["parameter", "own", "shared", "not compared"]
+"""The kinds of saved tensors: a parameter, one to sum over, one in the same memory, or one not to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,68 @@ class DigestPlan:
     owners: Sequence[int]
     entries: Sequence[tuple[_Kind, Any, Any, Any]] | None
     readers: Sequence[Any] | None
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[Tensor], owners: Sequence[int], may_be_unset: Callable[[Tensor], bool], *, keep: bool
+    ) -> tuple[DigestPlan, list[Tensor]]:
+        """Decide which tensors count, and return those to sum over; with `keep`, other runs may use the plan."""
+        forms: list[Any] = []
+        places: list[int] = []
+        entries: list[tuple[_Kind, Any, Any, Any]] = []
+        found: dict[Any, int] = {}
+        distinct: list[Tensor] = []
+        for part in parts:
+            owner = part if part._base is None else part._base
+            shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
+            if is_parameter(part):
+                forms.append((id(owner), strides_of_view(part)))
+                entries.append(("parameter", *forms[-1], None))
+            else:
+                strides = part.stride()
+                forms.append((shape, strides, dtype))
+                memory = part.data_ptr(), dtype, shape, strides
+                if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
+                    entries.append(("shared", shape, strides, place))
+                elif _has_nothing_to_read(part) or may_be_unset(part):
+                    entries.append(("not compared", shape, None, dtype))
+                else:
+                    place = found[memory] = len(distinct)
+                    distinct.append(part)
+                    entries.append(("own", shape, strides, dtype))
+            places.append(place)
+        dense = [_dense(tensor) for tensor in distinct]
+        pairs = zip(dense, distinct, strict=True)
+        readable = all(whole is tensor and _is_readable(tensor) for (whole, _), tensor in pairs)
+        readers = [(c_char * size).from_address for _, size in dense] if readable else None
+        return cls(forms, places, owners, entries if keep else None, readers), distinct
+
+    def tensors_in(self, saved: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return the tensors to sum over of what a run saved; None if the plan does not hold."""
+        if self.entries is None or len(saved) > len(self.entries):
+            return None
+        distinct: list[Tensor] = []
+        for tensor, (kind, first, second, third) in zip(saved, self.entries, strict=False):
+            if kind == "own":
+                if type(tensor) is not Tensor or tensor.dtype is not third or tensor.layout is not _STRIDED:
+                    return None
+                if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
+                    return None
+                if tensor.is_neg() or (third.is_complex and tensor.is_conj()):
+                    return None
+                distinct.append(tensor)
+            elif kind == "parameter":
+                owner = tensor._base
+                if id(tensor if owner is None else owner) != first or strides_of_view(tensor) != second:
+                    return None
+            elif kind == "shared":
+                if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
+                    return None
+                if tensor.shape != first or tensor.stride() != second or tensor.is_neg() or tensor.is_conj():
+                    return None
+            elif tensor.shape != first or tensor.dtype is not third:
+                return None
+        return distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +190,7 @@ def digest(
     `plan` comes from another run, and is used if it still holds; otherwise the digest makes a new one. Sums follow the
     order in memory: tensors of a run `like` another are laid out as in that one.
     """
-    if plan is not None and (distinct := _by_plan(plan, saved)) is not None:
+    if plan is not None and (distinct := plan.tensors_in(saved)) is not None:
         if plan.readers is not None:
             read = zip(plan.readers, distinct, strict=False)
             return Digest(plan, len(saved), [crc32(reader(tensor.data_ptr())) for reader, tensor in read], True)
@@ -149,7 +205,7 @@ def digest(
                 part = laid_out(part, form[1])
             parts.append(part)
             owners.append(number)
-    plan, distinct = _planned(parts, owners, may_be_unset, keep=all(map(_is_simple, saved)))
+    plan, distinct = DigestPlan.of(parts, owners, may_be_unset, keep=all(map(_is_simple, saved)))
     sums, is_ready = _sums(distinct)
     return Digest(plan, len(parts), sums, is_ready)
 
@@ -160,69 +216,6 @@ def _is_simple(tensor: Tensor) -> bool:
     if type(tensor) is not Tensor or tensor.layout is not _STRIDED:
         return False
     return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-
-
-def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return the tensors to sum over; None if the plan does not hold."""
-    if plan.entries is None or len(saved) > len(plan.entries):
-        return None
-    distinct: list[Tensor] = []
-    for tensor, (kind, first, second, third) in zip(saved, plan.entries, strict=False):
-        if kind is _Kind.OWN:
-            if type(tensor) is not Tensor or tensor.dtype is not third or tensor.layout is not _STRIDED:
-                return None
-            if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
-                return None
-            if tensor.is_neg() or (third.is_complex and tensor.is_conj()):
-                return None
-            distinct.append(tensor)
-        elif kind is _Kind.PARAMETER:
-            owner = tensor._base
-            if id(tensor if owner is None else owner) != first or strides_of_view(tensor) != second:
-                return None
-        elif kind is _Kind.SHARED:
-            if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
-                return None
-            if tensor.shape != first or tensor.stride() != second or tensor.is_neg() or tensor.is_conj():
-                return None
-        elif tensor.shape != first or tensor.dtype is not third:
-            return None
-    return distinct
-
-
-def _planned(
-    parts: Sequence[Tensor], owners: Sequence[int], may_be_unset: Callable[[Tensor], bool], *, keep: bool
-) -> tuple[DigestPlan, list[Tensor]]:
-    """Decide which tensors count, and return those to sum over; with `keep`, other runs may use the plan."""
-    forms: list[Any] = []
-    places: list[int] = []
-    entries: list[tuple[_Kind, Any, Any, Any]] = []
-    found: dict[Any, int] = {}
-    distinct: list[Tensor] = []
-    for part in parts:
-        owner = part if part._base is None else part._base
-        shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
-        if is_parameter(part):
-            forms.append((id(owner), strides_of_view(part)))
-            entries.append((_Kind.PARAMETER, *forms[-1], None))
-        else:
-            strides = part.stride()
-            forms.append((shape, strides, dtype))
-            memory = part.data_ptr(), dtype, shape, strides
-            if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
-                entries.append((_Kind.SHARED, shape, strides, place))
-            elif _has_nothing_to_read(part) or may_be_unset(part):
-                entries.append((_Kind.NOT_COMPARED, shape, None, dtype))
-            else:
-                place = found[memory] = len(distinct)
-                distinct.append(part)
-                entries.append((_Kind.OWN, shape, strides, dtype))
-        places.append(place)
-    dense = [_dense(tensor) for tensor in distinct]
-    pairs = zip(dense, distinct, strict=True)
-    readable = all(whole is tensor and _is_readable(tensor) for (whole, _), tensor in pairs)
-    readers = [(c_char * size).from_address for _, size in dense] if readable else None
-    return DigestPlan(forms, places, owners, entries if keep else None, readers), distinct
 
 
 def _has_nothing_to_read(tensor: Tensor) -> bool:
@@ -293,7 +286,19 @@ def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
         from ckpt_surgery.runtime.self_check.digest_kernel import sums_in_one_launch
 
         return sums_in_one_launch(tensors, sizes)
-    rows = [_sums_of_rows(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
+    rows: list[Tensor] = []  # for each tensor the weighted sums over its memory, word by word, of shape (rows,)
+    for tensor, size in zip(tensors, sizes, strict=True):
+        flat = tensor.as_strided((size // tensor.element_size(),), (1,))
+        width = next(width for width in (4, 2, 1) if size % width == 0)
+        if flat.storage_offset() * flat.element_size() % width:
+            flat = flat.clone()
+        words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
+        row = _row_of(len(words))
+        whole = len(words) // row * row
+        sums = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
+        if whole < len(words):
+            sums = torch.cat((sums, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
+        rows.append(sums)
     ends = tuple(accumulate(map(len, rows)))
     up_to = (torch.cat(rows) * _odd_numbers(ends[-1], rows[0].device)).cumsum(0)
     return up_to[_indices(ends, rows[0].device)].diff(prepend=up_to.new_zeros(1))
@@ -302,21 +307,6 @@ def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 @lru_cache(1)
 def _has_triton() -> bool:
     return find_spec("triton") is not None
-
-
-def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
-    """Return weighted sums over a tensor's memory, word by word, one for each row: int64 of shape (rows,)."""
-    flat = tensor.as_strided((size // tensor.element_size(),), (1,))
-    width = next(width for width in (4, 2, 1) if size % width == 0)
-    if flat.storage_offset() * flat.element_size() % width:
-        flat = flat.clone()
-    words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
-    row = _row_of(len(words))
-    whole = len(words) // row * row
-    rows = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
-    if whole < len(words):
-        rows = torch.cat((rows, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
-    return rows
 
 
 @lru_cache(1024)

@@ -61,7 +61,7 @@ def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerpr
             expected = None
         if expected and bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item():
             return expected
-        values = [each for each in map(_real, map(_flat, parts)) if each.is_floating_point() and each.numel()]
+        values = [each for each in map(_real_values, parts) if each.is_floating_point() and each.numel()]
         sums = [_weighted(v, v.dtype if v.dtype == torch.float64 else torch.float32) for v in values]
         return Fingerprint(shape_of(tensor), tensor.dtype, bits, reduce(torch.add, sums) if sums else None, strides)
 
@@ -83,21 +83,17 @@ def magnitude(tensor: Tensor) -> float:
     if not has_values(tensor) or tensor.numel() == 0:
         return 0.0
     with unseen(), torch.no_grad():
-        values = (_real(_flat(part)) for part in strided_parts(tensor))
+        values = map(_real_values, strided_parts(tensor))
         return hypot(*(float(norm(each, dtype=torch.float64)) for each in values if each.is_floating_point()))
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    """Return all elements in one dimension, in memory order if that saves a copy."""
+def _real_values(tensor: Tensor) -> Tensor:
+    """Return all elements in one dimension, in memory order if that saves a copy, as reals that support arithmetic."""
     if not tensor.is_contiguous():
         strides = tensor.stride()
         order = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
         tensor = tensor.permute(order)
-    return tensor.resolve_conj().resolve_neg().reshape(-1)
-
-
-def _real(flat: Tensor) -> Tensor:
-    """Return real values in a dtype that supports arithmetic."""
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
     if flat.is_floating_point() and flat.element_size() == 1:
         return flat.float()
     return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Literal
 
 import torch
@@ -18,11 +17,8 @@ FIRST_STEPS = 3
 _MOST_SHAPES = 256
 
 
-class CheckDepth(Enum):
-    """The depths of a check: exact sums alone, or also by how far two runs are apart."""
-
-    QUICK = "quick"
-    CLOSE = "close"
+CheckDepth = Literal["quick", "close"]
+"""The depths of a check: exact sums alone, or also by how far two runs are apart."""
 
 
 class CheckSchedule:
@@ -60,7 +56,7 @@ class CheckSchedule:
         if self.when == "never" or not (self._is_due(given) or self.suspected):
             return None
         self.checked += 1
-        return CheckDepth.CLOSE if self._step < FIRST_STEPS or self.suspected or self.noisy else CheckDepth.QUICK
+        return "close" if self._step < FIRST_STEPS or self.suspected or self.noisy else "quick"
 
     def recomputed(self, *, compared: bool = False) -> None:
         """Note that a call runs again, and whether it is `compared` with its forward."""

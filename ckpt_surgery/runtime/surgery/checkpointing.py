@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +66,7 @@ class Checkpointing:
         compiling = torch.compiler.is_compiling()
         passed = {"preserve_rng_state": options.preserve_rng_state is True, **self.more, "use_reentrant": False}
         if options.context_fn is not None:
-            passed["context_fn"] = options.context_fn if self.save is None else partial(_beside_save, options)
+            passed["context_fn"] = options.context_fn if self.save is None else partial(self._beside_save, options)
         elif compiling and self.save is not None:
             passed["context_fn"] = partial(compiled_contexts, self.save)
         may_draw = options.preserve_rng_state is not False or RANDOM in (self.save or ())
@@ -74,16 +74,25 @@ class Checkpointing:
             return checkpoint(function, *args, **passed, **kwargs)
         given = [value for value in args if isinstance(value, Tensor)]
         offloading = nullcontext() if self.offloader is None else self.offloader.saving(given)
-        before = b"" if may_draw else _generators(given)
+        devices = {tensor.device for tensor in given if tensor.device.type != "cpu"}
+        before = b"" if may_draw else generator_state(devices)
         with offloading:
             output = checkpoint(function, *args, **passed, **kwargs)
-        if before and before != _generators(given):
+        if before and before != generator_state(devices):
             with self.refusals:
                 raise SurgeryError(
                     "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep "
                     'it True, or say preserve_rng_state="unsafe"'
                 )
         return output
+
+    @staticmethod
+    def _beside_save(options: SurgeryOptions) -> Any:
+        """Return the contexts of `context_fn`. Raises SurgeryError if they choose what is kept, as `save` does."""
+        contexts = options.context_fn() if options.context_fn is not None else ()
+        if any(isinstance(context, TorchDispatchMode) for context in contexts):
+            raise SurgeryError("save and context_fn both say what is kept: give one of the two")
+        return contexts
 
 
 def _offloader(options: SurgeryOptions) -> Offloader | None:
@@ -92,15 +101,3 @@ def _offloader(options: SurgeryOptions) -> Offloader | None:
     if options.offload == "cpu":
         return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
     return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
-
-
-def _beside_save(options: SurgeryOptions) -> Any:
-    """Return the contexts of `context_fn`. Raises SurgeryError if they choose what is kept, as `save` does."""
-    contexts = options.context_fn() if options.context_fn is not None else ()
-    if any(isinstance(context, TorchDispatchMode) for context in contexts):
-        raise SurgeryError("save and context_fn both say what is kept: give one of the two")
-    return contexts
-
-
-def _generators(given: Sequence[Tensor]) -> bytes:
-    return generator_state({tensor.device for tensor in given if tensor.device.type != "cpu"})

@@ -196,8 +196,19 @@ class Surgery(Undoable, ShownInNotebooks):
         Raises:
             SurgeryError: the options of the function do not suit the model.
         """
-        given = library.options_of(function)
-        checkpointing = function if given is None else self._merge(*given)
+        checkpointing = function
+        if (options := library.options_of(function)) is not None:
+            given, offload = options
+            names = ("use_reentrant", "preserve_rng_state", "context_fn")
+            own: dict[str, Any] = {name: given[name] for name in names if name in given}
+            more = {name: value for name, value in given.items() if name not in own}
+            if offload == "cpu":
+                own["offload"] = self.options.offload or offload  # a mere flag: where to is for wrap_blocks to say
+            elif offload is not None:
+                own["offload"] = offload_target(offload)
+            changed = self._checkpointing.changed(more, **own)
+            changed.options.check_blocks({name: forward.block for name, forward in self._forwards.items()})
+            checkpointing = self._checkpointing = changed
         self._set_left_to_library(model, function)
         self._set(model, checkpointing, every_n if every_n > 1 else self.options.every_n)
 
@@ -328,20 +339,6 @@ class Surgery(Undoable, ShownInNotebooks):
             hook = OwnerHook(owner, forwards, self._given_caches, is_outermost=not name, stops_cache=stops)
             self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 
-    def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
-        """Return the present checkpointing with the options of a checkpoint function."""
-        names = ("use_reentrant", "preserve_rng_state", "context_fn")
-        own: dict[str, Any] = {name: given[name] for name in names if name in given}
-        more = {name: value for name, value in given.items() if name not in own}
-        if offload == "cpu":
-            own["offload"] = self.options.offload or offload  # no more than a flag: where to is for wrap_blocks to say
-        elif offload is not None:
-            own["offload"] = offload_target(offload)
-        changed = self._checkpointing.changed(more, **own)
-        changed.options.check_blocks({name: forward.block for name, forward in self._forwards.items()})
-        self._checkpointing = changed
-        return changed
-
     def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
         """Give this function to every n-th of the first blocks of each stack inside `scope`, and set the flags."""
         inside = set(scope.modules())
@@ -353,30 +350,28 @@ class Surgery(Undoable, ShownInNotebooks):
                         own = replace(function, save=policy.save)
                     wanted = self.options.checkpoints(stack.name, index, len(stack.blocks), every_n)
                     vars(block.module)[FUNCTION] = own if wanted else None
-        on = [forward for forward in self._forwards.values() if vars(forward.block).get(FUNCTION) is not None]
-        for turn, forward in enumerate(on):
+        on = {
+            name: forward for name, forward in self._forwards.items() if vars(forward.block).get(FUNCTION) is not None
+        }
+        for turn, forward in enumerate(on.values()):
             forward.schedule.restart(self.options.checks, turn, len(on))
         for policy in self.policies:
-            policy.expect([forward.name for forward in on if forward.options.policy is policy])
-        self._set_flags()
+            policy.expect([forward.name for forward in on.values() if forward.options.policy is policy])
+        # flags on the stacks that have checkpointed blocks: with its own flag on, a model drops a given cache
+        active = {outer for block in on for outer in (*enclosing(block), "")}
+        wanted_stacks = {stack.name for stack in self.stacks if stack.wanted}
+        for name, module in self.model.named_modules():
+            if name in wanted_stacks and not library.checkpoints_itself(module):
+                vars(module)[FLAG] = name in active
+            elif name not in self._left_to_library:
+                for flag in library.flags_of(module):
+                    setattr(module, flag, False)
 
     def _set_left_to_library(self, scope: nn.Module, function: Callable[..., Any] | None) -> None:
         inside = set(scope.modules())
         for module in self._left_to_library.values():
             if module in inside:
                 library.set_own_switch(module, function)
-
-    def _set_flags(self) -> None:
-        """Set flags on the stacks that have checkpointed blocks: with its own flag on, a model drops a given cache."""
-        on = [name for name, forward in self._forwards.items() if vars(forward.block).get(FUNCTION) is not None]
-        active = {outer for block in on for outer in (*enclosing(block), "")}
-        stacks = {stack.name for stack in self.stacks if stack.wanted}
-        for name, module in self.model.named_modules():
-            if name in stacks and not library.checkpoints_itself(module):
-                vars(module)[FLAG] = name in active
-            elif name not in self._left_to_library:
-                for flag in library.flags_of(module):
-                    setattr(module, flag, False)
 
 
 class CheckpointingSwitch:

@@ -133,7 +133,10 @@ class Flattener:
             return value
         if kind is Tensor or isinstance(value, Tensor):
             if value.requires_grad:
-                return self._take(value)
+                if (taken := self._taken.get(id(value))) is None:
+                    taken = self._taken[id(value)] = _TakenTensor(len(self.tensors))
+                    self.tensors.append(value)
+                return taken
             self.constants.append(value)
             return value
         if kind is tuple:
@@ -146,12 +149,6 @@ class Flattener:
         if isinstance(value, tuple) and all(new is old for (_, new), (_, old) in zip(specs, contents, strict=True)):
             return value
         return _Container(_rebuilt(value, specs), specs)
-
-    def _take(self, tensor: Tensor) -> _TakenTensor:
-        if (taken := self._taken.get(id(tensor))) is None:
-            taken = self._taken[id(tensor)] = _TakenTensor(len(self.tensors))
-            self.tensors.append(tensor)
-        return taken
 
 
 def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:

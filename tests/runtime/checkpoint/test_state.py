@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime.checkpoint.state import _Layout
-from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
+from ckpt_surgery.runtime.checkpoint.state import _Layout, allow_kernels, attention_kernels
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import AverageBlock, Make, ScalingBlock, checkpoint_natively, same, stack, train, two
 

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule, SelfCheckOption
+from ckpt_surgery.runtime.self_check.schedule import CheckSchedule, SelfCheckOption
 
 pytestmark = [pytest.mark.torch]
 
@@ -20,7 +20,7 @@ def checked(schedule: CheckSchedule, steps: int, calls: int = 2) -> list[int]:
     due = []
     for step in range(steps):
         answers = {schedule.due(SHORT) for _ in range(calls)}
-        assert answers in ({None}, {CheckDepth.CLOSE if step < 3 else CheckDepth.QUICK})
+        assert answers in ({None}, {"close" if step < 3 else "quick"})
         due += [] if answers == {None} else [step]
         for _ in range(calls):
             schedule.recomputed()
@@ -47,7 +47,7 @@ def test_a_new_shape_is_checked() -> None:
     schedule = CheckSchedule("first")
     schedule.restart("first", turn=8, turns=9)
     checked(schedule, 5)
-    assert [schedule.due(given) for given in (SHORT, LONG, LONG, SHORT)] == [None, CheckDepth.QUICK, None, None]
+    assert [schedule.due(given) for given in (SHORT, LONG, LONG, SHORT)] == [None, "quick", None, None]
 
 
 def test_a_change_of_mode_starts_again() -> None:
@@ -61,4 +61,4 @@ def test_a_change_of_mode_starts_again() -> None:
 
 def test_a_forward_without_a_backward_is_no_step() -> None:
     schedule = CheckSchedule(2)
-    assert [schedule.due(SHORT) for _ in range(4)] == [CheckDepth.CLOSE] * 4
+    assert [schedule.due(SHORT) for _ in range(4)] == ["close"] * 4

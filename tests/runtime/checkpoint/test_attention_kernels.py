@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.runtime.tools.attention_kernels import attention_kernels
+from ckpt_surgery.runtime.checkpoint.state import attention_kernels
 from tests.zoo.state_toys import WIDTH, Stack
 
 pytestmark = [pytest.mark.torch]
