@@ -35,7 +35,7 @@ from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, alive_bytes, holders_of
 from ckpt_surgery.planning.lora import add_lora, head_of, is_mostly_frozen
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.text import Remedy, hints_of, peak_place
+from ckpt_surgery.planning.text import Remedy, hints_of
 from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
@@ -189,7 +189,7 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
         alive={kind: held for kind in (*Held, *Alive) if (held := (alive | sums).get(kind))},
         holders=holders_of(each for each in made if each.kind is not AllocationKind.GRADIENT)[:_MOST_HOLDERS],
         peak_bytes=whole.peak_bytes,
-        peak_place=peak_place(whole.peak),
+        peak_place=whole.peak.place,
         savings=_savings(failed, whole, in_8_bits, training),
         notes=tuple(notes),
     )
