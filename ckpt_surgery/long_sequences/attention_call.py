@@ -65,7 +65,8 @@ def intercepted(block: nn.Module) -> Iterator[None]:
 
     Raises CannotCut where no module of the block has the name of an attention function.
     """
-    homes = [vars(part) for part in block.modules() if isinstance(_name_of(vars(part).get("config")), str)]
+    every = [vars(part) for part in block.modules()]
+    homes = [home for home in every if isinstance(getattr(home.get("config"), ATTENTION_NAME, None), str)]
     if not homes:
         raise CannotCut("it looks up no attention function of transformers")
     configs = [home["config"] for home in homes]
@@ -91,10 +92,6 @@ def answering(answer: Answer) -> Iterator[None]:
 def capture(call: AttentionCall, heads: Heads) -> Tensor:
     """Answer by ending the run of the block. Raises Captured."""
     raise Captured(call, heads)
-
-
-def _name_of(config: Any) -> Any:
-    return getattr(config, ATTENTION_NAME, None)
 
 
 class _StandIn:
