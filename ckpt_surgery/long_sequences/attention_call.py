@@ -24,6 +24,7 @@ from ckpt_surgery.model_patches.release_names import (
     EAGER_FUNCTION,
     EAGER_NAME,
 )
+from ckpt_surgery.runtime.tools.containers import PLAIN
 
 _NOW = threading.local()
 """What answers the calls in a thread, as `answer`."""
@@ -45,6 +46,15 @@ class AttentionCall:
         """Return the first result, (batch, tokens, heads, width)."""
         result: Tensor = self.function(self.module, *heads, self.mask, **self.options)[0]
         return result
+
+    def is_like(self, other: AttentionCall) -> bool:
+        """Tell whether another call, of another tile, is given the same but for the heads."""
+        if self.mask is not other.mask or self.module is not other.module:
+            return False
+        if self.options.keys() != other.options.keys():
+            return False
+        pairs = ((value, other.options[name]) for name, value in self.options.items())
+        return all(one is two or (type(one) in PLAIN and one == two) for one, two in pairs)
 
 
 class CannotCut(SurgeryError):

@@ -26,7 +26,7 @@ from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered, seconds_of
 from ckpt_surgery.planning.devices import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.figures import MemoryTimeline, holders_of, peak_of
+from ckpt_surgery.planning.figures import Holder, MemoryTimeline, peak_of
 from ckpt_surgery.planning.lora import is_mostly_frozen, linear_layers
 from ckpt_surgery.planning.model_copy import Copies
 from ckpt_surgery.planning.shapes import (
@@ -193,7 +193,7 @@ def explanation_of(
         optimizer_bytes=optimizer,
         kept_bytes=step.kept_bytes,
         peak=peak_of(counted, parameters + buffers + optimizer + given + workspace),
-        holders=holders_of(each for each in step.allocations if each.kind is AllocationKind.KEPT),
+        holders=Holder.grouped(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=MemoryTimeline.of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,

@@ -50,6 +50,18 @@ class Holder:
         """Whether the modules have numbers in their names, as blocks do."""
         return "*" in self.module.split(".")
 
+    @classmethod
+    def grouped(cls, allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
+        """Group alike allocations as holders, the largest first."""
+        groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
+        for allocation in allocations:
+            place, kept_at = allocation.place, allocation.kept_at.line
+            made = (_NUMBER.sub("*", place.module), allocation.operator, place.line, allocation.keeper, kept_at)
+            key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
+            groups[key].append(allocation)
+        holders = [cls(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
+        return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -108,6 +120,18 @@ class MemoryTimeline:
         modules = tuple(made[at - 1][1] if at else "" for at in newest)
         return cls(tuple(point + 1 for point in points), shown, step.backward_at, modules)
 
+    def stacked(self, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
+        """Return the lower and upper edge of each kind that holds anything, stacked from `always` bytes upward."""
+        low = [always] * len(self.points)
+        areas = []
+        for kind in AllocationKind:
+            values = self.bytes.get(kind, ())
+            if any(values):
+                high = [edge + value for edge, value in zip(low, values, strict=True)]
+                areas.append((kind, low, high))
+                low = high
+        return areas
+
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
@@ -147,18 +171,6 @@ class StepFigures:
         return held + self.input_bytes + self.workspace_bytes
 
 
-def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
-    """Group alike allocations as holders, the largest first."""
-    groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
-    for allocation in allocations:
-        place, kept_at = allocation.place, allocation.kept_at.line
-        made = (_NUMBER.sub("*", place.module), allocation.operator, place.line, allocation.keeper, kept_at)
-        key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
-        groups[key].append(allocation)
-    holders = [Holder(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
-    return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
-
-
 def peak_of(step: StepAllocations, always: int) -> Peak:
     """Find the highest moment of a step; `always` are the bytes that live through all of it."""
     curves, total = _curves(step)
@@ -173,7 +185,7 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
         operator=newest.operator if newest else "",
         module=newest.place.module if newest else "",
         line=newest.place.line if newest else "",
-        holders=holders_of(alive),
+        holders=Holder.grouped(alive),
     )
 
 
