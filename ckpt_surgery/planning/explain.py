@@ -34,7 +34,6 @@ from ckpt_surgery.planning.shapes import (
     ShapesOnly,
     UsesOriginal,
     ValuesForNumpy,
-    inputs_on_shapes,
     shapes_of,
 )
 from ckpt_surgery.planning.sharding import held_states, sharded
@@ -145,7 +144,7 @@ def metered(
     Leaves no gradients on the model. Raises PlanningError.
     """
     drawn = shapes.drawn
-    arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
+    arguments = shapes.inputs(checked_inputs(inputs))
     try:
         with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), _scalar_loss(loss, shapes.copies))

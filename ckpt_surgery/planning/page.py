@@ -55,7 +55,20 @@ def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = Tr
         for slug, held in [("always", "parameters, buffers, optimizer, inputs, workspace"), *kinds]
     ]
     legend.append("<li>line: the backward begins; dot: the peak</li>")
-    drawn = f'{timeline_svg(step, highest)}<ul class="kinds">{"".join(legend)}</ul>'
+    timeline = f'{timeline_svg(step, highest)}<ul class="kinds">{"".join(legend)}</ul>'
+    least = _LEAST_SHARE * step.kept_bytes
+    shown = [holder for holder in step.holders[:_MOST_HOLDERS] if holder.bytes >= least]
+    rows = "".join(
+        f"<tr><td>{held}</td><td>{share}</td><td>{count}</td>"
+        f'<td class="words">{escape(module)}<br><span class="key">made by {escape(made)}'
+        f"{f', kept by {escape(kept)}' if kept else ''}</span></td>"
+        f'<td class="words">{escape(tensor)}</td></tr>'
+        for held, share, count, module, made, kept, tensor in holder_rows(shown, step)
+    )
+    head = "".join(f"<th>{heading}</th>" for heading in ("bytes", "share", "count", "module", "tensor"))
+    left_out = f"; {plural(rest, 'smaller one')} left out" if (rest := len(step.holders) - len(shown)) else ""
+    caption = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
+    table = f'<table class="holders">{caption}<tr>{head}</tr>{rows}</table>'
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",
         f'<dl class="facts">{facts}</dl>',
@@ -63,12 +76,12 @@ def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = Tr
         *(
             f'<figure class="memory"><figcaption>{caption}</figcaption>{inside}</figure>'
             for caption, inside in (
-                ("Memory over the step", drawn),
+                ("Memory over the step", timeline),
                 ("Kept for the backward, by module", treemap_svg(step.holders)),
                 ("Alive at the peak, by module", treemap_svg(step.peak.holders)),
             )
         ),
-        _holders(step),
+        f'<div class="scroll" tabindex="0">{table}</div>',
     ]
     return f'<section class="detail step">{"".join(parts)}</section>'
 
@@ -159,23 +172,6 @@ def treemap_svg(holders: Sequence[Holder]) -> str:
         )
     size_of_box = f"{_WIDTH:.0f} {_TREE_HEIGHT:.0f}"
     return f'<svg class="treemap" viewBox="0 0 {size_of_box}" role="group">{"".join(cells)}</svg>'
-
-
-def _holders(step: StepFigures) -> str:
-    least = _LEAST_SHARE * step.kept_bytes
-    shown = [holder for holder in step.holders[:_MOST_HOLDERS] if holder.bytes >= least]
-    rows = "".join(
-        f"<tr><td>{held}</td><td>{share}</td><td>{count}</td>"
-        f'<td class="words">{escape(module)}<br><span class="key">made by {escape(made)}'
-        f"{f', kept by {escape(kept)}' if kept else ''}</span></td>"
-        f'<td class="words">{escape(tensor)}</td></tr>'
-        for held, share, count, module, made, kept, tensor in holder_rows(shown, step)
-    )
-    head = "".join(f"<th>{heading}</th>" for heading in ("bytes", "share", "count", "module", "tensor"))
-    left_out = f"; {plural(rest, 'smaller one')} left out" if (rest := len(step.holders) - len(shown)) else ""
-    caption = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
-    table = f'<table class="holders">{caption}<tr>{head}</tr>{rows}</table>'
-    return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
 @dataclass(frozen=True, slots=True)

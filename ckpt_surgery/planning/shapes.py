@@ -125,7 +125,7 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(is_wrapper, types)):
             return NotImplemented
         options = dict(kwargs or {})
-        given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+        given = _tensors_of((args, options))
         if any(isinstance(each, nn.Parameter) and self.copies.get(id(each), each) is not each for each in given):
             raise UsesOriginal
         if any(map(_is_shape, given)):
@@ -152,6 +152,23 @@ class ShapesOnly(TorchDispatchMode):
         with self._fake:
             new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+
+    def inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy a model's arguments, float tensors without data and all else as it was.
+
+        Raises NotOnShapes if one of them cannot be copied.
+        """
+        memo: dict[int, Any] = {}
+        copied = {}
+        for name, value in inputs.items():
+            try:
+                for tensor in tensors(value):
+                    if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
+                        memo[id(tensor)] = self.without_data(tensor)
+                copied[name] = copy.deepcopy(value, memo)
+            except Exception as error:  # whatever an object raises
+                raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
+        return copied
 
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         key = self._known.key(func, args, options)
@@ -333,24 +350,6 @@ def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None 
         raise NotOnShapes(f"{name} cannot be copied{_uncopied(model)}: {error_line(error)}") from error
 
 
-def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, Any]:
-    """Copy a model's arguments, float tensors without data and all else as it was.
-
-    Raises NotOnShapes if one of them cannot be copied.
-    """
-    memo: dict[int, Any] = {}
-    copied = {}
-    for name, value in inputs.items():
-        try:
-            for tensor in tensors(value):
-                if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
-                    memo[id(tensor)] = mode.without_data(tensor)
-            copied[name] = copy.deepcopy(value, memo)
-        except Exception as error:  # whatever an object raises
-            raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
-    return copied
-
-
 def _uncopied(model: nn.Module) -> str:
     """Name the first attribute of a model that cannot be copied, as a clause; empty if each one can."""
     modules = dict(model.named_modules())
@@ -374,5 +373,5 @@ def _is_small(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if is_differentiable(tensor) else _MOST_BYTES)
 
 
-def _tensors_of(result: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+def _tensors_of(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
