@@ -183,9 +183,8 @@ class Report(ShownInNotebooks):
             return []
         runs = [run for _, run in shown]
         levels = [level for level in LEVELS if any(run and (level in run.outcomes or run.faults) for run in runs)]
-        titles = (
-            LEVEL_TITLES if self.repair is None else dict.fromkeys(LEVELS, "")
-        )  # a line has room for one of the two
+        # a line has room for one of the two
+        titles = LEVEL_TITLES if self.repair is None else dict.fromkeys(LEVELS, "")
         rows = [[*(title for title, _ in shown), "level", ""]]
         rows += [[*(MARKS[run.cell(lv)] if run else "-" for run in runs), lv, titles[lv]] for lv in levels]
         return ["", *aligned(rows)]

@@ -81,7 +81,7 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         if enable is None:
             name = type(model).__name__
             raise OptionTypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
-        # with which it already checkpoints in this mode, such as contexts of its recompute
+        # options with which it already checkpoints in this mode stay, such as contexts of its recompute
         functions = (vars(module).get(FUNCTION) for module in model.modules())
         given = next((f.keywords for f in functions if isinstance(f, partial) and f.func is checkpoint), {})
         reentrant = checkpointing == "reentrant"

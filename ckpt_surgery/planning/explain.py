@@ -29,13 +29,7 @@ from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, peak_of
 from ckpt_surgery.planning.lora import is_mostly_frozen, linear_layers
 from ckpt_surgery.planning.model_copy import Copies
-from ckpt_surgery.planning.shapes import (
-    DECIDED_BY_VALUES,
-    ShapesOnly,
-    UsesOriginal,
-    ValuesForNumpy,
-    shapes_of,
-)
+from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, UsesOriginal, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.states import bytes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of

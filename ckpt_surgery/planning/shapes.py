@@ -201,7 +201,7 @@ class ShapesOnly(TorchDispatchMode):
                 return *result[:4], torch.empty_like(result[4]), *result[5:]
             if func is CPU_ATTENTION:  # on shapes torch 2.11 takes its sums for float32, whatever the dtype
                 return result[0], torch.empty_like(result[1], dtype=torch.promote_types(args[0].dtype, torch.float32))
-            if func is _BATCH_NORM:  # on shapes torch takes the order of the input, its kernel only channels last
+            if func is _BATCH_NORM:  # on shapes torch takes any order of the input; its kernel, channels last alone
                 shape, last = result[0].shape, _CHANNELS_LAST.get(result[0].ndim, torch.contiguous_format)
                 ordered = result[0].is_contiguous(memory_format=last) and not result[0].is_contiguous()
                 laid_out = last if ordered else torch.contiguous_format

@@ -113,6 +113,12 @@ def test_the_parts_of_odd_sizes_are_padded() -> None:
     assert held_states(odd.parameters(), TrainingSetup(Optimizer.ADAMW))[0] == 5 * 3 * 4
 
 
+def test_a_model_without_blocks_is_one_unit() -> None:
+    told = explain(nn.Linear(3, 5), torch.randn(2, 3), ranks=RANKS, sharding="fsdp")
+    assert told.blocks == 0
+    assert told.peak.by_kind[AllocationKind.GATHERED] > 0
+
+
 @pytest.mark.parametrize(
     ("stage", "expected"), [(Sharding.ZERO_1, 31.4), (Sharding.ZERO_2, 16.6), (Sharding.ZERO_3, 1.9)]
 )
