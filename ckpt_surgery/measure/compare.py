@@ -45,7 +45,7 @@ class Floor:
         return above and below and not _largest(_moved(here, there)) <= self.entry
 
     def error(self, ours: Tensor | None, theirs: Tensor | None) -> float:
-        """Return the difference relative to the largest entry; 0.0 up to the floor, and where a gradient is missing."""
+        """Return the difference relative to the largest entry; 0.0 up to the floor, or where a gradient is missing."""
         if ours is None or theirs is None or torch.equal(ours, theirs):
             return 0.0
         moved = ours - theirs
