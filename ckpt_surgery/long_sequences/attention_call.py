@@ -24,6 +24,7 @@ from ckpt_surgery.model_patches.release_names import (
     EAGER_FUNCTION,
     EAGER_NAME,
 )
+from ckpt_surgery.runtime.tools.containers import PLAIN
 
 _NOW = threading.local()
 """What answers the calls in a thread, as `answer`."""
@@ -46,6 +47,15 @@ class AttentionCall:
         result: Tensor = self.function(self.module, *heads, self.mask, **self.options)[0]
         return result
 
+    def is_like(self, other: AttentionCall) -> bool:
+        """Tell whether another call, of another tile, is given the same but for the heads."""
+        if self.mask is not other.mask or self.module is not other.module:
+            return False
+        if self.options.keys() != other.options.keys():
+            return False
+        pairs = ((value, other.options[name]) for name, value in self.options.items())
+        return all(one is two or (type(one) in PLAIN and one == two) for one, two in pairs)
+
 
 class CannotCut(SurgeryError):
     """A call of a block cannot be cut at its attention."""
@@ -65,7 +75,8 @@ def intercepted(block: nn.Module) -> Iterator[None]:
 
     Raises CannotCut where no module of the block has the name of an attention function.
     """
-    homes = [vars(part) for part in block.modules() if isinstance(_name_of(vars(part).get("config")), str)]
+    every = [vars(part) for part in block.modules()]
+    homes = [home for home in every if isinstance(getattr(home.get("config"), ATTENTION_NAME, None), str)]
     if not homes:
         raise CannotCut("it looks up no attention function of transformers")
     configs = [home["config"] for home in homes]
@@ -91,10 +102,6 @@ def answering(answer: Answer) -> Iterator[None]:
 def capture(call: AttentionCall, heads: Heads) -> Tensor:
     """Answer by ending the run of the block. Raises Captured."""
     raise Captured(call, heads)
-
-
-def _name_of(config: Any) -> Any:
-    return getattr(config, ATTENTION_NAME, None)
 
 
 class _StandIn:

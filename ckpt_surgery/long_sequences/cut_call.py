@@ -39,7 +39,7 @@ from ckpt_surgery.measure.generators import devices_of, random_state_kept, seed_
 from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.offload.offloader import Transport
 from ckpt_surgery.runtime.tools.classes import library_of
-from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.runtime.tools.untiled import untiled
 
@@ -266,7 +266,7 @@ class CutCall:
                 self.token = TokenBytes.of(self.arguments, tile, heads, count)
                 count = 1 if self.together else count
                 made = [[self._room(each, count) for each in heads] for _ in range(count)]
-            elif self._call is None or not _is_same(call, self._call):
+            elif self._call is None or not call.is_like(self._call):
                 raise CannotCut("its attention is given something else for each tile")
             for place, each in enumerate(heads):
                 width = each.shape[_HEADS] // len(made)
@@ -360,17 +360,6 @@ def _group_count(call: AttentionCall, heads: Heads) -> int:
     if by_head or queries % keys or values != keys:
         return 1
     return max(count for count in range(1, min(_GROUPS, keys) + 1) if keys % count == 0)
-
-
-def _is_same(ours: AttentionCall, theirs: AttentionCall) -> bool:
-    if (
-        ours.mask is not theirs.mask
-        or ours.module is not theirs.module
-        or ours.options.keys() != theirs.options.keys()
-    ):
-        return False
-    pairs = ((value, theirs.options[name]) for name, value in ours.options.items())
-    return all(one is other or (type(one) in PLAIN and one == other) for one, other in pairs)
 
 
 def _of_part(groups: Sequence[Tensor], part: slice) -> Tensor:

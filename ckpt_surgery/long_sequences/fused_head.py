@@ -46,6 +46,20 @@ class HeadReason(StrEnum):
     SHARDED = "FSDP2 shards its head by itself, and takes its weight away before the loss: leave it to the root"
     REPLACED = "the forward of its head is not that of its class: take back what replaced it first"
 
+    @classmethod
+    def of(cls, head: nn.Module) -> HeadReason | None:
+        """Return the reason for a head; None if there is none."""
+        if hasattr(head, "base_layer"):
+            return cls.ADAPTED
+        if is_sharded(head):
+            return cls.SHARDED
+        if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
+            return cls.NOT_LINEAR
+        forward = vars(head).get("forward")
+        if forward is not None and not getattr(forward, "retired", False):  # one of an undone `fuse_loss` does nothing
+            return cls.REPLACED
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
@@ -61,6 +75,17 @@ class Head:
         """The reason, also where FSDP2 has sharded the head since it was found."""
         sharded = self.module is not None and is_sharded(self.module)
         return self.reason or (HeadReason.SHARDED if sharded else None)
+
+    @classmethod
+    def all_in(cls, model: nn.Module) -> list[Head]:
+        """Find the heads of the models of transformers inside `model`, each once, and why some are not fused."""
+        heads: dict[nn.Module, Head] = {}
+        owners = list(_owners(model))
+        for name, owner in owners:
+            for head in _heads_now(owner):
+                heads.setdefault(head, cls(name, type(owner).__name__, head, HeadReason.of(head)))
+        outermost = owners[0][1] if owners else model
+        return list(heads.values()) or [cls("", type(outermost).__name__, None, HeadReason.NO_HEAD)]
 
 
 def fuse_loss(model: nn.Module) -> FusedLoss:
@@ -109,7 +134,7 @@ class FusedLoss(Undoable):
     """
 
     def __init__(self, model: nn.Module, state: LossState | None = None) -> None:
-        self.heads = tuple(_heads_of(model))
+        self.heads = tuple(Head.all_in(model))
         self.state = LossState(type(model).__name__) if state is None else state
         self._model = model
         self._forwards = [
@@ -308,17 +333,6 @@ class _LabelsGiven:
             self.state.replaced(type(model).__name__)
 
 
-def _heads_of(model: nn.Module) -> list[Head]:
-    """Find the heads of the models of transformers inside `model`, each once, and why some are not fused."""
-    heads: dict[nn.Module, Head] = {}
-    owners = list(_owners(model))
-    for name, owner in owners:
-        for head in _heads_now(owner):
-            heads.setdefault(head, Head(name, type(owner).__name__, head, _reason(head)))
-    outermost = owners[0][1] if owners else model
-    return list(heads.values()) or [Head("", type(outermost).__name__, None, HeadReason.NO_HEAD)]
-
-
 def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the models of transformers inside `model`, itself among them, that can have a head, with their names."""
     for name, module in model.named_modules():
@@ -333,16 +347,3 @@ def _heads_now(owner: nn.Module) -> list[nn.Module]:
     if isinstance(copies, nn.ModuleDict) and len(copies):
         return list(copies.values())
     return [] if head is None else [head]
-
-
-def _reason(head: nn.Module) -> HeadReason | None:
-    if hasattr(head, "base_layer"):
-        return HeadReason.ADAPTED
-    if is_sharded(head):
-        return HeadReason.SHARDED
-    if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
-        return HeadReason.NOT_LINEAR
-    forward = vars(head).get("forward")
-    if forward is not None and not getattr(forward, "retired", False):  # one of an undone `fuse_loss` does nothing
-        return HeadReason.REPLACED
-    return None

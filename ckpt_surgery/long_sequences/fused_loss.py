@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -98,7 +98,7 @@ def fused_linear_cross_entropy(
             options = {"ignore_index": ignore_index, "reduction": reduction, "softcap": softcap}
             return liger(flat, weight, targets, bias=bias, accum_dtype=torch.float32, **options)
     rows = chunk_size or min(max(hidden.numel() // weight.shape[0], _FEWEST_ROWS), _MOST_ROWS)
-    losses, normalisers, totals = _of_tokens(
+    losses, normalisers, totals = TokenStatistics.of(
         flat, weight, bias, targets, rows, ignore_index, softcap, dtype, label_smoothing > 0
     )
     if label_smoothing:
@@ -121,6 +121,11 @@ class TokenStatistics(NamedTuple):
     normalisers: Tensor
     totals: Tensor
 
+    @classmethod
+    def of(cls, *arguments: Any) -> TokenStatistics:
+        """Compute them; `arguments` are those of `_TokenLosses`."""
+        return cls(*_TokenLosses.apply(*arguments))  # type: ignore[no-untyped-call]
+
 
 def token_statistics(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, softcap: float | None = None
@@ -132,11 +137,7 @@ def token_statistics(
     """
     dtype = _product_dtype(hidden, weight, labels, bias)
     rows = max(hidden.numel() // weight.shape[0], _FEWEST_ROWS)
-    return _of_tokens(hidden, weight, bias, labels.long(), rows, _NOTHING_IGNORED, softcap, dtype, True)
-
-
-def _of_tokens(*arguments: Any) -> TokenStatistics:
-    return TokenStatistics(*_TokenLosses.apply(*arguments))  # type: ignore[no-untyped-call]
+    return TokenStatistics.of(hidden, weight, bias, labels.long(), rows, _NOTHING_IGNORED, softcap, dtype, True)
 
 
 class _TokenLosses(torch.autograd.Function):
@@ -163,7 +164,8 @@ class _TokenLosses(torch.autograd.Function):
         losses = torch.zeros(len(hidden), dtype=wide, device=weight.device)
         normalisers = torch.zeros_like(losses)
         totals = torch.zeros_like(losses) if whole else None
-        for chunk in _chunks(len(hidden), rows):
+        for start in range(0, len(hidden), rows):
+            chunk = slice(start, start + rows)
             states, targets = hidden[chunk].to(weight.device, dtype), labels[chunk].to(weight.device)
             logits = _logits(states, head, shift, softcap)
             chosen, normalisers[chunk] = _chosen(logits, targets, ignore_index)
@@ -192,7 +194,8 @@ class _TokenLosses(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         of_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias, dtype=wide, device=device) if ctx.needs_input_grad[2] else None
-        for chunk in _chunks(len(hidden), rows):
+        for start in range(0, len(hidden), rows):
+            chunk = slice(start, start + rows)
             states, targets = hidden[chunk].to(device, dtype), labels[chunk].to(device)
             given = [None if each is None else each[chunk].to(device, wide) for each in upstream]
             scale = torch.zeros_like(normalisers[chunk]) if given[0] is None else given[0]
@@ -284,10 +287,6 @@ def _of_logits(
 def _places(targets: Tensor, ignore_index: int) -> Tensor:
     """Return the column of each row's target, (rows, 1); any column where it is ignored."""
     return torch.where(targets == ignore_index, 0, targets)[:, None]
-
-
-def _chunks(tokens: int, rows: int) -> Iterator[slice]:
-    return (slice(start, start + rows) for start in range(0, tokens, rows))
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -4,13 +4,12 @@
 2. What lies between head and loss (casts, views, scale, softcap, a bias) is noted, and becomes part of that loss.
 3. Everything else makes the logits, with the operations of the model's own code, in its order: as without this.
 
-Which calls of a head return them is in `fused_head`, and the losses themselves in `noted`.
+Which calls of a head return them is in `fused_head`, how an operation is followed, and the losses, in `noted`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -20,10 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.long_sequences.noted import LogSoftmax, Noted
+from ckpt_surgery.long_sequences.noted import Noted
 from ckpt_surgery.torch_names import DisableTorchFunctionSubclass, make_wrapper_subclass, tree_map
-
-_WIDER = {torch.float32, torch.float64}
 
 
 class LazyLogits(Tensor):
@@ -69,14 +66,17 @@ class LazyLogits(Tensor):
                 with DisableTorchFunctionSubclass():
                     return func(*args, **options)
             if not noted.call.made and func in FOLLOWED:
-                later = _followed(FOLLOWED[func], noted, args[1:], options)
+                later = noted.followed(FOLLOWED[func], args[1:], options)
                 if isinstance(later, Noted):
                     step = partial(_repeated, func, args[1:], options)
                     return LazyLogits.of(replace(later, steps=(*noted.steps, step)), logits)
                 if later is not None:
                     return later
         if func is torch.autograd.grad:
-            _refuse_gradient(args[1] if isinstance(args[1], (tuple, list)) else args[1:2])
+            inputs = args[1] if isinstance(args[1], (tuple, list)) else args[1:2]
+            calls = [each._noted.call for each in inputs if isinstance(each, LazyLogits)]
+            if any(call.fused and not call.made for call in calls):  # a fused loss has gone around them
+                raise SurgeryError(_NO_GRADIENT)
         name = getattr(func, "__name__", str(func))
         return func(*_made(args, name), **_made(options, name))
 
@@ -152,13 +152,6 @@ _WAITING = ("torch", __name__.partition(".")[0])
 """Packages whose hooks wait at every output of a model for the first that the backward reaches: the loss is one."""
 
 
-def _refuse_gradient(inputs: Iterable[Any]) -> None:
-    """Raise SurgeryError where the gradient of logits is asked for that a fused loss has gone around."""
-    calls = [tensor._noted.call for tensor in inputs if isinstance(tensor, LazyLogits)]
-    if any(call.fused and not call.made for call in calls):
-        raise SurgeryError(_NO_GRADIENT)
-
-
 def _refuse_hook(hook: Any = None) -> None:
     """Raise SurgeryError, unless it only waits for the first output: those of FSDP2 and of the guard do."""
     while isinstance(hook, partial):
@@ -178,190 +171,25 @@ _ABOUT = frozenset(
 """What asks about a tensor and not for its values."""
 _HOOKS = frozenset([Tensor.register_hook, Tensor.retain_grad])
 """What a wrapper such as FSDP2 leaves on every output; a gradient comes by only where the logits are made."""
-
-
-# What is followed. Each function below has the arguments of the operation of torch that it stands for, as far as they
-# are followed, and returns what it makes of noted logits: `Noted` between the head and the loss, a tensor of a few
-# numbers for each token where the way ends, None where the logits have to be made.
-
-
-def _followed(
-    follow: Callable[..., Noted | Tensor | None], noted: Noted, args: tuple[Any, ...], options: Mapping[str, Any]
-) -> Noted | Tensor | None:
-    try:
-        bound = inspect.signature(follow).bind(noted, *args, **options)
-    except TypeError:  # an argument that is not followed
-        return None
-    return follow(*bound.args, **bound.kwargs)
-
-
-def _same(noted: Noted) -> Noted:
-    return noted
-
-
-def _to(noted: Noted, *args: Any, **options: Any) -> Noted | None:
-    if len(args) > 2 or options.keys() - {"device", "dtype"}:
-        return None
-    for value in (*args, *options.values()):
-        if isinstance(value, torch.dtype):
-            if value not in _WIDER | {noted.dtype}:
-                return None
-            noted = replace(noted, dtype=value)
-        elif not isinstance(value, (str, torch.device)) or torch.device(value) != noted.call.weight.device:
-            return None
-    return noted
-
-
-def _viewed(noted: Noted, *sizes: Any) -> Noted | None:
-    """Follow a view or reshape that leaves the last dimension as it is."""
-    shape = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    if not shape or not all(type(size) is int for size in shape):
-        return None
-    if shape[-1] == -1 and noted.hidden.shape[:-1].numel() == torch.Size(shape[:-1]).numel():
-        shape = (*shape[:-1], noted.vocabulary)
-    if shape[-1] != noted.vocabulary:
-        return None
-    return replace(noted, hidden=noted.hidden.reshape(*shape[:-1], noted.hidden.shape[-1]))
-
-
-def _flattened(noted: Noted, *args: Any, **options: Any) -> Noted | None:
-    shape = torch.empty((*noted.hidden.shape[:-1], noted.vocabulary), device="meta").flatten(*args, **options).shape
-    return _viewed(noted, *shape)
-
-
-def _indexed(noted: Noted, index: Any) -> Noted | None:
-    """Follow slices, positions and masks of tokens; nothing of the vocabulary."""
-    parts = index if isinstance(index, tuple) else (index,)
-    taken = 0
-    for part in parts:
-        if type(part) is Tensor and not part.is_floating_point():
-            taken += part.dim() if part.dtype in (torch.bool, torch.uint8) else 1
-        elif isinstance(part, slice) or type(part) is int:
-            taken += 1
-        elif part is not Ellipsis:
-            return None
-    dimensions = noted.hidden.dim()
-    ends = any(part is Ellipsis for part in parts) and parts[-1] is not Ellipsis
-    whole = isinstance(parts[-1], slice) and parts[-1] == slice(None)
-    if taken > dimensions or ((ends or taken == dimensions) and not whole):
-        return None
-    return replace(noted, hidden=noted.hidden[index])
-
-
-def _multiplied(noted: Noted, other: Any) -> Noted | None:
-    return noted.scaled(float(other)) if type(other) in (int, float) and other != 0 else None
-
-
-def _divided(noted: Noted, other: Any) -> Noted | None:
-    return noted.scaled(1 / other) if type(other) in (int, float) and other != 0 else None
-
-
-def _added(noted: Noted, other: Any) -> Noted | None:
-    """Follow a bias for each entry of the vocabulary that is not a parameter."""
-    if noted.capped or noted.log is not None or type(other) is not Tensor or other.requires_grad:
-        return None
-    size = noted.vocabulary
-    if other.shape[-1:] != (size,) or other.numel() != size or other.dim() > noted.hidden.dim():
-        return None
-    other = other.reshape(-1).to(noted.call.weight.device, noted.call.weight.dtype)
-    return replace(noted, bias=other if noted.bias is None else noted.bias + other)
-
-
-def _tanh(noted: Noted) -> Noted | None:
-    return None if noted.capped or noted.log is not None else replace(noted, capped=True)
-
-
-def _log_softmax(noted: Noted, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Noted | None:
-    dtype = dtype or noted.dtype
-    if noted.log is not None or not _is_vocabulary(noted, dim) or type(_stacklevel) is not int:
-        return None
-    return replace(noted, log=LogSoftmax(), dtype=dtype) if dtype in _WIDER | {noted.dtype} else None
-
-
-def _cross_entropy(
-    noted: Noted,
-    target: Any,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor | None:
-    plain = noted.log is None and size_average is None and reduce is None and 0 <= label_smoothing <= 1
-    classes = type(target) is Tensor and not target.is_floating_point() and target.dtype != torch.bool
-    if not plain or not classes or reduction not in ("mean", "sum", "none"):
-        return None
-    if noted.hidden.dim() != 2 or target.shape != noted.hidden.shape[:1]:
-        return None
-    if weight is None:
-        return noted.loss(target, ignore_index, reduction, label_smoothing)
-    return None if label_smoothing else noted.weighted_loss(target, weight, ignore_index, reduction)
-
-
-def _nll_loss(noted: Noted, target: Any, weight: Tensor | None = None, *args: Any, **options: Any) -> Tensor | None:
-    if noted.log is None or noted.times != 1.0 or weight is not None:
-        return None
-    return _cross_entropy(replace(noted, log=None), target, None, *args, **options)
-
-
-def _gathered(noted: Noted, dim: Any, index: Any) -> Tensor | None:
-    """Follow a log-softmax of which one entry is taken for each token."""
-    if noted.log is None or type(index) is not Tensor or not _is_vocabulary(noted, dim):
-        return None
-    if index.shape != (*noted.hidden.shape[:-1], 1) or index.dtype != torch.long:
-        return None
-    losses = noted.statistics(index[..., 0]).losses
-    return (losses * -noted.times).to(noted.dtype)[..., None]
-
-
-def _summed(noted: Noted, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor | None:
-    """Follow the sum of a log-softmax over the vocabulary."""
-    if noted.log is None or not _is_vocabulary(noted, dim):
-        return None
-    _, normalisers, totals = noted.statistics()
-    total = (totals - noted.vocabulary * normalisers) * noted.times
-    total = total.to(dtype or noted.dtype)
-    return total[..., None] if keepdim else total
-
-
-def _averaged(noted: Noted, *args: Any, **options: Any) -> Tensor | None:
-    total = _followed(_summed, noted, args, options)
-    return total / noted.vocabulary if isinstance(total, Tensor) else None
-
-
-def _logsumexp(noted: Noted, dim: Any, keepdim: bool = False) -> Tensor | None:
-    if noted.log is not None or not _is_vocabulary(noted, dim):
-        return None
-    normalisers = noted.statistics().normalisers.to(noted.dtype)
-    return normalisers[..., None] if keepdim else normalisers
-
-
-def _is_vocabulary(noted: Noted, dimension: Any) -> bool:
-    """Tell whether that names the last dimension and nothing else."""
-    if isinstance(dimension, (tuple, list)) and len(dimension) == 1:
-        (dimension,) = dimension
-    return type(dimension) is int and dimension in (-1, noted.hidden.dim() - 1)
-
-
 FOLLOWED: Mapping[Any, Callable[..., Noted | Tensor | None]] = {
     Tensor.float: lambda noted: replace(noted, dtype=torch.float32),
     Tensor.double: lambda noted: replace(noted, dtype=torch.float64),
-    Tensor.to: _to,
-    **dict.fromkeys((Tensor.contiguous, Tensor.clone), _same),
-    **dict.fromkeys((Tensor.view, Tensor.reshape), _viewed),
-    **dict.fromkeys((Tensor.flatten, torch.flatten), _flattened),
-    Tensor.__getitem__: _indexed,
-    **dict.fromkeys((Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul), _multiplied),
-    **dict.fromkeys((Tensor.div, Tensor.__truediv__, torch.div), _divided),
+    Tensor.to: Noted.to,
+    **dict.fromkeys((Tensor.contiguous, Tensor.clone), lambda noted: noted),
+    **dict.fromkeys((Tensor.view, Tensor.reshape), Noted.viewed),
+    **dict.fromkeys((Tensor.flatten, torch.flatten), Noted.flattened),
+    Tensor.__getitem__: Noted.indexed,
+    **dict.fromkeys((Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul), Noted.multiplied),
+    **dict.fromkeys((Tensor.div, Tensor.__truediv__, torch.div), Noted.divided),
     **dict.fromkeys((Tensor.neg, Tensor.__neg__, torch.neg), lambda noted: noted.scaled(-1.0)),
-    **dict.fromkeys((Tensor.tanh, torch.tanh), _tanh),
-    **dict.fromkeys((Tensor.add, Tensor.__add__, torch.add), _added),
-    **dict.fromkeys((Tensor.log_softmax, torch.log_softmax, F.log_softmax), _log_softmax),
-    F.cross_entropy: _cross_entropy,
-    F.nll_loss: _nll_loss,
-    **dict.fromkeys((Tensor.gather, torch.gather), _gathered),
-    **dict.fromkeys((Tensor.sum, torch.sum), _summed),
-    **dict.fromkeys((Tensor.mean, torch.mean), _averaged),
-    **dict.fromkeys((Tensor.logsumexp, torch.logsumexp), _logsumexp),
+    **dict.fromkeys((Tensor.tanh, torch.tanh), Noted.tanh),
+    **dict.fromkeys((Tensor.add, Tensor.__add__, torch.add), Noted.added),
+    **dict.fromkeys((Tensor.log_softmax, torch.log_softmax, F.log_softmax), Noted.log_softmax),
+    F.cross_entropy: Noted.cross_entropy,
+    F.nll_loss: Noted.nll_loss,
+    **dict.fromkeys((Tensor.gather, torch.gather), Noted.gathered),
+    **dict.fromkeys((Tensor.sum, torch.sum), Noted.summed),
+    **dict.fromkeys((Tensor.mean, torch.mean), Noted.averaged),
+    **dict.fromkeys((Tensor.logsumexp, torch.logsumexp), Noted.logsumexp),
 }
+"""The operations that are followed, and the methods that do it."""

@@ -20,6 +20,24 @@ class MlpReason(StrEnum):
     ARGUMENTS = "its forward takes more than one tensor"
     MIXES = "it mixes tokens, routes them, or holds what is not known"
 
+    @classmethod
+    def of(cls, module: nn.Module) -> MlpReason | None:
+        """Return the reason for a module; None if there is none."""
+        required = [
+            parameter
+            for parameter in inspect.signature(module.forward).parameters.values()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        if len(required) != 1:
+            return cls.ARGUMENTS
+        inside = list(module.modules())
+        own = (parameter for part in inside for parameter in part.parameters(recurse=False))
+        if any(parameter.dim() > 2 for parameter in own) or any(isinstance(part, _MIXING) for part in inside):
+            return cls.MIXES
+        if not _width(module) or any(isinstance(part, (nn.ModuleList, nn.ModuleDict)) for part in _parts(module)):
+            return cls.MIXES
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
@@ -52,7 +70,7 @@ def mlps_of(model: nn.Module, blocks: Iterable[nn.Module]) -> list[Mlp]:
         if not _NAMES.search(f"{name.rpartition('.')[2]} {type(module).__name__}") or not any(module.children()):
             continue
         taken.update(module.modules())
-        mlps.append(Mlp(name, module, _width(module), _mlp_reason(module)))
+        mlps.append(Mlp(name, module, _width(module), MlpReason.of(module)))
     return mlps
 
 
@@ -76,19 +94,3 @@ def _parts(module: nn.Module) -> Iterator[nn.Module]:
     yield module
     for child in module.children():
         yield from _parts(child)
-
-
-def _mlp_reason(module: nn.Module) -> MlpReason | None:
-    required = [
-        parameter
-        for parameter in inspect.signature(module.forward).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if len(required) != 1:
-        return MlpReason.ARGUMENTS
-    own = [parameter for part in module.modules() for parameter in part.parameters(recurse=False)]
-    if any(parameter.dim() > 2 for parameter in own) or any(isinstance(part, _MIXING) for part in module.modules()):
-        return MlpReason.MIXES
-    if not _width(module) or any(isinstance(part, (nn.ModuleList, nn.ModuleDict)) for part in _parts(module)):
-        return MlpReason.MIXES
-    return None

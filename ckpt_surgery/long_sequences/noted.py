@@ -1,12 +1,13 @@
 """Record operations on logits that are never made, as data, and compute losses from them instead.
 
-A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations can be
-noted is in `lazy_logits`.
+A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations of torch
+its methods stand for is in `lazy_logits`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -20,6 +21,8 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
 from ckpt_surgery.runtime.tools.tensors import versions
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
+
+_WIDER = {torch.float32, torch.float64}
 
 
 class Fused(StrEnum):
@@ -204,6 +207,150 @@ class Noted:
             return _scaled(self.hidden, self.scale), self.bias, None
         bias = None if self.bias is None else self.bias * self.after  # the loss divides by the softcap
         return _scaled(self.hidden, self.scale * self.after), bias, self.after
+
+    # The operations of torch that are followed. Each method has the arguments of the one that it stands for, as far as
+    # they are followed. It returns `Noted` between the head and the loss, a tensor of a few numbers for each token
+    # where the way ends, None where the logits have to be made.
+
+    def followed(
+        self, by: Callable[..., Noted | Tensor | None], args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Noted | Tensor | None:
+        """Return what a method below makes of these arguments of its operation; None where it does not take them."""
+        try:
+            bound = inspect.signature(by).bind(self, *args, **options)
+        except TypeError:  # an argument that is not followed
+            return None
+        return by(*bound.args, **bound.kwargs)
+
+    def to(self, *args: Any, **options: Any) -> Noted | None:
+        if len(args) > 2 or options.keys() - {"device", "dtype"}:
+            return None
+        noted = self
+        for value in (*args, *options.values()):
+            if isinstance(value, torch.dtype):
+                if value not in _WIDER | {noted.dtype}:
+                    return None
+                noted = replace(noted, dtype=value)
+            elif not isinstance(value, (str, torch.device)) or torch.device(value) != self.call.weight.device:
+                return None
+        return noted
+
+    def viewed(self, *sizes: Any) -> Noted | None:
+        """Follow a view or reshape that leaves the last dimension as it is."""
+        shape = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+        if not shape or not all(type(size) is int for size in shape):
+            return None
+        if shape[-1] == -1 and self.hidden.shape[:-1].numel() == torch.Size(shape[:-1]).numel():
+            shape = (*shape[:-1], self.vocabulary)
+        if shape[-1] != self.vocabulary:
+            return None
+        return replace(self, hidden=self.hidden.reshape(*shape[:-1], self.hidden.shape[-1]))
+
+    def flattened(self, *args: Any, **options: Any) -> Noted | None:
+        shape = torch.empty((*self.hidden.shape[:-1], self.vocabulary), device="meta").flatten(*args, **options).shape
+        return self.viewed(*shape)
+
+    def indexed(self, index: Any) -> Noted | None:
+        """Follow slices, positions and masks of tokens; nothing of the vocabulary."""
+        parts = index if isinstance(index, tuple) else (index,)
+        taken = 0
+        for part in parts:
+            if type(part) is Tensor and not part.is_floating_point():
+                taken += part.dim() if part.dtype in (torch.bool, torch.uint8) else 1
+            elif isinstance(part, slice) or type(part) is int:
+                taken += 1
+            elif part is not Ellipsis:
+                return None
+        dimensions = self.hidden.dim()
+        ends = any(part is Ellipsis for part in parts) and parts[-1] is not Ellipsis
+        whole = isinstance(parts[-1], slice) and parts[-1] == slice(None)
+        if taken > dimensions or ((ends or taken == dimensions) and not whole):
+            return None
+        return replace(self, hidden=self.hidden[index])
+
+    def multiplied(self, other: Any) -> Noted | None:
+        return self.scaled(float(other)) if type(other) in (int, float) and other != 0 else None
+
+    def divided(self, other: Any) -> Noted | None:
+        return self.scaled(1 / other) if type(other) in (int, float) and other != 0 else None
+
+    def added(self, other: Any) -> Noted | None:
+        """Follow a bias for each entry of the vocabulary that is not a parameter."""
+        if self.capped or self.log is not None or type(other) is not Tensor or other.requires_grad:
+            return None
+        size = self.vocabulary
+        if other.shape[-1:] != (size,) or other.numel() != size or other.dim() > self.hidden.dim():
+            return None
+        other = other.reshape(-1).to(self.call.weight.device, self.call.weight.dtype)
+        return replace(self, bias=other if self.bias is None else self.bias + other)
+
+    def tanh(self) -> Noted | None:
+        return None if self.capped or self.log is not None else replace(self, capped=True)
+
+    def log_softmax(self, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Noted | None:
+        dtype = dtype or self.dtype
+        if self.log is not None or not self._is_vocabulary(dim) or type(_stacklevel) is not int:
+            return None
+        return replace(self, log=LogSoftmax(), dtype=dtype) if dtype in _WIDER | {self.dtype} else None
+
+    def cross_entropy(
+        self,
+        target: Any,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Tensor | None:
+        plain = self.log is None and size_average is None and reduce is None and 0 <= label_smoothing <= 1
+        classes = type(target) is Tensor and not target.is_floating_point() and target.dtype != torch.bool
+        if not plain or not classes or reduction not in ("mean", "sum", "none"):
+            return None
+        if self.hidden.dim() != 2 or target.shape != self.hidden.shape[:1]:
+            return None
+        if weight is None:
+            return self.loss(target, ignore_index, reduction, label_smoothing)
+        return None if label_smoothing else self.weighted_loss(target, weight, ignore_index, reduction)
+
+    def nll_loss(self, target: Any, weight: Tensor | None = None, *args: Any, **options: Any) -> Tensor | None:
+        if self.log is None or self.times != 1.0 or weight is not None:
+            return None
+        return replace(self, log=None).cross_entropy(target, None, *args, **options)
+
+    def gathered(self, dim: Any, index: Any) -> Tensor | None:
+        """Follow a log-softmax of which one entry is taken for each token."""
+        if self.log is None or type(index) is not Tensor or not self._is_vocabulary(dim):
+            return None
+        if index.shape != (*self.hidden.shape[:-1], 1) or index.dtype != torch.long:
+            return None
+        losses = self.statistics(index[..., 0]).losses
+        return (losses * -self.times).to(self.dtype)[..., None]
+
+    def summed(self, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor | None:
+        """Follow the sum of a log-softmax over the vocabulary."""
+        if self.log is None or not self._is_vocabulary(dim):
+            return None
+        _, normalisers, totals = self.statistics()
+        total = (totals - self.vocabulary * normalisers) * self.times
+        total = total.to(dtype or self.dtype)
+        return total[..., None] if keepdim else total
+
+    def averaged(self, *args: Any, **options: Any) -> Tensor | None:
+        total = self.followed(Noted.summed, args, options)
+        return total / self.vocabulary if isinstance(total, Tensor) else None
+
+    def logsumexp(self, dim: Any, keepdim: bool = False) -> Tensor | None:
+        if self.log is not None or not self._is_vocabulary(dim):
+            return None
+        normalisers = self.statistics().normalisers.to(self.dtype)
+        return normalisers[..., None] if keepdim else normalisers
+
+    def _is_vocabulary(self, dimension: Any) -> bool:
+        """Tell whether that names the last dimension and nothing else."""
+        if isinstance(dimension, (tuple, list)) and len(dimension) == 1:
+            (dimension,) = dimension
+        return type(dimension) is int and dimension in (-1, self.hidden.dim() - 1)
 
 
 class _Once(torch.autograd.Function):

@@ -196,20 +196,19 @@ class MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.bernoulli.default:
             return args[0].clone()
         drawn = func(*args, **options)
-        mean = _mean(name, args[1:], options)
+        mean = self._mean(name, args[1:], options)
         return drawn if mean is None else drawn.copy_(mean) if isinstance(mean, Tensor) else drawn.fill_(mean)
 
+    def _mean(self, name: str, numbers: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Return the mean of what an operator draws, by its arguments behind the first; None where it is not known."""
 
-def _mean(name: str, numbers: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """Return the mean of what an operator draws, from its arguments behind the first; None where it is not known."""
+        def number(place: int, keyword: str, default: float) -> Any:
+            return numbers[place] if len(numbers) > place else options.get(keyword, default)
 
-    def number(place: int, keyword: str, default: float) -> Any:
-        return numbers[place] if len(numbers) > place else options.get(keyword, default)
-
-    if name in ("bernoulli", "bernoulli_"):
-        return number(0, "p", 0.5)
-    if name in ("uniform", "uniform_"):
-        return (number(0, "from", 0.0) + number(1, "to", 1.0)) / 2
-    if name == "normal_":
-        return number(0, "mean", 0.0)
-    return {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}.get(name)
+        if name in ("bernoulli", "bernoulli_"):
+            return number(0, "p", 0.5)
+        if name in ("uniform", "uniform_"):
+            return (number(0, "from", 0.0) + number(1, "to", 1.0)) / 2
+        if name == "normal_":
+            return number(0, "mean", 0.0)
+        return {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}.get(name)

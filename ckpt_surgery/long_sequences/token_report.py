@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ckpt_surgery.long_sequences.cut_block import BlockCut
 from ckpt_surgery.long_sequences.token_bytes import FREE_SHARE
@@ -48,17 +48,13 @@ def _fits(model: nn.Module, device: int, keep: int) -> str:
         there = torch.cuda.memory_allocated(place)
         free = int(card.total_memory * FREE_SHARE) - there
         return f"{_tokens(free - keep, device)} tokens on this {card.name}, beside the {size(there)} allocated now"
-    trained = _bytes(parameter for parameter in model.parameters() if parameter.requires_grad)
-    there = _bytes(chain(model.parameters(), model.buffers())) + 3 * trained
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    there = sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers())) + 3 * trained
     free = int(_ASSUMED * FREE_SHARE) - there
     return (
         f"{_tokens(free - keep, device)} tokens on a card of 80 GB (assumed, as the model is on none), beside "
         f"{size(there)} of weights, gradients and AdamW's states"
     )
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _tokens(free: int, each: int) -> str:

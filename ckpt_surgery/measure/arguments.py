@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import VerifyError
-from ckpt_surgery.measure.results import LEVELS, MODES, Level, Mode
+from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.measure.switch import Switch
 
 Levels = Literal["all"] | Level | Sequence[Level]
@@ -79,27 +79,8 @@ def call_arguments(inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str
     return positional, {name: value for name, value in inputs.items() if not name.startswith(_POSITIONAL)}
 
 
-def checked_levels(levels: Levels) -> tuple[Level, ...]:
-    """Return the levels to judge, in the order of `LEVELS`. Raises VerifyError."""
-    wanted = LEVELS if levels == "all" else _chosen(levels, LEVELS, "level")
-    return tuple(level for level in LEVELS if level in wanted)
-
-
-def checked_modes(modes: Mode | Iterable[Mode]) -> tuple[Mode, ...]:
-    """Return the modes to examine, in the order given. Raises VerifyError."""
-    return _chosen(modes, MODES, "mode")
-
-
-def checked_tolerance(tolerance: Any) -> float | None:
-    """Return the largest relative error to accept, or None where none was given. Raises VerifyError."""
-    if tolerance is None:
-        return None
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
-        raise VerifyError(f"the tolerance is {tolerance!r}: give a relative error of 0 or more, such as 1e-4")
-    return float(tolerance)
-
-
-def _chosen(names: Any, choices: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+def checked_names(names: Any, choices: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    """Return the levels or modes that were asked for, in the order given. Raises VerifyError."""
     given = [names] if isinstance(names, str) else names
     if not isinstance(given, Iterable) or not (wanted := tuple(given)):
         raise VerifyError(f"no {what} to verify: give some of {', '.join(choices)}")

@@ -26,87 +26,6 @@ from ckpt_surgery.text import listed
 from ckpt_surgery.torch_names import NormBase
 
 _NO_RUN = RunRecord(math.nan)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The facts about the model when faults are explained: the run without checkpointing, blocks by name.
-
-    `run` is the run with checkpointing, where there is one.
-    """
-
-    model: nn.Module
-    blocks: Mapping[str, Block]
-    reference: RunRecord
-    mode: Mode
-    run: RunRecord = _NO_RUN
-
-    @property
-    def repaired(self) -> bool:
-        """Whether `wrap_blocks` has been here: then how blocks are called, and what they are, explains nothing."""
-        return any(isinstance(vars(block.module).get("forward"), BlockForward) for block in self.blocks.values())
-
-    @property
-    def reentrant(self) -> bool:
-        """Whether the step was to be reentrant, or is so by a switch of the model's own."""
-        return self.mode == "reentrant" or self.run.reentrant
-
-
-def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
-    """Add the known causes to faults, and return them in the same order."""
-    explained = [
-        replace(fault, explanation=_EXPLAIN[fault.kind](fault, case)) if fault.kind in _EXPLAIN else fault
-        for fault in faults
-    ]
-    causes = {fault.kind: fault.explanation for fault in reversed(explained)}  # of the first fault of each kind
-    missed, drifted = causes.get(FaultKind.NOT_RECOMPUTED), causes.get(FaultKind.RNG_NOT_RESTORED)
-    for place, fault in enumerate(explained):
-        if fault.level == "cost" and fault.explanation is None:  # no recompute saves no memory
-            explained[place] = replace(fault, explanation=missed)
-        elif fault.level == "values" and drifted:  # other dropout gives other values
-            explained[place] = replace(fault, explanation=drifted)
-    return tuple(explained)
-
-
-def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
-    blocks = [case.blocks[name] for name in fault.subjects if name in case.blocks]
-    in_evaluation = next((block for block in blocks if not block.module.training), None)
-    if in_evaluation:
-        return FaultCause(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
-    if case.repaired:
-        return None
-    if any(entries.backward > entries.forward > 0 for entries in case.run.entries.values()):
-        return FaultCause(CauseKind.IN_THEIR_PLACE)
-    switch = getattr(type(case.model), INNER_SWITCH, None)
-    if switch is not None and "value" in inspect.signature(switch).parameters:  # called instead of transformers' own
-        model = next(kind.__name__ for kind in type(case.model).__mro__ if INNER_SWITCH in vars(kind))
-        return FaultCause(CauseKind.OUTDATED_SWITCH, {"model": model})
-    by_calls = _gradients(fault, case) if case.reentrant else None
-    plain = next((block for block in blocks if block.kind == "plain"), None)
-    if plain and hasattr(case.model, CLAIM):
-        return FaultCause(CauseKind.PLAIN_BLOCK, {"block": _class(plain)})
-    if plain:
-        return by_calls or FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(plain)})
-    replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
-    if replaced:
-        return FaultCause(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
-    off = next((block for block in blocks if block.name in case.run.off), None)
-    if off is not None and by_calls is None:
-        return FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(off)})
-    return by_calls
-
-
-def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
-    if case.repaired:
-        return None
-    # what reentrant mode does to gradients ends no forward
-    of_gradients = case.reentrant and not (case.run.error and case.run.error.part is StepPart.FORWARD)
-    kinds = (*(_REENTRANT if of_gradients else ()), CauseKind.POSITIONAL_PAST_STATE, CauseKind.SHARED_WRITES)
-    first = _own_generator(case) or _other_argument(case) or _other_state(case)
-    by_calls = _by_calls(case, *kinds, CauseKind.WRITTEN_ARGUMENT)
-    return first or by_calls or _counted_again(case) or _own_function(case)
-
-
 _SIGNS: Mapping[CauseKind, Callable[[CallFacts], Sequence[str] | bool]] = {
     CauseKind.NO_INPUT_GRADIENT: lambda facts: (
         not (facts.input_requires_grad or facts.keyword_gradient or facts.container_gradient)
@@ -133,118 +52,185 @@ _REENTRANT = (
 """What may be wrong in reentrant mode, the most telling first."""
 
 
-def _by_calls(case: Case, *kinds: CauseKind) -> FaultCause | None:
-    """Return the first of these causes that shows in how blocks were called, with the first block and argument."""
-    for kind in kinds:
-        for name, facts in case.reference.calls.items():
-            block, sign = case.blocks[name], _SIGNS[kind](facts)
-            if kind is CauseKind.NO_INPUT_GRADIENT:
-                trained = any(parameter.requires_grad for parameter in block.module.parameters())
-                sign = bool(facts.backward_calls or trained) and (bool(sign) or name in case.run.without_gradient)
-            if sign:
-                argument = {} if isinstance(sign, bool) else {"argument": sign[0]}
-                return FaultCause(kind, {"block": _class(block), **argument})
-    return None
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The facts about the model when faults are explained: the run without checkpointing, blocks by name.
 
+    `run` is the run with checkpointing, where there is one.
+    """
 
-def _other_state(case: Case) -> FaultCause | None:
-    for module, what in case.run.states.items():
-        if what in AUTOCAST_STATES:
-            return FaultCause(CauseKind.OTHER_AUTOCAST, {"module": module, "what": what})
-        if what == HOOKS:
-            return FaultCause(CauseKind.OTHER_HOOKS, {"module": module})
-        return FaultCause(CauseKind.OTHER_ATTRIBUTE, {"module": module, "attribute": what})
-    return None
+    model: nn.Module
+    blocks: Mapping[str, Block]
+    reference: RunRecord
+    mode: Mode
+    run: RunRecord = _NO_RUN
 
+    @property
+    def repaired(self) -> bool:
+        """Whether `wrap_blocks` has been here: then how blocks are called, and what they are, explains nothing."""
+        return any(isinstance(vars(block.module).get("forward"), BlockForward) for block in self.blocks.values())
 
-def _own_generator(case: Case) -> FaultCause | None:
-    drawn = (name for name in case.run.drawn if name not in case.reference.drawn)
-    return next((FaultCause(CauseKind.OWN_GENERATOR, {"attribute": name}) for name in drawn), None)
+    @property
+    def reentrant(self) -> bool:
+        """Whether the step was to be reentrant, or is so by a switch of the model's own."""
+        return self.mode == "reentrant" or self.run.reentrant
 
+    def not_recomputed(self, fault: Fault) -> FaultCause | None:
+        blocks = [self.blocks[name] for name in fault.subjects if name in self.blocks]
+        in_evaluation = next((block for block in blocks if not block.module.training), None)
+        if in_evaluation:
+            return FaultCause(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
+        if self.repaired:
+            return None
+        if any(entries.backward > entries.forward > 0 for entries in self.run.entries.values()):
+            return FaultCause(CauseKind.IN_THEIR_PLACE)
+        switch = getattr(type(self.model), INNER_SWITCH, None)
+        # it is called instead of transformers' own
+        if switch is not None and "value" in inspect.signature(switch).parameters:
+            model = next(kind.__name__ for kind in type(self.model).__mro__ if INNER_SWITCH in vars(kind))
+            return FaultCause(CauseKind.OUTDATED_SWITCH, {"model": model})
+        by_calls = self.gradients(fault) if self.reentrant else None
+        plain = next((block for block in blocks if block.kind == "plain"), None)
+        if plain and hasattr(self.model, CLAIM):
+            return FaultCause(CauseKind.PLAIN_BLOCK, {"block": type(plain.module).__name__})
+        if plain:
+            return by_calls or FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": type(plain.module).__name__})
+        replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
+        if replaced:
+            return FaultCause(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
+        off = next((block for block in blocks if block.name in self.run.off), None)
+        if off is not None and by_calls is None:
+            return FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": type(off.module).__name__})
+        return by_calls
 
-def _counted_again(case: Case) -> FaultCause | None:
-    counted = (name for name in case.run.counted if name not in case.reference.counted)
-    return next((FaultCause(CauseKind.COUNTED_AGAIN, {"attribute": name}) for name in counted), None)
+    def gradients(self, fault: Fault) -> FaultCause | None:
+        if self.repaired:
+            return None
+        # what reentrant mode does to gradients ends no forward
+        of_gradients = self.reentrant and not (self.run.error and self.run.error.part is StepPart.FORWARD)
+        kinds = (*(_REENTRANT if of_gradients else ()), CauseKind.POSITIONAL_PAST_STATE, CauseKind.SHARED_WRITES)
+        first = self.own_generator() or self.other_argument() or self.other_state()
+        by_calls = self.by_calls(*kinds, CauseKind.WRITTEN_ARGUMENT)
+        return first or by_calls or self.counted_again() or self.own_function()
 
-
-def _other_argument(case: Case) -> FaultCause | None:
-    """Find a tensor that differs from the plain call's, or is missing. Past state is left out on purpose."""
-    for name, ours in case.reference.given.items():
-        theirs = case.run.given.get(name, ours)
-        argument = next((n for n in ours if n not in PAST_STATE and ours[n] != theirs.get(n)), None)
-        if argument is not None:
-            return FaultCause(CauseKind.OTHER_ARGUMENT, {"block": _class(case.blocks[name]), "argument": argument})
-    return None
-
-
-def _own_function(case: Case) -> FaultCause | None:
-    if only_packs(case.run):
-        return FaultCause(CauseKind.OWN_PACKING)
-    if not case.run.functions or any(entries.backward for entries in case.run.entries.values()):
+    def by_calls(self, *kinds: CauseKind) -> FaultCause | None:
+        """Return the first of these causes that shows in how blocks were called, with the first block and argument."""
+        for kind in kinds:
+            for name, facts in self.reference.calls.items():
+                block, sign = self.blocks[name], _SIGNS[kind](facts)
+                if kind is CauseKind.NO_INPUT_GRADIENT:
+                    trained = any(parameter.requires_grad for parameter in block.module.parameters())
+                    sign = bool(facts.backward_calls or trained) and (bool(sign) or name in self.run.without_gradient)
+                if sign:
+                    argument = {} if isinstance(sign, bool) else {"argument": sign[0]}
+                    return FaultCause(kind, {"block": type(block.module).__name__, **argument})
         return None
-    return FaultCause(CauseKind.OWN_FUNCTION, {"functions": listed(case.run.functions)})
 
-
-def _cache_written(fault: Fault, case: Case) -> FaultCause | None:
-    if not any(name.startswith(input_name("")) for name in fault.subjects):
+    def other_state(self) -> FaultCause | None:
+        for module, what in self.run.states.items():
+            if what in AUTOCAST_STATES:
+                return FaultCause(CauseKind.OTHER_AUTOCAST, {"module": module, "what": what})
+            if what == HOOKS:
+                return FaultCause(CauseKind.OTHER_HOOKS, {"module": module})
+            return FaultCause(CauseKind.OTHER_ATTRIBUTE, {"module": module, "attribute": what})
         return None
-    if fault.kind is FaultKind.CACHE_STEP_RAISED and set(fault.subjects).isdisjoint(case.run.written):
+
+    def own_generator(self) -> FaultCause | None:
+        drawn = (name for name in self.run.drawn if name not in self.reference.drawn)
+        return next((FaultCause(CauseKind.OWN_GENERATOR, {"attribute": name}) for name in drawn), None)
+
+    def counted_again(self) -> FaultCause | None:
+        counted = (name for name in self.run.counted if name not in self.reference.counted)
+        return next((FaultCause(CauseKind.COUNTED_AGAIN, {"attribute": name}) for name in counted), None)
+
+    def other_argument(self) -> FaultCause | None:
+        """Find a tensor that differs from the plain call's, or is missing. Past state is left out on purpose."""
+        for name, ours in self.reference.given.items():
+            theirs = self.run.given.get(name, ours)
+            argument = next((n for n in ours if n not in PAST_STATE and ours[n] != theirs.get(n)), None)
+            if argument is not None:
+                block = type(self.blocks[name].module).__name__
+                return FaultCause(CauseKind.OTHER_ARGUMENT, {"block": block, "argument": argument})
         return None
-    by_position = None if case.repaired else _by_calls(case, CauseKind.POSITIONAL_PAST_STATE)
-    return by_position or FaultCause(CauseKind.CACHE_WRITTEN_AGAIN)
 
+    def own_function(self) -> FaultCause | None:
+        if only_packs(self.run):
+            return FaultCause(CauseKind.OWN_PACKING)
+        if not self.run.functions or any(entries.backward for entries in self.run.entries.values()):
+            return None
+        return FaultCause(CauseKind.OWN_FUNCTION, {"functions": listed(self.run.functions)})
 
-def _buffer_changed(fault: Fault, case: Case) -> FaultCause | None:
-    modules = dict(case.model.named_modules(remove_duplicate=False))
-    owners = {name.rpartition(".")[0] for name in fault.subjects}
-    of_norms = any(isinstance(modules.get(owner), NormBase) for owner in owners)
-    return FaultCause(CauseKind.BATCH_NORM_TWICE) if of_norms else None
+    def cache_written(self, fault: Fault) -> FaultCause | None:
+        if not any(name.startswith(input_name("")) for name in fault.subjects):
+            return None
+        if fault.kind is FaultKind.CACHE_STEP_RAISED and set(fault.subjects).isdisjoint(self.run.written):
+            return None
+        by_position = None if self.repaired else self.by_calls(CauseKind.POSITIONAL_PAST_STATE)
+        return by_position or FaultCause(CauseKind.CACHE_WRITTEN_AGAIN)
 
+    def buffer_changed(self, fault: Fault) -> FaultCause | None:
+        modules = dict(self.model.named_modules(remove_duplicate=False))
+        owners = {name.rpartition(".")[0] for name in fault.subjects}
+        of_norms = any(isinstance(modules.get(owner), NormBase) for owner in owners)
+        return FaultCause(CauseKind.BATCH_NORM_TWICE) if of_norms else None
 
-def _not_switched_on(_fault: Fault, case: Case) -> FaultCause | None:
-    """Explain a refused switch: transformers refuses a model in which no module has a flag for it."""
-    if not hasattr(case.model, CLAIM) or any(hasattr(module, FLAG) for module in case.model.modules()):
+    def not_switched_on(self, fault: Fault) -> FaultCause | None:
+        """Explain a refused switch: transformers refuses a model in which no module has a flag for it."""
+        if not hasattr(self.model, CLAIM) or any(hasattr(module, FLAG) for module in self.model.modules()):
+            return None
+        plain = next((block for block in self.blocks.values() if block.kind == "plain"), None)
+        if plain is None:
+            return FaultCause(CauseKind.UNREACHABLE)
+        return FaultCause(CauseKind.PLAIN_BLOCK, {"block": type(plain.module).__name__})
+
+    def nested(self, names: Iterable[str]) -> FaultCause | None:
+        for block in (self.blocks[name] for name in names if name in self.blocks):
+            if block.inside:
+                outer = type(self.blocks[block.inside].module).__name__
+                return FaultCause(CauseKind.NESTED_BLOCKS, {"block": type(block.module).__name__, "outer": outer})
         return None
-    plain = next((block for block in case.blocks.values() if block.kind == "plain"), None)
-    return FaultCause(CauseKind.PLAIN_BLOCK, {"block": _class(plain)}) if plain else FaultCause(CauseKind.UNREACHABLE)
 
 
-def _nested(names: Iterable[str], case: Case) -> FaultCause | None:
-    for block in (case.blocks[name] for name in names if name in case.blocks):
-        if block.inside:
-            outer = _class(case.blocks[block.inside])
-            return FaultCause(CauseKind.NESTED_BLOCKS, {"block": _class(block), "outer": outer})
-    return None
-
-
-_EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
-    FaultKind.NOT_SWITCHED_ON: _not_switched_on,
-    FaultKind.REFERENCE_RAISED: _gradients,
-    FaultKind.STEP_RAISED: _gradients,
-    FaultKind.BACKWARD_UNFINISHED: _gradients,
-    FaultKind.NO_BLOCKS: lambda _fault, _case: FaultCause(CauseKind.UNREACHABLE),
-    FaultKind.NOT_RECOMPUTED: _not_recomputed,
-    FaultKind.RECOMPUTE_COUNT: lambda fault, case: _nested(fault.subjects, case),
-    FaultKind.GRADIENT_LOST: _gradients,
-    FaultKind.GRADIENT_GAINED: _gradients,
-    FaultKind.LOSS_VALUE: _gradients,
-    FaultKind.OUTPUT_VALUE: _gradients,
-    FaultKind.GRADIENT_VALUE: _gradients,
-    FaultKind.BUFFER_CHANGED: _buffer_changed,
-    FaultKind.LOST_IN_REFERENCE: lambda _fault, case: _by_calls(case, CauseKind.NO_INPUT_GRADIENT),
-    FaultKind.CACHE_WRITTEN: _cache_written,
-    FaultKind.WRITTEN_AGAIN: _cache_written,
-    FaultKind.CACHE_STEP_RAISED: _cache_written,
-    FaultKind.RNG_NOT_RESTORED: lambda _fault, _case: FaultCause(CauseKind.RNG_NOT_RESTORED),
-    FaultKind.RNG_MOVED: lambda _fault, _case: FaultCause(CauseKind.RNG_NOT_RESTORED),
-    FaultKind.RECOMPUTED_BYTES: lambda _fault, case: _by_calls(case, CauseKind.SHARED_WRITES),
-    FaultKind.LEFT_BYTES: lambda _fault, case: _by_calls(case, CauseKind.SHARED_WRITES),
-    FaultKind.GROWING_BYTES: lambda _fault, case: _by_calls(case, CauseKind.SHARED_WRITES),
-    FaultKind.BACKWARD_FLOPS: lambda _fault, case: None if case.repaired else _nested(case.blocks, case),
-    FaultKind.AUTOCAST_NOT_RESTORED: lambda _fault, case: _other_state(case),
-    FaultKind.LOOP_DIFFERS: lambda _fault, case: _own_generator(case) or _counted_again(case),
+_EXPLAIN: Mapping[FaultKind, Callable[[Case, Fault], FaultCause | None]] = {
+    FaultKind.NOT_SWITCHED_ON: Case.not_switched_on,
+    FaultKind.REFERENCE_RAISED: Case.gradients,
+    FaultKind.STEP_RAISED: Case.gradients,
+    FaultKind.BACKWARD_UNFINISHED: Case.gradients,
+    FaultKind.NO_BLOCKS: lambda _case, _fault: FaultCause(CauseKind.UNREACHABLE),
+    FaultKind.NOT_RECOMPUTED: Case.not_recomputed,
+    FaultKind.RECOMPUTE_COUNT: lambda case, fault: case.nested(fault.subjects),
+    FaultKind.GRADIENT_LOST: Case.gradients,
+    FaultKind.GRADIENT_GAINED: Case.gradients,
+    FaultKind.LOSS_VALUE: Case.gradients,
+    FaultKind.OUTPUT_VALUE: Case.gradients,
+    FaultKind.GRADIENT_VALUE: Case.gradients,
+    FaultKind.BUFFER_CHANGED: Case.buffer_changed,
+    FaultKind.LOST_IN_REFERENCE: lambda case, _fault: case.by_calls(CauseKind.NO_INPUT_GRADIENT),
+    FaultKind.CACHE_WRITTEN: Case.cache_written,
+    FaultKind.WRITTEN_AGAIN: Case.cache_written,
+    FaultKind.CACHE_STEP_RAISED: Case.cache_written,
+    FaultKind.RNG_NOT_RESTORED: lambda _case, _fault: FaultCause(CauseKind.RNG_NOT_RESTORED),
+    FaultKind.RNG_MOVED: lambda _case, _fault: FaultCause(CauseKind.RNG_NOT_RESTORED),
+    FaultKind.RECOMPUTED_BYTES: lambda case, _fault: case.by_calls(CauseKind.SHARED_WRITES),
+    FaultKind.LEFT_BYTES: lambda case, _fault: case.by_calls(CauseKind.SHARED_WRITES),
+    FaultKind.GROWING_BYTES: lambda case, _fault: case.by_calls(CauseKind.SHARED_WRITES),
+    FaultKind.BACKWARD_FLOPS: lambda case, _fault: None if case.repaired else case.nested(case.blocks),
+    FaultKind.AUTOCAST_NOT_RESTORED: lambda case, _fault: case.other_state(),
+    FaultKind.LOOP_DIFFERS: lambda case, _fault: case.own_generator() or case.counted_again(),
 }
 
 
-def _class(block: Block) -> str:
-    return type(block.module).__name__
+def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
+    """Add the known causes to faults, and return them in the same order."""
+    explained = [
+        replace(fault, explanation=_EXPLAIN[fault.kind](case, fault)) if fault.kind in _EXPLAIN else fault
+        for fault in faults
+    ]
+    causes = {fault.kind: fault.explanation for fault in reversed(explained)}  # of the first fault of each kind
+    missed, drifted = causes.get(FaultKind.NOT_RECOMPUTED), causes.get(FaultKind.RNG_NOT_RESTORED)
+    for place, fault in enumerate(explained):
+        if fault.level == "cost" and fault.explanation is None:  # no recompute saves no memory
+            explained[place] = replace(fault, explanation=missed)
+        elif fault.level == "values" and drifted:  # other dropout gives other values
+            explained[place] = replace(fault, explanation=drifted)
+    return tuple(explained)

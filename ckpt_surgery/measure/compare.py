@@ -37,6 +37,22 @@ class Floor:
     entry: float = 0.0
     norm: float = math.inf
 
+    def is_lost(self, here: Tensor | None, there: Tensor | None) -> bool:
+        """Tell whether only `here` is a gradient: `there` is missing, or is noise while `here` is above the noise."""
+        if there is None:
+            return _largest(here) != 0
+        above, below = not _largest(here) <= self.entry, _largest(there) <= self.entry
+        return above and below and not _largest(_moved(here, there)) <= self.entry
+
+    def error(self, ours: Tensor | None, theirs: Tensor | None) -> float:
+        """Return the difference relative to the largest entry; 0.0 up to the floor, or where a gradient is missing."""
+        if ours is None or theirs is None or torch.equal(ours, theirs):
+            return 0.0
+        moved = ours - theirs
+        if _largest(moved) <= self.entry and (self.norm == math.inf or _norm(moved) <= self.norm):
+            return 0.0
+        return _largest(moved) / max(_largest(ours), _largest(theirs))
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -101,9 +117,9 @@ def compare(
     ours, theirs = reference.all_gradients, checkpointed.all_gradients
     given = noise_floors(reference) if floors is None else floors
     floor = {name: given.get(name, _NONE) for name in {**ours, **theirs}}
-    lost = tuple(n for n in ours if _has(ours[n], theirs.get(n), floor[n]))
-    gained = tuple(n for n in theirs if _has(theirs[n], ours.get(n), floor[n]))
-    errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
+    lost = tuple(n for n in ours if floor[n].is_lost(ours[n], theirs.get(n)))
+    gained = tuple(n for n in theirs if floor[n].is_lost(theirs[n], ours.get(n)))
+    errors = {n: floor[n].error(ours[n], theirs.get(n)) for n in ours if n not in lost and n not in gained}
     wrong = tuple(n for n, error in errors.items() if not error <= (tolerance or 0.0))
     cost = None if lost else cost_of(reference, checkpointed)
     in_parts = _blocks_in_parts(reference, checkpointed, sound=not lost)
@@ -171,26 +187,10 @@ def _moved(ours: Tensor | None, theirs: Tensor | None) -> Tensor | None:
     return ours - theirs
 
 
-def _has(here: Tensor | None, there: Tensor | None, floor: Floor) -> bool:
-    """Tell whether only `here` is a gradient: `there` is missing, or is noise while `here` is above the noise."""
-    if there is None:
-        return _largest(here) != 0
-    above, below = not _largest(here) <= floor.entry, _largest(there) <= floor.entry
-    return above and below and not _largest(_moved(here, there)) <= floor.entry
-
-
-def _error(ours: Tensor | None, theirs: Tensor | None, floor: Floor) -> float:
-    if ours is None or theirs is None or torch.equal(ours, theirs):
-        return 0.0
-    moved = ours - theirs
-    if _largest(moved) <= floor.entry and (floor.norm == math.inf or _norm(moved) <= floor.norm):
-        return 0.0
-    return _largest(moved) / max(_largest(ours), _largest(theirs))
-
-
 def relative_error(ours: Tensor, theirs: Tensor) -> float:
     """Return the difference of two gradients relative to the largest entry; 0.0 where rounding can explain it."""
-    return _error(ours, theirs, Floor(_roundings(ours) * _largest(ours), _roundings(ours) * _norm(ours)))
+    floor = Floor(_roundings(ours) * _largest(ours), _roundings(ours) * _norm(ours))
+    return floor.error(ours, theirs)
 
 
 def only_packs(run: RunRecord) -> bool:
@@ -308,10 +308,10 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     elif late:
         faults.append(Fault(FaultKind.BUFFER_LATE, late, {"count": len(late), "total": len(reference.buffers)}))
     faults += cache_faults(checkpointed, reference)
-    drawing = tuple(n for n in checkpointed.rng.mismatches if n in reference.calls and reference.calls[n].uses_rng)
+    drawing = tuple(n for n in checkpointed.rng_mismatches if n in reference.calls and reference.calls[n].uses_rng)
     if drawing:
         faults.append(Fault(FaultKind.RNG_NOT_RESTORED, drawing))
-    if checkpointed.rng.moved and not reference.rng.moved:
+    if checkpointed.rng_moved and not reference.rng_moved:
         faults.append(Fault(FaultKind.RNG_MOVED))
     return faults
 

@@ -59,7 +59,13 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
         figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
         faults.append(Fault(FaultKind.KEPT_BYTES, holding, details=figures))
     first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
-    if first and most - first[0] > _most_growth(reference):
+    # As a recompute begins, more may be alive than at the first one: a gradient as large as what goes into a block, a
+    # part of what all blocks but the largest make, and of those called more than once all gradients, not yet added up.
+    made = reference.memory.held.values()
+    again = any(entries.forward > 1 for entries in reference.entries.values())
+    gradients = sum(gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and again)
+    others = sum(made) - max(made, default=0)
+    if first and most - first[0] > reference.memory.best / max(len(made), 1) + MOST_RECOMPUTED * others + gradients:
         faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
     pools = checkpointed.packs or not set(checkpointed.functions) <= set(reference.functions)
     most_left = checkpointed.memory.kept if pools else LITTLE * reference.memory.kept
@@ -70,21 +76,8 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
     recompute = cost.best_backward_flops - cost.reference_backward_flops
     if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
         recompute = cost.forward_flops
-    again = (name for name, entries in checkpointed.entries.items() if entries.backward)
-    needless = not all(wanted_recomputes(reference, name) for name in again)
+    recomputed = (name for name, entries in checkpointed.entries.items() if entries.backward)
+    needless = not all(wanted_recomputes(reference, name) for name in recomputed)
     if recompute and extra > MOST_WORK * recompute and not needless:
         faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults
-
-
-def _most_growth(reference: RunRecord) -> float:
-    """Return the most bytes that may be alive as a recompute begins, beyond those alive at the first one.
-
-    A gradient as large as what goes into a block, and a part of what all blocks but the largest make. Those that are
-    called more than once have their gradients made before they are added up.
-    """
-    held = reference.memory.held.values()
-    again = any(entries.forward > 1 for entries in reference.entries.values())
-    gradients = (gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and again)
-    largest = max(held, default=0)
-    return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - largest) + sum(gradients)

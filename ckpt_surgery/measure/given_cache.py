@@ -10,8 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -35,9 +34,13 @@ class GivenCache:
     """The arguments of a model for empty caches, and the run without checkpointing that filled them."""
 
     arguments: tuple[str, ...]
-    inputs: Callable[[], dict[str, Any]]
-    """Makes what a run is to be given besides its own inputs: new caches, and what has the model fill them."""
+    make: Callable[[], Any]
+    switch: Mapping[str, Any]
     record: RunRecord
+
+    def inputs(self) -> dict[str, Any]:
+        """Make what a run is to be given besides its own inputs: new caches, and what has the model fill them."""
+        return {**{name: self.make() for name in self.arguments}, **self.switch}
 
 
 def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
@@ -48,7 +51,12 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
     makes_none = getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
     if makes_none or any(after > before for before, after, _ in reference.cache.values()):
         return None
-    parameters = _parameters(setup.model)
+    parameters: Mapping[str, inspect.Parameter] = inspect.signature(setup.model.forward).parameters
+    passes_on = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    if passes_on and not _arguments_for_caches(parameters):  # then those of the inner model count as well
+        inner = (module for module in setup.model.modules() if module is not setup.model and takes_switch(module))
+        inside = next(inner, setup.model)
+        parameters = {**inspect.signature(inside.forward).parameters, **parameters}
     arguments = _arguments_for_caches(parameters)
     state = [n for n, p in parameters.items() if n in PAST_STATE or _ANY_CACHE.search(_annotation(p))]
     switch = CACHE_SWITCH if CACHE_SWITCH in parameters else ""
@@ -68,26 +76,13 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
     together = [tuple(arguments)] if len(arguments) > 1 else []
     for names, switched, make in product([*together, *((name,) for name in arguments)], switches, makers):
         keys = tuple(key if (key := positions.get(name, name)) in setup.inputs else name for name in names)
-        inputs = partial(_new_inputs, keys, make, switched)
-        record = setup.run(None, **inputs())
+        given = GivenCache(keys, make, switched, reference)
+        record = setup.run(None, **given.inputs())
         if record.error is None and any(after > before for before, after, _ in record.cache.values()):
-            return GivenCache(keys, inputs, record)
+            return replace(given, record=record)
         error = error or str(record.error or "")
     details = {"argument": arguments[0], "error": error or "it stays empty"}
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
-
-
-def _new_inputs(keys: tuple[str, ...], make: Callable[[], Any], switch: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{key: make() for key in keys}, **switch}
-
-
-def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the forward's parameters; where it passes keywords on and names no cache, add the inner model's."""
-    own = inspect.signature(model.forward).parameters
-    if _arguments_for_caches(own) or all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return own
-    inside = next((module for module in model.modules() if module is not model and takes_switch(module)), model)
-    return {**inspect.signature(inside.forward).parameters, **own}
 
 
 def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[str]:

@@ -55,9 +55,9 @@ class LoopLevel:
         self._trainings: Mapping[_LoopKinds, Callable[[Training], None]] = {
             (LoopKind.ACCUMULATION, LoopKind.STEPS): self._accumulation_and_steps,
             (LoopKind.STEPS,): self._steps,
-            (LoopKind.TWO_FORWARDS, LoopKind.RETAINED_GRAPH): _two_forwards_and_retained_graph,
-            (LoopKind.RETAINED_GRAPH,): _retained_graph,
-            (LoopKind.ADAPTERS,): _adapters,
+            (LoopKind.TWO_FORWARDS, LoopKind.RETAINED_GRAPH): self._two_forwards_and_retained_graph,
+            (LoopKind.RETAINED_GRAPH,): self._retained_graph,
+            (LoopKind.ADAPTERS,): self._adapters,
         }
         """By what each shows, in order. What is second is trained alone where the shared training ends before it."""
         self._shared: dict[tuple[LoopKind, Mode | None, int], Training] = {}
@@ -84,7 +84,7 @@ class LoopLevel:
             return Skip(("loop",), SkipKind.SAME_SAMPLES)
         if kind is LoopKind.RETAINED_GRAPH and any(each.selective for each in step.entries.values()):
             return Skip(("loop",), SkipKind.ONE_BACKWARD)
-        if kind is LoopKind.ADAPTERS and not _places_of_adapters(self._setup):
+        if kind is LoopKind.ADAPTERS and not self._places_of_adapters():
             return Skip(("loop",), SkipKind.NO_LINEAR_LAYER)
         return None
 
@@ -145,6 +145,50 @@ class LoopLevel:
             if not place:
                 training.evaluate()
 
+    def _two_forwards_and_retained_graph(self, training: Training) -> None:
+        first, second = training.forward(), training.forward()
+        training.backward(first + second, retain=True)
+        training.setup.model.zero_grad()
+        training.backward(second)
+
+    def _retained_graph(self, training: Training) -> None:
+        loss = training.forward()
+        training.backward(loss, retain=True)
+        training.backward(loss)
+
+    def _adapters(self, training: Training) -> None:
+        """Freeze the model, and train adapters on some linear layers of each block.
+
+        What goes into the blocks requires gradient, as those who train adapters have it: the outputs of embeddings, or
+        the inputs of the model.
+        """
+        setup = self._setup
+        setup.model.requires_grad_(False)
+        generator = torch.Generator().manual_seed(setup.seed)
+        for holder, name in self._places_of_adapters():
+            setattr(holder, name, Adapted(getattr(holder, name), generator))
+
+        def require_gradient(_module: nn.Module, _arguments: object, output: Any) -> None:
+            for tensor in tensors(output):
+                if tensor.is_leaf and tensor.is_floating_point():
+                    tensor.requires_grad_()
+
+        for module in setup.model.modules():
+            if isinstance(module, nn.Embedding):
+                module.register_forward_hook(require_gradient)
+        training.backward(training.forward(inputs_require_gradient=True))
+
+    def _places_of_adapters(self) -> dict[tuple[nn.Module, str], None]:
+        """Find linear layers of each block, each as its parent module and its name there."""
+        places: dict[tuple[nn.Module, str], None] = {}
+        for block in self._setup.blocks.values():
+            pairs = ((holder, *child) for holder in block.module.modules() for child in holder.named_children())
+            linear = (
+                (h, name) for h, name, child in pairs if type(child) is nn.Linear or type(child).__name__ == "Conv1D"
+            )
+            places |= {} if block.inside else dict.fromkeys(islice(linear, _ADAPTERS))
+        return places
+
 
 def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
     """Split a training by kind of loop: its first backward is of the first kind, all others of the second.
@@ -164,54 +208,6 @@ def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
             gradient = record.gradients.get(name)
             if gradient is not None and parameter.grad is not None and parameter.grad.layout == torch.strided:
                 parameter.grad.copy_(gradient)
-
-
-def _two_forwards_and_retained_graph(training: Training) -> None:
-    first, second = training.forward(), training.forward()
-    training.backward(first + second, retain=True)
-    training.setup.model.zero_grad()
-    training.backward(second)
-
-
-def _retained_graph(training: Training) -> None:
-    loss = training.forward()
-    training.backward(loss, retain=True)
-    training.backward(loss)
-
-
-def _adapters(training: Training) -> None:
-    """Freeze the model, and train adapters on some linear layers of each block.
-
-    What goes into the blocks requires gradient, as those who train adapters have it: the outputs of embeddings, or the
-    inputs of the model.
-    """
-    setup = training.setup
-    setup.model.requires_grad_(False)
-    generator = torch.Generator().manual_seed(setup.seed)
-    for holder, name in _places_of_adapters(setup):
-        setattr(holder, name, Adapted(getattr(holder, name), generator))
-
-    def require_gradient(_module: nn.Module, _arguments: object, output: Any) -> None:
-        for tensor in tensors(output):
-            if tensor.is_leaf and tensor.is_floating_point():
-                tensor.requires_grad_()
-
-    for module in setup.model.modules():
-        if isinstance(module, nn.Embedding):
-            module.register_forward_hook(require_gradient)
-    training.backward(training.forward(inputs_require_gradient=True))
-
-
-def _places_of_adapters(setup: Setup) -> dict[tuple[nn.Module, str], None]:
-    """Find linear layers of each block, each as its parent module and its name there."""
-    places: dict[tuple[nn.Module, str], None] = {}
-    for block in setup.blocks.values():
-        pairs = ((holder, *child) for holder in block.module.modules() for child in holder.named_children())
-        linear = (
-            (h, name) for h, name, child in pairs if type(child) is nn.Linear or type(child).__name__ == "Conv1D"
-        )
-        places |= {} if block.inside else dict.fromkeys(islice(linear, _ADAPTERS))
-    return places
 
 
 class Adapted(nn.Module):

@@ -44,6 +44,8 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._live: dict[int, StorageRecord] = {}
         self._bytes = 0
+        self.most_bytes = 0
+        """The most bytes that were alive at once, since it was last set."""
         self._operators = 0
         self._serial = 0
 
@@ -56,7 +58,7 @@ class LiveBytes(TorchDispatchMode):
         self._track_new(func, result)
         return result
 
-    def left_bytes(self, besides: Iterable[Tensor]) -> int:
+    def left_bytes(self, besides: Iterable[Tensor] = ()) -> int:
         """Return the bytes alive now, without those of some tensors, such as the loss and the gradients."""
         live = {storage.serial: storage.bytes for storage in self._live.values()}
         for own in self._tracked(besides):
@@ -96,6 +98,7 @@ class LiveBytes(TorchDispatchMode):
         )
         self._live[key] = record
         self._bytes += size
+        self.most_bytes = max(self.most_bytes, self._bytes)
         self._allocated(record, func, tensor)
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:

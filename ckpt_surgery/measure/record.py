@@ -89,18 +89,6 @@ class MemoryRecord:
     parts: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RngRecord:
-    """The states of random number generators in a step.
-
-    `mismatches` are blocks whose recompute began with torch's generators in another state than their forward, `moved`
-    tells whether the backward left those generators, or Python's or NumPy's, in another state.
-    """
-
-    mismatches: tuple[str, ...] = ()
-    moved: bool = False
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RunRecord:
     """The record of one step. Tensors are on the CPU, in the run's dtype, and share no memory with it.
@@ -128,6 +116,8 @@ class RunRecord:
         reentrant: whether the forward began with a reentrant call of torch's checkpoint function.
         packs: whether hooks that are neither torch's nor ours pack what the forward saves, as offloading does.
         modes: those that the recomputes of blocks may have been of.
+        rng_mismatches: the blocks whose recompute began with torch's generators in another state than their forward.
+        rng_moved: whether the backward left torch's, Python's or NumPy's generators in another state.
         error: what ended the step early; what was not reached then is missing.
     """
 
@@ -155,7 +145,8 @@ class RunRecord:
     modes: frozenset[Mode] = frozenset(MODES)
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     flops: FlopCount = field(default_factory=FlopCount)
-    rng: RngRecord = RngRecord()
+    rng_mismatches: tuple[str, ...] = ()
+    rng_moved: bool = False
     error: StepError | None = None
 
     @property

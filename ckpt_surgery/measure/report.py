@@ -168,14 +168,58 @@ class Report(ShownInNotebooks):
             lines += wrapped(self.problem, width, "  ")
         elif not self.supported:
             lines += wrapped("It claims no support for checkpointing. What would be if it did:", width, "  ")
-        lines += [*_level_lines(self), *_fault_lines(self, width)]
+        lines += [*self._level_lines(), *self._fault_lines(width)]
         if self.repair is None:
-            return [*lines, *_cost_lines(self)]
-        lines += [*_fault_lines(self.repaired, width, f" after {repaired_by}"), *_cost_lines(self)]
+            return [*lines, *self._cost_lines()]
+        lines += [*self.repaired._fault_lines(width, f" after {repaired_by}"), *self._cost_lines()]
         table = [f"  {line.replace(_RULE, '-')}" for line in self.repair.surgery.splitlines()]
         said = f"{'Refused' if self.repair.refused else 'Not repaired'}: {self.repair.problem}"
         problem = wrapped(said, width, "  ") if self.repair.problem else []
         return [*lines, "", *table, *problem] if table or problem else lines
+
+    def _level_lines(self) -> list[str]:
+        shown = self.columns()
+        if not shown:
+            return []
+        runs = [run for _, run in shown]
+        levels = [level for level in LEVELS if any(run and (level in run.outcomes or run.faults) for run in runs)]
+        # a line has room for one of the two
+        titles = LEVEL_TITLES if self.repair is None else dict.fromkeys(LEVELS, "")
+        rows = [[*(title for title, _ in shown), "level", ""]]
+        rows += [[*(MARKS[run.cell(lv)] if run else "-" for run in runs), lv, titles[lv]] for lv in levels]
+        return ["", *aligned(rows)]
+
+    def _fault_lines(self, width: int, when: str = "") -> list[str]:
+        faults = self.merged_faults
+        lines = ["", f"  Faults{when}"] if faults else []
+        for modes, fault in faults:
+            lines += wrapped(f"{' and '.join(modes)}, {fault.level}: {fault}", width, "  - ", "    ")
+        refused = self.refusals
+        lines += ["", f"  Refused{when}"] if refused else []
+        for mode, sentence in refused:
+            lines += wrapped(f"{mode}: {sentence}", width, "  - ", "    ")
+        skips = self.merged_skips
+        lines += ["", f"  Skipped{when}"] if skips else []
+        for modes, skip in skips:
+            lines += wrapped(f"{' and '.join(modes)}, {listed(skip.levels)}: {skip.reason}", width, "  - ", "    ")
+        return lines
+
+    def _cost_lines(self) -> list[str]:
+        rows = [["cost", "kept", "without", "best", "saved", "backward FLOPs", "best"]]
+        for title, mode in self.columns(alone=True):
+            if not (mode and (cost := mode.cost)):
+                continue
+            reference = cost.reference_backward_flops
+            flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
+            kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
+            rows.append([title, *kept, percent(cost.saved_share), *flops])
+        if len(rows) == 1:
+            return []
+        legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
+        saved = [
+            f"  {title}, {kept}" for title, mode in self.columns(alone=True) if mode for kept in mode.kept_results
+        ]
+        return ["", *aligned(rows), f"  ({legend})", *saved]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data with the facts at the top level; `report_of` reads it back."""
@@ -209,47 +253,3 @@ def report_of(data: Mapping[str, Any]) -> Report:
             "repair": Repair.from_dict(data["repair"]),
         }
     )
-
-
-def _level_lines(report: Report) -> list[str]:
-    shown = report.columns()
-    if not shown:
-        return []
-    runs = [run for _, run in shown]
-    levels = [level for level in LEVELS if any(run and (level in run.outcomes or run.faults) for run in runs)]
-    titles = LEVEL_TITLES if report.repair is None else dict.fromkeys(LEVELS, "")  # a line has room for one of the two
-    rows = [[*(title for title, _ in shown), "level", ""]]
-    rows += [[*(MARKS[run.cell(lv)] if run else "-" for run in runs), lv, titles[lv]] for lv in levels]
-    return ["", *aligned(rows)]
-
-
-def _fault_lines(report: Report, width: int, when: str = "") -> list[str]:
-    faults = report.merged_faults
-    lines = ["", f"  Faults{when}"] if faults else []
-    for modes, fault in faults:
-        lines += wrapped(f"{' and '.join(modes)}, {fault.level}: {fault}", width, "  - ", "    ")
-    refused = report.refusals
-    lines += ["", f"  Refused{when}"] if refused else []
-    for mode, sentence in refused:
-        lines += wrapped(f"{mode}: {sentence}", width, "  - ", "    ")
-    skips = report.merged_skips
-    lines += ["", f"  Skipped{when}"] if skips else []
-    for modes, skip in skips:
-        lines += wrapped(f"{' and '.join(modes)}, {listed(skip.levels)}: {skip.reason}", width, "  - ", "    ")
-    return lines
-
-
-def _cost_lines(report: Report) -> list[str]:
-    rows = [["cost", "kept", "without", "best", "saved", "backward FLOPs", "best"]]
-    for title, mode in report.columns(alone=True):
-        if not (mode and (cost := mode.cost)):
-            continue
-        reference = cost.reference_backward_flops
-        flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
-        kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
-        rows.append([title, *kept, percent(cost.saved_share), *flops])
-    if len(rows) == 1:
-        return []
-    legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
-    saved = [f"  {title}, {kept}" for title, mode in report.columns(alone=True) if mode for kept in mode.kept_results]
-    return ["", *aligned(rows), f"  ({legend})", *saved]

@@ -26,7 +26,7 @@ from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, PerturbedRounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
 from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints, own_functions
-from ckpt_surgery.measure.record import LITTLE, MemoryRecord, RngRecord, RunRecord, StepError, StepPart, input_name
+from ckpt_surgery.measure.record import LITTLE, MemoryRecord, RunRecord, StepError, StepPart, input_name
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
@@ -120,7 +120,8 @@ def run_step(
             flops=step.meter.flops,
             states=counter.other_states(),
             reentrant=own.is_reentrant,
-            rng=RngRecord(counter.rng_mismatches(), step.rng_moved),
+            rng_mismatches=counter.rng_mismatches(),
+            rng_moved=step.rng_moved,
             error=step.error,
         )
 
@@ -131,9 +132,9 @@ def prepared(
 ) -> Iterator[None]:
     """Keep a model ready for training steps inside the `with`, as `run_step` describes, and restore it on exit."""
     with model_state_kept(model):
-        before = _parameter_ids(model)
+        before = {name: id(parameter) for name, parameter in model.named_parameters()}
         switch(model, checkpointing)
-        if _parameter_ids(model) != before:
+        if {name: id(parameter) for name, parameter in model.named_parameters()} != before:
             raise VerifyError(
                 f"switching the checkpointing of {type(model).__name__} replaces modules, so that its parameters have "
                 "other names: give switch= a function that leaves the modules where they are"
@@ -141,10 +142,6 @@ def prepared(
         if open_gates:
             _open_gates(model)
         yield
-
-
-def _parameter_ids(model: nn.Module) -> dict[str, int]:
-    return {name: id(parameter) for name, parameter in model.named_parameters()}
 
 
 def gradient_copies(model: nn.Module) -> dict[str, Tensor | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,11 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         if enable is None:
             name = type(model).__name__
             raise OptionTypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
-        options = {**_options_of(model, checkpointing), "use_reentrant": checkpointing == "reentrant"}
+        # options with which it already checkpoints in this mode stay, such as contexts of its recompute
+        functions = (vars(module).get(FUNCTION) for module in model.modules())
+        given = next((f.keywords for f in functions if isinstance(f, partial) and f.func is checkpoint), {})
+        reentrant = checkpointing == "reentrant"
+        options = {**(given if given.get("use_reentrant") == reentrant else {}), "use_reentrant": reentrant}
         keyword = known_name(SWITCH_OPTIONS, inspect.signature(enable).parameters)
         enable(options) if keyword is None else enable(**{keyword: options})
         return
@@ -95,13 +99,6 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         disable()
     if getattr(model, "_hf_peft_config_loaded", False):  # then those outputs were set back
         getattr(model, INPUT_GRADIENTS)()
-
-
-def _options_of(model: nn.Module, mode: Mode) -> Mapping[str, Any]:
-    """Return the options with which a model already checkpoints in a mode, such as contexts of its recompute."""
-    functions = (vars(module).get(FUNCTION) for module in model.modules())
-    options = next((f.keywords for f in functions if isinstance(f, partial) and f.func is checkpoint), {})
-    return options if options.get("use_reentrant") == (mode == "reentrant") else {}
 
 
 def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:

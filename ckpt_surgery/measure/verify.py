@@ -13,20 +13,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import VerifyError
-from ckpt_surgery.measure.arguments import (
-    Inputs,
-    Levels,
-    checked_inputs,
-    checked_levels,
-    checked_model,
-    checked_modes,
-    checked_tolerance,
-)
+from ckpt_surgery.measure.arguments import Inputs, Levels, checked_inputs, checked_model, checked_names
 from ckpt_surgery.measure.judge import ModeJudge, Reference, run_reference
 from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.report import ModelFacts, Report
-from ckpt_surgery.measure.results import MODES, SURGERY_MODE, Mode, ModeReport
+from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
@@ -104,13 +96,17 @@ class Examination:
         tolerance: float | None = None,
         switch: Switch | None = None,
     ) -> None:
-        inner = checked_model(unwrapped(model))
+        inner, named = checked_model(unwrapped(model)), checked_inputs(inputs)
+        is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+        if tolerance is not None and not (is_number and tolerance >= 0):
+            raise VerifyError(f"the tolerance is {tolerance!r}: give a relative error of 0 or more, such as 1e-4")
+        wanted = LEVELS if levels == "all" else checked_names(levels, LEVELS, "level")
         self._own_switch = switch
         self._setup = Setup(
             given=model,
-            inputs=checked_inputs(inputs),
-            tolerance=checked_tolerance(tolerance),
-            levels=checked_levels(levels),
+            inputs=named,
+            tolerance=None if tolerance is None else float(tolerance),
+            levels=tuple(level for level in LEVELS if level in wanted),
             blocks=blocks_of(inner),
             loss=loss,
             seed=seed,
@@ -122,7 +118,7 @@ class Examination:
 
     def run(self, modes: Mode | Iterable[Mode] = MODES) -> Report:
         """Run the reference, and examine every mode in `modes`."""
-        wanted = checked_modes(modes)
+        wanted: tuple[Mode, ...] = checked_names(modes, MODES, "mode")
         report = self._agreed_reference()
         examined = () if report.problem else tuple(self.examine(mode) for mode in wanted)
         seconds: dict[str, float] = {**report.seconds, **{mode.mode: mode.seconds for mode in examined}}

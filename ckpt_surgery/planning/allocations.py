@@ -159,7 +159,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
             return func(*args, **(kwargs or {}))
         for serial in self._unassigned:
-            self._drafts[serial] = replace(self._drafts[serial], keeper=_name(func))
+            self._drafts[serial] = replace(self._drafts[serial], keeper=str(func._overloadpacket))
         self._unassigned.clear()
         self._latest = (func, _call_site())
         self._running = None
@@ -179,7 +179,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
                 continue
             latest, site = self._latest
             is_result = draft.born == self._operators and site == _call_site()
-            keeper = _name(latest) if is_result else ""
+            keeper = str(latest._overloadpacket) if is_result else ""
             self._drafts[serial] = replace(draft, keeper=keeper, kept_at=self._here()[0])
             self._unassigned += [] if is_result else [serial]
         with unseen_for(tensor):
@@ -226,7 +226,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             bytes=record.bytes,
             dtype=str(tensor.dtype).removeprefix("torch."),
             shape=tuple(tensor.shape),
-            operator=_name(func),
+            operator=str(func._overloadpacket),
             place=place,
             phase=phase,
             kind=AllocationKind.TEMPORARY,
@@ -334,10 +334,6 @@ def _known_code(code: CodeType) -> tuple[str, bool]:
     """Return the file name of a model's code, empty for other code, and whether the code has a `self`."""
     file = "" if code.co_filename.startswith((*OWN_CODE, "<")) else os.path.basename(code.co_filename)
     return file, code.co_varnames[:1] == ("self",)
-
-
-def _name(func: Any) -> str:
-    return str(func._overloadpacket)
 
 
 def seconds_of(work: Iterable[OperatorWork], device: Device) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import escape
 from itertools import groupby
@@ -90,12 +90,51 @@ class PlanChoice:
             calls["fuse_loss"] = {}
         if self.checkpointed:
             calls["wrap_blocks"] = {
-                **wanted_blocks(self.stacks, self.checkpointed),
+                **self._wanted_blocks(),
                 **({"offload": "cpu"} if self.offload else {}),
-                **saved_results(self.stacks, self.checkpointed),
+                **self._saved_results(),
                 **({"save_offload": True} if self.save_offload else {}),
             }
         return calls
+
+    def _wanted_blocks(self) -> dict[str, Any]:
+        """Return the arguments that leave out other blocks: none, the number of first blocks, or patterns of names."""
+        wanted = {stack: [name for name in names if name in self.checkpointed] for stack, names in self.stacks.items()}
+        if all(len(wanted[stack]) == len(names) for stack, names in self.stacks.items()):
+            return {}
+        if all(wanted[stack] == list(names[: len(wanted[stack])]) for stack, names in self.stacks.items()):
+            return {"first": {escape(stack): len(names) for stack, names in wanted.items()}}
+        patterns = [self._patterns(stack, wanted[stack], names) for stack, names in self.stacks.items()]
+        return {"stacks": [pattern for some in patterns for pattern in some]}
+
+    def _saved_results(self) -> dict[str, Any]:
+        """Return the argument that makes checkpointed blocks keep their results: none, names, or names by patterns."""
+        kinds = list(dict.fromkeys(self.checkpointed.values()))
+        if len(kinds) == 1:
+            return {"save": list(kinds[0])} if kinds[0] else {}
+        saved: dict[str, list[str]] = {}
+        for stack, blocks in self.stacks.items():
+            wanted = [block for block in blocks if block in self.checkpointed]
+            for names in filter(None, kinds):
+                some = [block for block in wanted if self.checkpointed[block] == names]
+                saved |= {pattern: list(names) for pattern in self._patterns(stack, some, wanted)}
+        return {"save": saved}
+
+    def _patterns(self, stack: str, some: Sequence[str], every: Sequence[str]) -> list[str]:
+        """List patterns that match some blocks of a stack, none of its others, and nothing in other stacks."""
+        numbers = [name.removeprefix(f"{stack}.") for name in some]
+        is_alone = not any(each.startswith(f"{stack}.") for each in self.stacks)
+        if some and list(some) == list(every) and stack and is_alone:
+            return [escape(stack)]
+        if not stack or not all(number.isdecimal() for number in numbers):
+            return [escape(name) for name in some]
+        patterns = []
+        for start, group in groupby(numbers, key=lambda number: number[:-1]):
+            digits = "".join(number[-1] for number in group)
+            if len(digits) > 1:
+                digits = f"[{digits[0]}-{digits[-1]}]" if digits in "0123456789" else f"[{digits}]"
+            patterns.append(f"{escape(stack)}.{start}{digits}")
+        return patterns
 
     @property
     def name(self) -> str:
@@ -142,52 +181,6 @@ def _listed(names: Sequence[str]) -> str:
         which = "" if numbers == list(range(len(numbers))) else f" for i in {tuple(numbers)!r}"
         lists.append(f"model.{stack}[i].{inside}{which}" if which else f"block.{inside} for block in model.{stack}")
     return " + ".join(f"[{each}]" for each in lists)
-
-
-Stacks = Mapping[str, Sequence[str]]
-"""The names of the blocks, in order, by stack."""
-
-
-def wanted_blocks(stacks: Stacks, checkpointed: Collection[str]) -> dict[str, Any]:
-    """Return the arguments that leave out all other blocks: none, the number of first blocks, or patterns of names."""
-    wanted = {stack: [block for block in blocks if block in checkpointed] for stack, blocks in stacks.items()}
-    if all(len(wanted[stack]) == len(blocks) for stack, blocks in stacks.items()):
-        return {}
-    if all(wanted[stack] == list(blocks[: len(wanted[stack])]) for stack, blocks in stacks.items()):
-        return {"first": {escape(stack): len(names) for stack, names in wanted.items()}}
-    return {
-        "stacks": [pattern for stack in stacks for pattern in _patterns(stack, wanted[stack], stacks[stack], stacks)]
-    }
-
-
-def saved_results(stacks: Stacks, checkpointed: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Return the argument that makes checkpointed blocks keep these results: none, names, or names by patterns."""
-    kinds = list(dict.fromkeys(checkpointed.values()))
-    if len(kinds) == 1:
-        return {"save": list(kinds[0])} if kinds[0] else {}
-    saved: dict[str, list[str]] = {}
-    for stack, blocks in stacks.items():
-        wanted = [block for block in blocks if block in checkpointed]
-        for names in filter(None, kinds):
-            some = [block for block in wanted if checkpointed[block] == names]
-            saved |= {pattern: list(names) for pattern in _patterns(stack, some, wanted, stacks)}
-    return {"save": saved}
-
-
-def _patterns(stack: str, some: Sequence[str], every: Sequence[str], stacks: Iterable[str]) -> list[str]:
-    """List patterns that match some blocks of a stack, none of its others, and nothing in other stacks."""
-    numbers = [name.removeprefix(f"{stack}.") for name in some]
-    if some and list(some) == list(every) and stack and not any(each.startswith(f"{stack}.") for each in stacks):
-        return [escape(stack)]
-    if not stack or not all(number.isdecimal() for number in numbers):
-        return [escape(name) for name in some]
-    patterns = []
-    for start, group in groupby(numbers, key=lambda number: number[:-1]):
-        digits = "".join(number[-1] for number in group)
-        if len(digits) > 1:
-            digits = f"[{digits[0]}-{digits[-1]}]" if digits in "0123456789" else f"[{digits}]"
-        patterns.append(f"{escape(stack)}.{start}{digits}")
-    return patterns
 
 
 def as_yaml(document: Mapping[str, Any], indent: str = "") -> str:

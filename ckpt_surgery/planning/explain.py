@@ -26,21 +26,14 @@ from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered, seconds_of
 from ckpt_surgery.planning.devices import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
-from ckpt_surgery.planning.lora import frozen_layers, is_mostly_frozen
-from ckpt_surgery.planning.model_copy import copy_of, function_of
-from ckpt_surgery.planning.shapes import (
-    DECIDED_BY_VALUES,
-    ShapesOnly,
-    UsesOriginal,
-    ValuesForNumpy,
-    inputs_on_shapes,
-    shapes_of,
-)
+from ckpt_surgery.planning.figures import Holder, MemoryTimeline, peak_of
+from ckpt_surgery.planning.lora import is_mostly_frozen, linear_layers
+from ckpt_surgery.planning.model_copy import Copies
+from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, UsesOriginal, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.states import bytes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
-from ckpt_surgery.runtime.blocks.discovery import Block, find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.text import error_line
@@ -113,7 +106,7 @@ def _with_data(
     copies: dict[int, Any] = {}
     with without_gradients(model):
         try:
-            copied = without_values(copy_of(model, copies), on_host=False)
+            copied = without_values(Copies(copies).model(model), on_host=False)
             arguments = call_arguments(copy.deepcopy(checked_inputs(inputs)))
             step = run_metered(copied, arguments, _scalar_loss(loss, copies))
         except Exception as error:  # whatever a step of the model raises
@@ -126,7 +119,7 @@ def _with_data(
 
 def _scalar_loss(loss: Callable[[Any], Any] | None, copies: dict[int, Any]) -> Callable[[Any], Tensor]:
     """Return the loss for a step of a copy, as a function of the output."""
-    own = function_of(loss or loss_of, copies)
+    own = Copies(copies).function(loss or loss_of)
     return lambda output: scalar(own(output))
 
 
@@ -145,7 +138,7 @@ def metered(
     Leaves no gradients on the model. Raises PlanningError.
     """
     drawn = shapes.drawn
-    arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
+    arguments = shapes.inputs(checked_inputs(inputs))
     try:
         with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), _scalar_loss(loss, shapes.copies))
@@ -164,34 +157,46 @@ def explanation_of(
 ) -> Explanation:
     """Explain a metered step, on one rank if the training has several."""
     blocks = find_blocks(model)
+    states = [vars(block.module) for block in blocks]
+    checkpointed = [  # recomputed by a surgery, or by their own class
+        bool(state.get(FLAG, False)) or isinstance(state.get("forward"), BlockForward)
+        for state in states
+        if state.get(FUNCTION) is not None
+    ]
+    saved: Counter[str] = Counter()  # what surgeries kept in the last step because of `save`, by the names in it
+    for policy in (policy for surgery in surgeries_in(model) for policy in surgery.policies):
+        for (name, _), count in policy.kept.items():
+            saved[name] += count.bytes
     step = sharded(step, model, [block.name for block in blocks], training)
-    held, buffers = held_states(model.parameters(), training), held_bytes(model.buffers())
+    parameters, optimizer = held_states(model.parameters(), training)
+    buffers = held_bytes(model.buffers())
     on_cuda = training.device is not None and training.device.workspace > 0
     counted, given = step, step.input_bytes if on_cuda else 0
     if on_cuda:  # each tensor takes what torch's CUDA allocator counts for it
         counted = replace(step, allocations=tuple(replace(a, bytes=block_bytes(a.bytes)) for a in step.allocations))
+    frozen = [] if training.sharding else linear_layers(model, frozen=True)
     workspace = training.device.workspace if training.device and step.forward_flops else 0
     return Explanation(
         model=type(model).__name__,
         blocks=len(blocks),
-        checkpointed=sum(map(_is_checkpointed, blocks)),
-        parameter_bytes=held.parameters,
+        checkpointed=sum(checkpointed),
+        parameter_bytes=parameters,
         buffer_bytes=buffers,
         gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
-        optimizer_bytes=held.optimizer,
+        optimizer_bytes=optimizer,
         kept_bytes=step.kept_bytes,
-        peak=peak_of(counted, held.parameters + buffers + held.optimizer + given + workspace),
-        holders=holders_of(each for each in step.allocations if each.kind is AllocationKind.KEPT),
-        timeline=timeline_of(step),
+        peak=peak_of(counted, parameters + buffers + optimizer + given + workspace),
+        holders=Holder.grouped(each for each in step.allocations if each.kind is AllocationKind.KEPT),
+        timeline=MemoryTimeline.of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,
         drawn=drawn,
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
         input_bytes=given,
         workspace_bytes=workspace,
-        frozen_bytes=0 if training.sharding else held_bytes(layer.weight for *_, layer in frozen_layers(model)),
+        frozen_bytes=held_bytes(layer.weight for *_, layer in frozen),
         adapted=is_mostly_frozen(model),
-        saved=_saved_bytes(model),
+        saved=dict(saved),
     )
 
 
@@ -247,23 +252,6 @@ def on_host_without_data(model: nn.Module) -> None:
     for surgery in surgeries_in(model):
         if surgery.offloader is not None:
             surgery.offloader.transport = HostWithoutData()
-
-
-def _saved_bytes(model: nn.Module) -> dict[str, int]:
-    """Count the bytes that a model's surgeries kept in its last step because of `save`, by the names in it."""
-    sums: Counter[str] = Counter()
-    for surgery in surgeries_in(model):
-        for policy in surgery.policies:
-            for (name, _), count in policy.kept.items():
-                sums[name] += count.bytes
-    return dict(sums)
-
-
-def _is_checkpointed(block: Block) -> bool:
-    """Tell whether a block is recomputed, by a surgery or by its own class."""
-    values = vars(block.module)
-    operated = isinstance(values.get("forward"), BlockForward)
-    return values.get(FUNCTION) is not None and (operated or bool(values.get(FLAG, False)))
 
 
 class HostWithoutData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import itemgetter
@@ -45,6 +45,23 @@ class Holder:
     shape: tuple[int, ...]
     gradient: bool = False
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the modules have numbers in their names, as blocks do."""
+        return "*" in self.module.split(".")
+
+    @classmethod
+    def grouped(cls, allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
+        """Group alike allocations as holders, the largest first."""
+        groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
+        for allocation in allocations:
+            place, kept_at = allocation.place, allocation.kept_at.line
+            made = (_NUMBER.sub("*", place.module), allocation.operator, place.line, allocation.keeper, kept_at)
+            key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
+            groups[key].append(allocation)
+        holders = [cls(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
+        return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -68,6 +85,12 @@ class Peak:
     line: str
     holders: tuple[Holder, ...]
 
+    @property
+    def place(self) -> str:
+        """Where it is, in words: "in the backward of model.layers.31.mlp, modeling_llama.py:164"."""
+        where = f"in the {self.phase} of {self.module or 'the loss'}"
+        return f"{where}, {self.line}" if self.line else where
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
@@ -82,6 +105,32 @@ class MemoryTimeline:
     bytes: Mapping[AllocationKind, tuple[int, ...]]
     backward_at: int
     modules: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, step: StepAllocations) -> MemoryTimeline:
+        """Return the bytes of each kind that are alive over the operators of a step."""
+        curves, total = _curves(step)
+        length = -(-len(total) // _MOST_POINTS) or 1
+        starts = range(0, len(total), length)
+        points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
+        shown = {kind: tuple(curve[point] for point in points) for kind, curve in curves.items()}
+        own = [each for each in step.allocations if each.kind is not AllocationKind.GATHERED]
+        made = sorted((each.born, each.place.module) for each in own)
+        newest = [bisect_right(made, point + 1, key=itemgetter(0)) for point in points]
+        modules = tuple(made[at - 1][1] if at else "" for at in newest)
+        return cls(tuple(point + 1 for point in points), shown, step.backward_at, modules)
+
+    def stacked(self, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
+        """Return the lower and upper edge of each kind that holds anything, stacked from `always` bytes upward."""
+        low = [always] * len(self.points)
+        areas = []
+        for kind in AllocationKind:
+            values = self.bytes.get(kind, ())
+            if any(values):
+                high = [edge + value for edge, value in zip(low, values, strict=True)]
+                areas.append((kind, low, high))
+                low = high
+        return areas
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,37 +171,9 @@ class StepFigures:
         return held + self.input_bytes + self.workspace_bytes
 
 
-def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
-    """Group alike allocations as holders, the largest first."""
-    groups: dict[tuple[Any, ...], list[Allocation]] = defaultdict(list)
-    for allocation in allocations:
-        place, kept_at = allocation.place, allocation.kept_at.line
-        made = (_NUMBER.sub("*", place.module), allocation.operator, place.line, allocation.keeper, kept_at)
-        key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
-        groups[key].append(allocation)
-    holders = [Holder(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
-    return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
-
-
-def timeline_of(step: StepAllocations) -> MemoryTimeline:
-    """Return the bytes of each kind that are alive over the operators of a step."""
-    curves = _curves(step)
-    total = _total(curves)
-    length = -(-len(total) // _MOST_POINTS) or 1
-    starts = range(0, len(total), length)
-    points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
-    shown = {kind: tuple(curve[point] for point in points) for kind, curve in curves.items()}
-    own = [each for each in step.allocations if each.kind is not AllocationKind.GATHERED]
-    made = sorted((each.born, each.place.module) for each in own)
-    newest = [bisect_right(made, point + 1, key=itemgetter(0)) for point in points]
-    modules = tuple(made[at - 1][1] if at else "" for at in newest)
-    return MemoryTimeline(tuple(point + 1 for point in points), shown, step.backward_at, modules)
-
-
 def peak_of(step: StepAllocations, always: int) -> Peak:
     """Find the highest moment of a step; `always` are the bytes that live through all of it."""
-    curves = _curves(step)
-    total = _total(curves)
+    curves, total = _curves(step)
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
     alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
     own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
@@ -164,23 +185,21 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
         operator=newest.operator if newest else "",
         module=newest.place.module if newest else "",
         line=newest.place.line if newest else "",
-        holders=holders_of(alive),
+        holders=Holder.grouped(alive),
     )
 
 
 def alive_bytes(step: StepAllocations) -> list[int]:
     """Return the bytes that a step allocated and that are alive after each operator."""
-    return _total(_curves(step))
+    _, total = _curves(step)
+    return total
 
 
-def _total(curves: dict[AllocationKind, Sequence[int]]) -> list[int]:
-    return [sum(values) for values in zip(*curves.values(), strict=True)]
-
-
-def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:
-    """Return the bytes of each kind that are alive after each operator."""
+def _curves(step: StepAllocations) -> tuple[dict[AllocationKind, list[int]], list[int]]:
+    """Return the bytes of each kind, and of all kinds, that are alive after each operator."""
     changes = {kind: [0] * (step.operators + 1) for kind in AllocationKind}
     for allocation in step.allocations:
         changes[allocation.kind][allocation.born - 1] += allocation.bytes
         changes[allocation.kind][allocation.last] -= allocation.bytes
-    return {kind: list(accumulate(change))[: step.operators] for kind, change in changes.items()}
+    curves = {kind: list(accumulate(change))[: step.operators] for kind, change in changes.items()}
+    return curves, [sum(values) for values in zip(*curves.values(), strict=True)]

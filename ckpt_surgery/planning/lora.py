@@ -115,7 +115,7 @@ def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *,
     Raises:
         PlanningError: the model has no linear layer.
     """
-    places = _linear_layers(model)
+    places = linear_layers(model)
     if not places:
         raise PlanningError(f"{type(model).__name__} has no linear layer that an adapter could go to")
     model.requires_grad_(False)
@@ -135,7 +135,7 @@ def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
     Raises:
         PlanningError: the model has no frozen linear layer.
     """
-    frozen = frozen_layers(model)
+    frozen = linear_layers(model, frozen=True)
     if not frozen:
         raise PlanningError(f"{type(model).__name__} has no frozen linear layer")
     with where:
@@ -157,26 +157,23 @@ def head_of(model: nn.Module) -> nn.Module | None:
     return None
 
 
-def frozen_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
-    """List what `pack_frozen` would hold in 4 bits: each layer with the module that holds it and its name there."""
-    return [
-        place
-        for place in _linear_layers(model)
-        if place[2].weight.is_floating_point() and not place[2].weight.requires_grad
-    ]
+def linear_layers(model: nn.Module, *, frozen: bool = False) -> list[tuple[nn.Module, str, Any]]:
+    """List the linear layers except the output embeddings, each with the module that holds it and its name there.
 
-
-def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
-    """List the linear layers except the output embeddings, each with the module that holds it and its name there."""
+    With `frozen`, list only those that `pack_frozen` would hold in 4 bits.
+    """
     from transformers.pytorch_utils import Conv1D
 
     head = head_of(model)
-    return [
+    layers = [
         (parent, name, layer)
         for parent in list(model.modules())
         for name, layer in parent.named_children()
         if isinstance(layer, (nn.Linear, Conv1D)) and layer is not head
     ]
+    if not frozen:
+        return layers
+    return [each for each in layers if each[2].weight.is_floating_point() and not each[2].weight.requires_grad]
 
 
 def _replaced(places: list[tuple[nn.Module, str, Any]], made: Callable[[Any], nn.Module]) -> int:

@@ -160,7 +160,7 @@ class MeteredSteps:
             seconds[StepPhase.FORWARD],
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
-            moments_of(own, always_bytes, kept, self._block_of),
+            StepMoments.of(own, always_bytes, kept, self._block_of),
             frozenset(made),
         )
 
@@ -191,36 +191,36 @@ class StepMoments:
     loss: int
     blocks: Mapping[str, int]
 
+    @classmethod
+    def of(
+        cls, step: StepAllocations, always: int, kept: Mapping[str, int], block_of: Callable[[str], str]
+    ) -> StepMoments:
+        """Read the moments of a step; `always` are the bytes that live through it, `kept` those that each block keeps.
 
-def moments_of(
-    step: StepAllocations, always: int, kept: Mapping[str, int], block_of: Callable[[str], str]
-) -> StepMoments:
-    """Read the moments of a step; `always` are the bytes that live through it, `kept` those that each block keeps.
-
-    `block_of` returns the block that a module is in, an empty string for none.
-    """
-    alive = [always + held for held in alive_bytes(step)]
-    forward: dict[str, int] = {}
-    backward: dict[str, list[int]] = {}
-    last_forward = 0
-    for allocation in step.allocations:
-        block = "" if allocation.kind is AllocationKind.GATHERED else block_of(allocation.place.module)
-        if not block:
-            continue
-        if allocation.phase is StepPhase.FORWARD:
-            forward.setdefault(block, allocation.born)
-            last_forward = max(last_forward, allocation.born)
-        else:
-            backward.setdefault(block, []).append(allocation.born)
-    births = [born for some in backward.values() for born in some]
-    first_backward, last_backward = min(births, default=step.backward_at + 1), max(births, default=step.operators)
-    blocks, before = {}, 0
-    for block in sorted(forward, key=forward.__getitem__):
-        blocks[block] = max((alive[born - 1] for born in backward.get(block, ())), default=0) - before
-        before += kept.get(block, 0)
-    first_forward = min(forward.values(), default=1)
-    return StepMoments(
-        edges=max((*alive[: first_forward - 1], *alive[last_backward:]), default=0),
-        loss=max(alive[last_forward : first_backward - 1], default=0) - before,
-        blocks=blocks,
-    )
+        `block_of` returns the block that a module is in, an empty string for none.
+        """
+        alive = [always + held for held in alive_bytes(step)]
+        forward: dict[str, int] = {}
+        backward: dict[str, list[int]] = {}
+        last_forward = 0
+        for allocation in step.allocations:
+            block = "" if allocation.kind is AllocationKind.GATHERED else block_of(allocation.place.module)
+            if not block:
+                continue
+            if allocation.phase is StepPhase.FORWARD:
+                forward.setdefault(block, allocation.born)
+                last_forward = max(last_forward, allocation.born)
+            else:
+                backward.setdefault(block, []).append(allocation.born)
+        births = [born for some in backward.values() for born in some]
+        first_backward, last_backward = min(births, default=step.backward_at + 1), max(births, default=step.operators)
+        blocks, before = {}, 0
+        for block in sorted(forward, key=forward.__getitem__):
+            blocks[block] = max((alive[born - 1] for born in backward.get(block, ())), default=0) - before
+            before += kept.get(block, 0)
+        first_forward = min(forward.values(), default=1)
+        return cls(
+            edges=max((*alive[: first_forward - 1], *alive[last_backward:]), default=0),
+            loss=max(alive[last_forward : first_backward - 1], default=0) - before,
+            blocks=blocks,
+        )

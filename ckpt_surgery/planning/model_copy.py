@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import WRAPPER_ASSIGNMENTS, cache, partial
 from types import CellType, FunctionType, MethodType
@@ -19,30 +19,25 @@ from ckpt_surgery.runtime.tools.containers import items
 _FUNCTIONS = (FunctionType, MethodType, partial)
 
 
-def copy_of(model: nn.Module, copies: dict[int, Any]) -> nn.Module:
-    """Copy a model deeply; `copies` is the memo of `copy.deepcopy`: copies by the ids of originals."""
-    copied: nn.Module = copy.deepcopy(model, copies)
-    in_copies = _InCopies(copies)
-    for made in [value for original, value in copies.items() if original != id(copies)]:
-        in_copies.put_right(made)
-    return copied
+class Copies:
+    """Copies of models, and functions that refer to copies instead of originals.
 
-
-def function_of(function: Callable[..., Any], copies: dict[int, Any]) -> Callable[..., Any]:
-    """Return a function like this one that refers to copies instead of originals; itself if it refers to none."""
-    result: Callable[..., Any] = _InCopies(copies).function(function)
-    return result
-
-
-class _InCopies:
-    """Makes functions that refer to copies."""
+    `copies` is the memo of `copy.deepcopy`: copies by the ids of originals.
+    """
 
     def __init__(self, copies: dict[int, Any]) -> None:
         self._copies = copies
         self._made: dict[int, Any] = {}  # by the ids of functions
         self._seen: list[Any] = []  # keeps those alive
 
-    def put_right(self, made: Any) -> None:
+    def model(self, model: nn.Module) -> nn.Module:
+        """Copy a model deeply."""
+        copied: nn.Module = copy.deepcopy(model, self._copies)
+        for made in [value for original, value in self._copies.items() if original != id(self._copies)]:
+            self._put_right(made)
+        return copied
+
+    def _put_right(self, made: Any) -> None:
         """Replace the functions that a copied object holds by functions that refer to copies."""
         for holder in (made, getattr(made, "__dict__", None)):
             if isinstance(holder, (dict, list)):
@@ -82,9 +77,18 @@ class _InCopies:
             each = waiting.pop()
             if id(each) in self._copies:
                 return True
-            if id(each) not in seen:
-                seen.add(id(each))
-                waiting += _held_by(each)
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, MethodType):
+                waiting += [each.__func__, each.__self__]
+            elif isinstance(each, partial):
+                waiting += [each.func, *each.args, *each.keywords.values()]
+            elif isinstance(each, FunctionType):
+                waiting += [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values(), *vars(each).values()]
+                for cell in each.__closure__ or ():
+                    with suppress(ValueError):  # it is empty
+                        waiting.append(cell.cell_contents)
         return False
 
     def _make(self, function: FunctionType) -> None:
@@ -102,21 +106,6 @@ class _InCopies:
             made.__defaults__ = tuple(map(self._held, function.__defaults__))
         if function.__kwdefaults__:
             made.__kwdefaults__ = {name: self._held(value) for name, value in function.__kwdefaults__.items()}
-
-
-def _held_by(value: Any) -> list[Any]:
-    """List what a function, method or partial holds."""
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if not isinstance(value, FunctionType):
-        return []
-    held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    for cell in value.__closure__ or ():
-        with suppress(ValueError):  # it is empty
-            held.append(cell.cell_contents)
-    return held
 
 
 @cache

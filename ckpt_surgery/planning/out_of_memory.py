@@ -32,10 +32,10 @@ from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAl
 from ckpt_surgery.planning.devices import Device, device_like, segment_bytes
 from ckpt_surgery.planning.explain import explanation_of, metered, without_values
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.figures import Holder, alive_bytes, holders_of
+from ckpt_surgery.planning.figures import Holder, alive_bytes
 from ckpt_surgery.planning.lora import add_lora, head_of, is_mostly_frozen
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.text import Remedy, hints_of, peak_place
+from ckpt_surgery.planning.text import Remedy, hints_of
 from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
@@ -187,9 +187,9 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
     return replace(
         told,
         alive={kind: held for kind in (*Held, *Alive) if (held := (alive | sums).get(kind))},
-        holders=holders_of(each for each in made if each.kind is not AllocationKind.GRADIENT)[:_MOST_HOLDERS],
+        holders=Holder.grouped(each for each in made if each.kind is not AllocationKind.GRADIENT)[:_MOST_HOLDERS],
         peak_bytes=whole.peak_bytes,
-        peak_place=peak_place(whole.peak),
+        peak_place=whole.peak.place,
         savings=_savings(failed, whole, in_8_bits, training),
         notes=tuple(notes),
     )

@@ -11,7 +11,7 @@ from itertools import pairwise
 from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.answer import LeverPeak, answer_line
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
+from ckpt_surgery.planning.figures import Holder, StepFigures
 from ckpt_surgery.planning.text import caveats, facts_of, holder_rows, notes
 from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
@@ -49,13 +49,26 @@ _FOOTER = (
 def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = True) -> str:
     """Return the section of one step, drawn so that `highest` bytes are the full height. Plans pass `hints=False`."""
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
-    kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in stacked(step.timeline, step.always_bytes)]
+    kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in step.timeline.stacked(step.always_bytes)]
     legend = [
         f'<li><i class="{slug}"></i> {escape(held)}</li>'
         for slug, held in [("always", "parameters, buffers, optimizer, inputs, workspace"), *kinds]
     ]
     legend.append("<li>line: the backward begins; dot: the peak</li>")
-    drawn = f'{timeline_svg(step, highest)}<ul class="kinds">{"".join(legend)}</ul>'
+    timeline = f'{timeline_svg(step, highest)}<ul class="kinds">{"".join(legend)}</ul>'
+    least = _LEAST_SHARE * step.kept_bytes
+    shown = [holder for holder in step.holders[:_MOST_HOLDERS] if holder.bytes >= least]
+    rows = "".join(
+        f"<tr><td>{held}</td><td>{share}</td><td>{count}</td>"
+        f'<td class="words">{escape(module)}<br><span class="key">made by {escape(made)}'
+        f"{f', kept by {escape(kept)}' if kept else ''}</span></td>"
+        f'<td class="words">{escape(tensor)}</td></tr>'
+        for held, share, count, module, made, kept, tensor in holder_rows(shown, step)
+    )
+    head = "".join(f"<th>{heading}</th>" for heading in ("bytes", "share", "count", "module", "tensor"))
+    left_out = f"; {plural(rest, 'smaller one')} left out" if (rest := len(step.holders) - len(shown)) else ""
+    caption = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
+    table = f'<table class="holders">{caption}<tr>{head}</tr>{rows}</table>'
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",
         f'<dl class="facts">{facts}</dl>',
@@ -63,27 +76,14 @@ def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = Tr
         *(
             f'<figure class="memory"><figcaption>{caption}</figcaption>{inside}</figure>'
             for caption, inside in (
-                ("Memory over the step", drawn),
+                ("Memory over the step", timeline),
                 ("Kept for the backward, by module", treemap_svg(step.holders)),
                 ("Alive at the peak, by module", treemap_svg(step.peak.holders)),
             )
         ),
-        _holders(step),
+        f'<div class="scroll" tabindex="0">{table}</div>',
     ]
     return f'<section class="detail step">{"".join(parts)}</section>'
-
-
-def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
-    """Return the lower and upper edge of each kind that holds anything, stacked from `always` bytes upward."""
-    low = [always] * len(timeline.points)
-    areas = []
-    for kind in AllocationKind:
-        values = timeline.bytes.get(kind, ())
-        if any(values):
-            high = [edge + value for edge, value in zip(low, values, strict=True)]
-            areas.append((kind, low, high))
-            low = high
-    return areas
 
 
 def timeline_svg(step: StepFigures, highest: int) -> str:
@@ -92,7 +92,7 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
     if not points or not highest:
         return "<p>The step allocates nothing.</p>"
     scale_x, scale_y = _WIDTH / max(points[-1], 1), _HEIGHT / highest
-    areas = stacked(step.timeline, step.always_bytes)
+    areas = step.timeline.stacked(step.always_bytes)
     total = areas[-1][2] if areas else [step.always_bytes] * len(points)
     top = total.index(max(total))
 
@@ -155,7 +155,7 @@ def treemap_svg(holders: Sequence[Holder]) -> str:
     if not rows:
         return "<p>Nothing.</p>"
     cells = []
-    boxes = treemap([held for _, held in rows], Box(0, 0, _WIDTH, _TREE_HEIGHT))
+    boxes = Box(0, 0, _WIDTH, _TREE_HEIGHT).divided([held for _, held in rows])
     for (module, held), box in zip(rows, boxes, strict=True):
         said = escape(f"{module}: {size(held)}")
         shown = min(len(module), int(box.width / 7.2) - 1)
@@ -174,23 +174,6 @@ def treemap_svg(holders: Sequence[Holder]) -> str:
     return f'<svg class="treemap" viewBox="0 0 {size_of_box}" role="group">{"".join(cells)}</svg>'
 
 
-def _holders(step: StepFigures) -> str:
-    least = _LEAST_SHARE * step.kept_bytes
-    shown = [holder for holder in step.holders[:_MOST_HOLDERS] if holder.bytes >= least]
-    rows = "".join(
-        f"<tr><td>{held}</td><td>{share}</td><td>{count}</td>"
-        f'<td class="words">{escape(module)}<br><span class="key">made by {escape(made)}'
-        f"{f', kept by {escape(kept)}' if kept else ''}</span></td>"
-        f'<td class="words">{escape(tensor)}</td></tr>'
-        for held, share, count, module, made, kept, tensor in holder_rows(shown, step)
-    )
-    head = "".join(f"<th>{heading}</th>" for heading in ("bytes", "share", "count", "module", "tensor"))
-    left_out = f"; {plural(rest, 'smaller one')} left out" if (rest := len(step.holders) - len(shown)) else ""
-    caption = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
-    table = f'<table class="holders">{caption}<tr>{head}</tr>{rows}</table>'
-    return f'<div class="scroll" tabindex="0">{table}</div>'
-
-
 @dataclass(frozen=True, slots=True)
 class Box:
     """A rectangle."""
@@ -200,38 +183,34 @@ class Box:
     width: float
     height: float
 
+    def divided(self, weights: Sequence[float]) -> list[Box]:
+        """Divide all of it into a part for each weight. Weights are positive, the largest first."""
 
-def treemap(weights: Sequence[float], box: Box) -> list[Box]:
-    """Divide all of `box` into a part for each weight. Weights are positive, the largest first."""
-    boxes: list[Box] = []
-    at = 0
-    while at < len(weights):
-        left = sum(weights[at:])
-        short, long = sorted((box.width, box.height))
-        end = at + 1
-        while end < len(weights) and _worst(weights[at : end + 1], left, short, long) <= _worst(
-            weights[at:end], left, short, long
-        ):
-            end += 1
-        row = sum(weights[at:end])
-        share, done, is_wide = row / left, 0.0, box.width >= box.height
-        for weight in weights[at:end]:
-            part = weight / row
+        def worst(row: Sequence[float]) -> float:
+            """Return the largest ratio of the longer side to the shorter among the boxes of the row."""
+            depth = long * sum(row) / left
+            sides = [short * weight / sum(row) for weight in row]
+            return max(max(depth / side, side / depth) for side in sides)
+
+        box, boxes, at = self, list[Box](), 0
+        while at < len(weights):
+            left = sum(weights[at:])
+            short, long = sorted((box.width, box.height))
+            end = at + 1
+            while end < len(weights) and worst(weights[at : end + 1]) <= worst(weights[at:end]):
+                end += 1
+            row = sum(weights[at:end])
+            share, done, is_wide = row / left, 0.0, box.width >= box.height
+            for weight in weights[at:end]:
+                part = weight / row
+                if is_wide:
+                    boxes.append(Box(box.left, box.top + done * box.height, box.width * share, box.height * part))
+                else:
+                    boxes.append(Box(box.left + done * box.width, box.top, box.width * part, box.height * share))
+                done += part
             if is_wide:
-                boxes.append(Box(box.left, box.top + done * box.height, box.width * share, box.height * part))
+                box = Box(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
             else:
-                boxes.append(Box(box.left + done * box.width, box.top, box.width * part, box.height * share))
-            done += part
-        if is_wide:
-            box = Box(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
-        else:
-            box = Box(box.left, box.top + box.height * share, box.width, box.height * (1 - share))
-        at = end
-    return boxes
-
-
-def _worst(row: Sequence[float], left: float, short: float, long: float) -> float:
-    """Return the largest ratio of the longer side to the shorter among the boxes of the row."""
-    depth = long * sum(row) / left
-    sides = [short * weight / sum(row) for weight in row]
-    return max(max(depth / side, side / depth) for side in sides)
+                box = Box(box.left, box.top + box.height * share, box.width, box.height * (1 - share))
+            at = end
+        return boxes

@@ -32,6 +32,27 @@ class Repeat:
     following: tuple[str, ...]
     reach: int
 
+    @classmethod
+    def longest(cls, alike: Sequence[Hashable], names: Sequence[str], reach: int) -> list[Repeat]:
+        """Find the longest run of alike units of blocks, if any of them can be left out.
+
+        The unit, `reach` units on each side, and the last one, whose backward is the first, stay.
+        """
+        stay = 2 * (reach + 1)
+        most, size, start, units = 0, 0, 0, 0
+        for length in range(1, min(_LONGEST_UNIT, len(names)) + 1):
+            begin = 0
+            for at in range(len(alike) + 1):
+                if at == len(alike) or (at - length >= begin and alike[at] != alike[at - length]):
+                    count = (at - begin) // length
+                    if length * (count - stay) > most:
+                        most, size, start, units = length * (count - stay), length, begin, count
+                    begin = at - length + 1
+        if not most:
+            return []
+        every = [tuple(names[start + size * at : start + size * (at + 1)]) for at in range(units)]
+        return [cls(every[reach], tuple(every[reach + 1 : -reach - 1]), every[-reach - 1], reach)]
+
 
 def same_step(ours: StepAllocations, theirs: StepAllocations) -> bool:
     """Tell whether two records of a step say the same, in whatever order operators are listed."""
@@ -182,7 +203,7 @@ class RepeatedBlocks:
         self._repeats: list[Repeat] = []
         for names in stacks.values():
             alike = [(_shape(model.get_submodule(name)), frozenset(made[name].items())) for name in names]
-            self._repeats += _repeats(alike, names, reach)
+            self._repeats += Repeat.longest(alike, names, reach)
         self._left_out = [name for repeat in self._repeats for unit in repeat.left_out for name in unit]
         self.most_left_out = 2 * len(self._left_out) > sum(map(len, stacks.values()))
         """Whether steps are so much shorter that they are worth the proof."""
@@ -212,27 +233,6 @@ def _shape(block: nn.Module) -> Hashable:
         if value is None or isinstance(value, (str, bool, int, float))
     ]
     return parameters, tuple(options)
-
-
-def _repeats(alike: Sequence[Hashable], names: Sequence[str], reach: int) -> list[Repeat]:
-    """Find the longest run of alike units of blocks, if any of them can be left out.
-
-    The unit, `reach` units on each side, and the last one, whose backward is the first, stay.
-    """
-    stay = 2 * (reach + 1)
-    most, size, start, units = 0, 0, 0, 0
-    for length in range(1, min(_LONGEST_UNIT, len(names)) + 1):
-        begin = 0
-        for at in range(len(alike) + 1):
-            if at == len(alike) or (at - length >= begin and alike[at] != alike[at - length]):
-                count = (at - begin) // length
-                if length * (count - stay) > most:
-                    most, size, start, units = length * (count - stay), length, begin, count
-                begin = at - length + 1
-    if not most:
-        return []
-    every = [tuple(names[start + size * at : start + size * (at + 1)]) for at in range(units)]
-    return [Repeat(every[reach], tuple(every[reach + 1 : -reach - 1]), every[-reach - 1], reach)]
 
 
 @contextmanager

@@ -63,6 +63,58 @@ class TinyStandIn:
     lengths: Mapping[int, int]
     outside: Mapping[int, int]
 
+    @classmethod
+    def of(cls, model_class: Any, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> TinyStandIn | None:
+        """Make a tiny model of a class, with inputs, for a released one of `config`.
+
+        That runs `batch` samples of `tokens`. Return None if no tiny form trains, or it takes floats: how their sizes
+        follow from a configuration is not known.
+        """
+        try:
+            tiny = _told_apart(model_class, config)
+            tiny.model.to(dtype)
+            with random_state_kept():
+                seed_all(0)
+                inputs = accepted_inputs(tiny.model, batch=_BATCH, length=_TOKENS)
+        except CannotBuild:
+            return None
+        if any(tensor.is_floating_point() for tensor in tensors(inputs)):
+            return None
+        lengths, outside = {_BATCH: batch, _TOKENS: tokens}, dict[int, int]()
+        for field in _fields(tiny.config, config):
+            known = outside if "vocab" in field.name else lengths
+            known[field.old] = max(field.new, known.get(field.old, 0))
+        return cls(tiny.model.train(), inputs, lengths, outside)
+
+    def scaled_step(self, released: Any) -> StepAllocations:
+        """Meter a step of the tiny model as it stands, and scale its allocations to the released model's sizes."""
+        rates = {name: module.p for name, module in released.named_modules() if isinstance(module, nn.Dropout)}
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.Dropout):
+                module.p = rates.get(name, module.p)
+        with random_state_kept(), _WithoutAttentionDropout():
+            step = run_metered(self.model, call_arguments(self.inputs), loss_of)
+        self.model.zero_grad()
+        blocks = tuple(f"{block.name}." for block in find_blocks(self.model))
+        repeats = len(find_blocks(released)) / len(blocks) if blocks else 1.0
+        trained = sum(p.numel() * p.itemsize for p in released.parameters() if p.requires_grad)
+        gradients = sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT)
+        outside = {**self.lengths, **self.outside}
+
+        def scaled(each: Allocation) -> Allocation:
+            if each.kind is AllocationKind.GRADIENT:
+                return replace(each, bytes=round(each.bytes * trained / gradients))
+            is_inside = f"{each.place.module}.".startswith(blocks)
+            shape = tuple(_length(size, self.lengths if is_inside else outside) for size in each.shape)
+            held = round(each.bytes * (prod(shape) / (prod(each.shape) or 1)))
+            if is_inside and each.kind is AllocationKind.KEPT:
+                held = round(held * repeats)
+            return replace(each, shape=shape, bytes=held)
+
+        allocations = tuple(map(scaled, step.allocations))
+        kept = sum(each.bytes for each in allocations if each.kind is AllocationKind.KEPT)
+        return replace(step, allocations=allocations, kept_bytes=kept, forward_flops=0, backward_flops=0, work=())
+
 
 @dataclass(frozen=True, slots=True)
 class _Field:
@@ -92,73 +144,20 @@ def explain_scaled(
     if target.kind is TargetKind.FACTORY or training.sharding or training.device:
         raise why
     released = without_inputs(target, tokens=tokens, dtype=dtype)
-    standing = stand_in(type(released.model), released.model.config, released.tokens, batch, dtype)
+    standing = TinyStandIn.of(type(released.model), released.model.config, released.tokens, batch, dtype)
     if standing is None:
         raise why
     said = f"{why.why}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
 
     def told() -> Explanation:
         return replace(
-            explanation_of(released.model, scaled_step(standing, released.model), 0, training), assumptions=(said,)
+            explanation_of(released.model, standing.scaled_step(released.model), 0, training), assumptions=(said,)
         )
 
     off = told()
     for model in (released.model, standing.model):
         wrap_blocks(model, self_check="never")
     return released, off, told()
-
-
-def stand_in(model_class: Any, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> TinyStandIn | None:
-    """Make a tiny model of a class, with inputs, for a released one of `config` that runs `batch` samples of `tokens`.
-
-    Return None if no tiny form trains, or it takes floats: how their sizes follow from a configuration is not known.
-    """
-    try:
-        tiny = _told_apart(model_class, config)
-        tiny.model.to(dtype)
-        with random_state_kept():
-            seed_all(0)
-            inputs = accepted_inputs(tiny.model, batch=_BATCH, length=_TOKENS)
-    except CannotBuild:
-        return None
-    if any(tensor.is_floating_point() for tensor in tensors(inputs)):
-        return None
-    lengths, outside = {_BATCH: batch, _TOKENS: tokens}, dict[int, int]()
-    for field in _fields(tiny.config, config):
-        known = outside if "vocab" in field.name else lengths
-        known[field.old] = max(field.new, known.get(field.old, 0))
-    return TinyStandIn(tiny.model.train(), inputs, lengths, outside)
-
-
-def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
-    """Meter a step of the tiny model as it stands, and scale its allocations to the released model's sizes."""
-    rates = {name: module.p for name, module in released.named_modules() if isinstance(module, nn.Dropout)}
-    for name, module in standing.model.named_modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rates.get(name, module.p)
-    with random_state_kept(), _WithoutAttentionDropout():
-        step = run_metered(standing.model, call_arguments(standing.inputs), loss_of)
-    standing.model.zero_grad()
-    blocks = tuple(f"{block.name}." for block in find_blocks(standing.model))
-    repeats = len(find_blocks(released)) / len(blocks) if blocks else 1.0
-    trained = sum(p.numel() * p.itemsize for p in released.parameters() if p.requires_grad)
-    gradients = sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT)
-
-    outside = {**standing.lengths, **standing.outside}
-
-    def scaled(each: Allocation) -> Allocation:
-        if each.kind is AllocationKind.GRADIENT:
-            return replace(each, bytes=round(each.bytes * trained / gradients))
-        is_inside = f"{each.place.module}.".startswith(blocks)
-        shape = tuple(_length(size, standing.lengths if is_inside else outside) for size in each.shape)
-        held = round(each.bytes * (prod(shape) / (prod(each.shape) or 1)))
-        if is_inside and each.kind is AllocationKind.KEPT:
-            held = round(held * repeats)
-        return replace(each, shape=shape, bytes=held)
-
-    allocations = tuple(map(scaled, step.allocations))
-    kept = sum(each.bytes for each in allocations if each.kind is AllocationKind.KEPT)
-    return replace(step, allocations=allocations, kept_bytes=kept, forward_flops=0, backward_flops=0, work=())
 
 
 class _WithoutAttentionDropout(TorchFunctionMode):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.meter import LiveBytes, StorageRecord
+from ckpt_surgery.measure.meter import LiveBytes
 from ckpt_surgery.planning.shapes import ShapesOnly
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer
@@ -81,24 +81,8 @@ def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, for
         made.param_groups.append(copied)
     for parameter in (parameter for group in made.param_groups for parameter in group["params"]):
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    with _Most() as meter:
+    with LiveBytes() as meter:
         type(made).step(made)
-        state, meter.most = meter.live, meter.live
+        state = meter.most_bytes = meter.left_bytes()
         type(made).step(made)
-    return state, meter.most - state
-
-
-class _Most(LiveBytes):  # type: ignore[no-untyped-call]
-    """A count of the bytes alive, and their maximum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
-
-    @property
-    def live(self) -> int:
-        """The bytes that are alive."""
-        return self._bytes
-
-    def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
-        self.most = max(self.most, self._bytes)
+    return state, meter.most_bytes - state

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.planning.known_results import KnownResults
-from ckpt_surgery.planning.model_copy import copy_of
+from ckpt_surgery.planning.model_copy import Copies
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_wrapper
 from ckpt_surgery.text import error_line
@@ -125,7 +125,7 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(is_wrapper, types)):
             return NotImplemented
         options = dict(kwargs or {})
-        given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+        given = _tensors_of((args, options))
         if any(isinstance(each, nn.Parameter) and self.copies.get(id(each), each) is not each for each in given):
             raise UsesOriginal
         if any(map(_is_shape, given)):
@@ -153,6 +153,23 @@ class ShapesOnly(TorchDispatchMode):
             new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
 
+    def inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy a model's arguments, float tensors without data and all else as it was.
+
+        Raises NotOnShapes if one of them cannot be copied.
+        """
+        memo: dict[int, Any] = {}
+        copied = {}
+        for name, value in inputs.items():
+            try:
+                for tensor in tensors(value):
+                    if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
+                        memo[id(tensor)] = self.without_data(tensor)
+                copied[name] = copy.deepcopy(value, memo)
+            except Exception as error:  # whatever an object raises
+                raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
+        return copied
+
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         key = self._known.key(func, args, options)
         if key is None:
@@ -170,21 +187,34 @@ class ShapesOnly(TorchDispatchMode):
                 if len(dtypes) > 1:
                     kinds = " and ".join(dtypes)
                     raise RuntimeError(f"{func._overloadpacket} takes tensors of one dtype, and not of {kinds}")
-            if func is GROUPED_MM:
-                return _grouped_mm(*args, **options)
-            if func is _RNN_LAYER:
-                return _rnn_layer(args, options)
+            if func is GROUPED_MM:  # on shapes torch takes only bfloat16, but its kernels take more
+                sides = [torch.empty_strided(side.shape, side.stride(), dtype=torch.bfloat16) for side in args[:2]]
+                product: Tensor = GROUPED_MM(*sides, *args[2:], **options)
+                return torch.empty_strided(product.shape, product.stride(), dtype=args[0].dtype)
             result = func(*args, **options)
+            if func is _RNN_LAYER:  # run once on zeros too: only the operator knows the size of its workspace
+                with disable_current_modes():
+                    zeros = [torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, Tensor) else a for a in args]
+                    workspace = func(*zeros, **options)[-1]
+                return *result[:-1], torch.empty(workspace.shape, dtype=workspace.dtype)
             if func is _RNN_LAYER_BACKWARD:  # on shapes the gradients of both biases are one tensor
                 return *result[:4], torch.empty_like(result[4]), *result[5:]
             if func is CPU_ATTENTION:  # on shapes torch 2.11 takes its sums for float32, whatever the dtype
                 return result[0], torch.empty_like(result[1], dtype=torch.promote_types(args[0].dtype, torch.float32))
-            if func is _BATCH_NORM:
-                return _normalized(result[0]), *result[1:]
+            if func is _BATCH_NORM:  # on shapes torch takes any order of the input; its kernel, channels last alone
+                shape, last = result[0].shape, _CHANNELS_LAST.get(result[0].ndim, torch.contiguous_format)
+                ordered = result[0].is_contiguous(memory_format=last) and not result[0].is_contiguous()
+                laid_out = last if ordered else torch.contiguous_format
+                return torch.empty(shape, dtype=result[0].dtype, memory_format=laid_out), *result[1:]
             if func is _BATCH_NORM_BACKWARD and result[0] is not None:
                 return _as_suggested(result[0], args[1]), *result[1:]
-            if func in _VIEWS and 1 in args[0].shape:
-                return _viewed(result, args[0])
+            if func in _VIEWS and 1 in args[0].shape:  # on shapes the strides of dimensions of one element differ
+                source = args[0]
+                with disable_current_modes():
+                    meta = torch.empty_strided(source.shape, source.stride(), device="meta")
+                    strides = meta.view(result.shape).stride()
+                same = strides == result.stride()
+                return result if same else source.as_strided(result.shape, strides, source.storage_offset())
             return _as_suggested(result, args[0]) if func in _RESIZES else result
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
@@ -200,7 +230,11 @@ class ShapesOnly(TorchDispatchMode):
         schema = func._schema
         makes_new = not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
         if makes_new and not all(map(is_differentiable, made)) and all(map(_is_small, (*given, *made))):
-            return _integers_of(self._with_drawn_values(func, args, options), result)
+            values = self._with_drawn_values(func, args, options)  # integers and masks are taken from these
+            if isinstance(result, Tensor):
+                return result if is_differentiable(result) else values
+            pairs = zip(values, result, strict=True)
+            return type(result)(shape if is_differentiable(shape) else value for value, shape in pairs)
         return result
 
     def _with_drawn_values(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -269,20 +303,6 @@ class _Conversion(threading.local):
 _CONVERSION = _Conversion()
 
 
-def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:
-    """Multiply groups of rows. On shapes torch takes only bfloat16, but its kernels take more."""
-    bfloat16 = (torch.empty_strided(side.shape, side.stride(), dtype=torch.bfloat16) for side in (left, right))
-    product: Tensor = GROUPED_MM(*bfloat16, *args, **options)
-    return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
-
-
-def _normalized(result: Tensor) -> Tensor:
-    """Lay out a batch normalisation's result as its kernel does. On shapes torch takes the order of the input."""
-    last = _CHANNELS_LAST.get(result.ndim)
-    ordered = last and result.is_contiguous(memory_format=last) and not result.is_contiguous()
-    return torch.empty(result.shape, dtype=result.dtype, memory_format=last if ordered else torch.contiguous_format)
-
-
 def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
     """Lay out a result in the memory format that kernels suggest for `source`; on shapes torch takes stride order.
 
@@ -296,23 +316,6 @@ def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
             laid_out = torch.contiguous_format
         least = stride * max(source.shape[dimension], 1)
     return torch.empty(result.shape, dtype=result.dtype, memory_format=laid_out)
-
-
-def _viewed(result: Tensor, source: Tensor) -> Tensor:
-    """Return a view with the strides that torch gives dimensions of one element; on shapes they differ."""
-    with disable_current_modes():
-        strides = torch.empty_strided(source.shape, source.stride(), device="meta").view(result.shape).stride()
-    same = strides == result.stride()
-    return result if same else source.as_strided(result.shape, strides, source.storage_offset())
-
-
-def _rnn_layer(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Run a recurrent layer of oneDNN, once on zeros too: only the operator knows the size of its workspace."""
-    result = _RNN_LAYER(*args, **options)
-    with disable_current_modes():
-        given = [torch.zeros(arg.shape, dtype=arg.dtype) if isinstance(arg, Tensor) else arg for arg in args]
-        workspace = _RNN_LAYER(*given, **options)[-1]
-    return *result[:-1], torch.empty(workspace.shape, dtype=workspace.dtype)
 
 
 def _with_values(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -342,27 +345,9 @@ def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None 
                 held = isinstance(value, Tensor) and (is_differentiable(value) or isinstance(value, FakeTensor))
                 if held and id(value) not in memo:
                     memo[id(value)] = mode.without_data(value)
-        return copy_of(model, memo)
+        return Copies(memo).model(model)
     except Exception as error:  # whatever an attribute raises
         raise NotOnShapes(f"{name} cannot be copied{_uncopied(model)}: {error_line(error)}") from error
-
-
-def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, Any]:
-    """Copy a model's arguments, float tensors without data and all else as it was.
-
-    Raises NotOnShapes if one of them cannot be copied.
-    """
-    memo: dict[int, Any] = {}
-    copied = {}
-    for name, value in inputs.items():
-        try:
-            for tensor in tensors(value):
-                if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
-                    memo[id(tensor)] = mode.without_data(tensor)
-            copied[name] = copy.deepcopy(value, memo)
-        except Exception as error:  # whatever an object raises
-            raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
-    return copied
 
 
 def _uncopied(model: nn.Module) -> str:
@@ -388,14 +373,5 @@ def _is_small(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if is_differentiable(tensor) else _MOST_BYTES)
 
 
-def _tensors_of(result: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-
-
-def _integers_of(values: Any, shapes: Any) -> Any:
-    """Return `shapes`, but with each integer tensor taken from `values`."""
-    if isinstance(shapes, Tensor):
-        return shapes if is_differentiable(shapes) else values
-    return type(shapes)(
-        shape if is_differentiable(shape) else value for value, shape in zip(values, shapes, strict=True)
-    )
+def _tensors_of(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -7,7 +7,7 @@ defaults. A rank computes what one device computes, on its own batch. Nothing is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -25,14 +25,6 @@ LIVE_ELEMENTS = 1_000_000_000
 _WIDE = 4
 """The bytes of float32, in which DeepSpeed keeps optimizer state and a second copy of half-precision weights."""
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
-
-
-@dataclass(frozen=True, slots=True)
-class HeldStates:
-    """The bytes that one rank holds through the whole step."""
-
-    parameters: int
-    optimizer: int
 
 
 @dataclass(slots=True)
@@ -54,24 +46,86 @@ class _Unit:
             self.backward = span
 
 
-def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> HeldStates:
-    """Count the bytes of parameters and of their optimizer's state, on the rank that holds the most."""
+class _Units:
+    """FSDP2's units in a step, by name: the outermost blocks and the rest, with what they gather and when they run."""
+
+    def __init__(self, step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> None:
+        self._step, self._ranks = step, ranks
+        outer = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
+        self._units = units = {name: _Unit(name, 0) for name in ("", *outer)}
+        for name, parameter in model.named_parameters():
+            units[nearest(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
+        for allocation in step.allocations:
+            units[nearest(allocation.place.module, units)].ran(allocation.phase, allocation.born)
+        # the blocks in the order of the backward: each with its span of operators and the block after it
+        ran = [(unit, unit.backward) for unit in units.values() if unit.name and unit.backward]
+        ran.sort(key=lambda pair: pair[1][1])
+        after = [*(unit for unit, _ in ran[1:]), None]
+        self._backward = [(unit, span, later) for (unit, span), later in zip(ran, after, strict=True)] if ran else []
+
+    def gathered(self) -> Iterator[Allocation]:
+        """Yield what each unit gathers, and when: parameters while it runs, and all the time those in no block.
+
+        A second buffer exists throughout (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward
+        the one gathered into, until the next unit's is copied out of; in the backward that of the unit that comes
+        next.
+        """
+        step, units = self._step, self._units
+        yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
+        for unit in units.values():
+            if unit.name and unit.forward:
+                yield _made(2 * unit.gathered, unit.name, _GATHER, StepPhase.FORWARD, unit.forward)
+        before = step.backward_at + 1
+        for unit, span, following in self._backward:
+            coming = following.gathered if following else 0
+            yield _made(unit.gathered + coming, unit.name, _GATHER, StepPhase.BACKWARD, span)
+            if before:  # for the one that runs backward first
+                yield _made(unit.gathered, unit.name, _GATHER, StepPhase.BACKWARD, (before, span[0] - 1))
+                before = 0
+
+    def reduced(self) -> Iterator[Allocation]:
+        """Yield the step's allocations, with gradients as parts once their unit has run backward, and reduce buffers.
+
+        Gradients are copied into a buffer, which is held until the next unit's are. Those of what is in no block are
+        reduced at the end.
+        """
+        step = self._step
+        ends = {unit.name: span[1] for unit, span, _ in self._backward}
+        buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in self._backward}
+        copied: Counter[str] = Counter()
+        for allocation in step.allocations:
+            if allocation.kind is not AllocationKind.GRADIENT:
+                yield allocation
+                continue
+            unit = nearest(allocation.place.module, self._units)
+            end = max(ends.get(unit, step.operators), allocation.born)
+            part = _part(allocation.bytes, self._ranks)
+            copied[unit] += part * self._ranks
+            yield replace(allocation, last=end, kind=AllocationKind.BACKWARD)
+            yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), self._ranks),), born=end)
+        for name, held in copied.items():
+            span = (ends.get(name, step.operators), buffered.get(name, step.operators))
+            yield _made(held, name, _REDUCE, StepPhase.BACKWARD, span)
+
+
+def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> tuple[int, int]:
+    """Count the bytes of parameters, and of their optimizer's state, that the fullest rank holds through the step."""
     every = list({id(parameter): parameter for parameter in parameters}.values())
     trained = [parameter for parameter in every if parameter.requires_grad]
     ranks, optimizer = training.ranks, training.optimizer
     whole = sum(map(parameter_bytes, every))
     match training.sharding:
         case None:
-            return HeldStates(whole, state_bytes(every, optimizer))
+            return whole, state_bytes(every, optimizer)
         case Sharding.FSDP:
             held = sum(prod(shard_of(p.shape, ranks)) * p.itemsize for p in every)
-            return HeldStates(held, sum(state_of(shard_of(p.shape, ranks), p.itemsize, optimizer) for p in trained))
+            return held, sum(state_of(shard_of(p.shape, ranks), p.itemsize, optimizer) for p in trained)
         case _:
             flat = _part(sum(parameter.numel() for parameter in trained), ranks)
             half = _part(sum(parameter.numel() for parameter in trained if parameter.itemsize < _WIDE), ranks)
             state = state_of((flat,), _WIDE, optimizer) + half * _WIDE if flat else 0
             parted = training.sharding is Sharding.ZERO_3
-            return HeldStates(sum(_part(p.numel(), ranks) * p.itemsize for p in every) if parted else whole, state)
+            return sum(_part(p.numel(), ranks) * p.itemsize for p in every) if parted else whole, state
 
 
 def sharded(
@@ -82,8 +136,8 @@ def sharded(
         case None:
             return step
         case Sharding.FSDP:
-            units = _units(step, model, blocks, training.ranks)
-            return replace(step, allocations=(*_gathered(step, units), *_reduced(step, units, training.ranks)))
+            units = _Units(step, model, blocks, training.ranks)
+            return replace(step, allocations=(*units.gathered(), *units.reduced()))
         case _:
             return replace(step, allocations=tuple(_zero(step, model, training)))
 
@@ -95,58 +149,6 @@ def shard_of(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
 
 def _part(count: int, ranks: int) -> int:
     return -(-count // ranks)
-
-
-def _gathered(step: StepAllocations, units: Mapping[str, _Unit]) -> Iterator[Allocation]:
-    """Yield what FSDP2 gathers of each unit, and when: parameters while it runs, and all the time those in no block.
-
-    A second buffer exists throughout (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward the
-    one gathered into, until the next unit's is copied out of; in the backward that of the unit that comes next.
-    """
-    yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
-    for unit in units.values():
-        if unit.name and unit.forward:
-            yield _made(2 * unit.gathered, unit.name, _GATHER, StepPhase.FORWARD, unit.forward)
-    before = step.backward_at + 1
-    for unit, span, following in _backward(units):
-        coming = following.gathered if following else 0
-        yield _made(unit.gathered + coming, unit.name, _GATHER, StepPhase.BACKWARD, span)
-        if before:  # for the one that runs backward first
-            yield _made(unit.gathered, unit.name, _GATHER, StepPhase.BACKWARD, (before, span[0] - 1))
-            before = 0
-
-
-def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> Iterator[Allocation]:
-    """Yield the step's allocations, with gradients as parts once their unit has run backward, and reduce buffers.
-
-    Gradients are copied into a buffer, which is held until the next unit's are. Those of what is in no block are
-    reduced at the end.
-    """
-    ends = {unit.name: span[1] for unit, span, _ in _backward(units)}
-    buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in _backward(units)}
-    copied: Counter[str] = Counter()
-    for allocation in step.allocations:
-        if allocation.kind is not AllocationKind.GRADIENT:
-            yield allocation
-            continue
-        unit = nearest(allocation.place.module, units)
-        end = max(ends.get(unit, step.operators), allocation.born)
-        part = _part(allocation.bytes, ranks)
-        copied[unit] += part * ranks
-        yield replace(allocation, last=end, kind=AllocationKind.BACKWARD)
-        yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), ranks),), born=end)
-    for name, held in copied.items():
-        span = (ends.get(name, step.operators), buffered.get(name, step.operators))
-        yield _made(held, name, _REDUCE, StepPhase.BACKWARD, span)
-
-
-def _backward(units: Mapping[str, _Unit]) -> list[tuple[_Unit, tuple[int, int], _Unit | None]]:
-    """List the blocks in the order of the backward: each with its span of operators and the block after it."""
-    spans = sorted(
-        ((unit, unit.backward) for unit in units.values() if unit.name and unit.backward), key=lambda pair: pair[1][1]
-    )
-    after = [unit for unit, _ in spans[1:]]
-    return [(unit, span, later) for (unit, span), later in zip(spans, [*after, None], strict=True)]
 
 
 def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> Iterator[Allocation]:
@@ -173,17 +175,6 @@ def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> I
         whole = sum(map(parameter_bytes, parameters))
         live = whole * min(count, LIVE_ELEMENTS) // max(count, 1)
         yield _made(live, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
-
-
-def _units(step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> dict[str, _Unit]:
-    """Return the outermost blocks and the rest, with what they gather and when they run."""
-    outer = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
-    units = {name: _Unit(name, 0) for name in ("", *outer)}
-    for name, parameter in model.named_parameters():
-        units[nearest(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
-    for allocation in step.allocations:
-        units[nearest(allocation.place.module, units)].ran(allocation.phase, allocation.born)
-    return units
 
 
 def _made(held: int, module: str, operator: str, phase: StepPhase, span: tuple[int, int]) -> Allocation:

@@ -66,6 +66,21 @@ class _Beginning:
         peak = max(self.peak, self.kept + block.peak, kept + following)
         return _Beginning(self.seconds + block.seconds, kept, peak, self, block.taken)
 
+    def settled(self, blocks: Sequence[Sequence[Alternative]], edges: int, loss: int) -> Solution:
+        """Return the solution, with the blocks of each kind in the order of what they keep."""
+        taken = list(self.way())
+        kinds: dict[tuple[tuple[int, float], ...], list[int]] = {}
+        for place, alternatives in enumerate(blocks):
+            kinds.setdefault(tuple((each.kept, each.seconds) for each in alternatives), []).append(place)
+        for costs, places in kinds.items():
+            in_order = sorted((costs[taken[place]], taken[place]) for place in places)
+            for place, (_, at) in zip(places, in_order, strict=True):
+                taken[place] = at
+        peak = peak_of([blocks[place][at] for place, at in enumerate(taken)], edges=edges, loss=loss)
+        if peak > self.peak:
+            return Solution(self.way(), self.kept, self.peak, self.seconds)
+        return Solution(tuple(taken), self.kept, peak, self.seconds)
+
 
 def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> list[Solution]:
     """Return every solution that no other beats in peak and time, from the fastest to the one with the lowest peak.
@@ -81,7 +96,7 @@ def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> 
         useful = _best(_Beginning(each.seconds, each.kept, each.own, None, at) for at, each in enumerate(alternatives))
         beginnings = _best(begun.followed_by(each, following) for begun in beginnings for each in useful)
     best = unbeaten(beginnings, lambda begun: (begun.seconds, begun.peak))
-    return [_settled(blocks, begun, edges, loss) for begun in best]
+    return [begun.settled(blocks, edges, loss) for begun in best]
 
 
 def peak_of(taken: Sequence[Alternative], *, edges: int, loss: int) -> int:
@@ -122,19 +137,3 @@ def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:
         kept[begin:end], peaks[begin:end] = [each.kept], [each.peak]
         best.append(each)
     return best
-
-
-def _settled(blocks: Sequence[Sequence[Alternative]], begun: _Beginning, edges: int, loss: int) -> Solution:
-    """Return the solution, with the blocks of each kind in the order of what they keep."""
-    taken = list(begun.way())
-    kinds: dict[tuple[tuple[int, float], ...], list[int]] = {}
-    for place, alternatives in enumerate(blocks):
-        kinds.setdefault(tuple((each.kept, each.seconds) for each in alternatives), []).append(place)
-    for costs, places in kinds.items():
-        in_order = sorted((costs[taken[place]], taken[place]) for place in places)
-        for place, (_, at) in zip(places, in_order, strict=True):
-            taken[place] = at
-    peak = peak_of([blocks[place][at] for place, at in enumerate(taken)], edges=edges, loss=loss)
-    if peak > begun.peak:
-        return Solution(begun.way(), begun.kept, begun.peak, begun.seconds)
-    return Solution(tuple(taken), begun.kept, peak, begun.seconds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ckpt_surgery.planning.allocations import AllocationKind
-from ckpt_surgery.planning.figures import Holder, Peak, StepFigures
+from ckpt_surgery.planning.figures import Holder, StepFigures
 from ckpt_surgery.text import aligned, percent, plural, size, text_table
 
 LEAST_SHARE = 0.1
@@ -43,9 +43,9 @@ def hints_of(step: StepFigures) -> tuple[Hint, ...]:
     all_checkpointed = 0 < step.blocks == step.checkpointed
     weights = [h for h in at_peak if h.operator == "aten._softmax" and len(h.shape) >= 3]  # of attention
     sums = {
-        Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not _is_repeated(h)),
+        Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not h.is_repeated),
         Remedy.SDPA: sum(h.bytes for h in weights if h.shape[-1] == h.shape[-2] > 1),
-        Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and _is_repeated(h)),
+        Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and h.is_repeated),
         Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
         Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
         Remedy.FOUR_BITS: step.frozen_bytes,
@@ -58,11 +58,6 @@ def hints_of(step: StepFigures) -> tuple[Hint, ...]:
         del sums[Remedy.TILE_MLP]
     hints = [Hint(remedy, held) for remedy, held in sums.items() if held and held >= LEAST_SHARE * step.peak_bytes]
     return tuple(sorted(hints, key=lambda hint: -hint.bytes))
-
-
-def _is_repeated(holder: Holder) -> bool:
-    """Tell whether the holder's modules have numbers in their names, as blocks do."""
-    return "*" in holder.module.split(".")
 
 
 _ADVICE = {
@@ -104,7 +99,7 @@ def facts_of(step: StepFigures) -> list[tuple[str, str]]:
         *beside_rows(step),
         ("kept for the backward", size(step.kept_bytes)),
         *([("of that by save", saved_words(step.saved))] if step.saved else []),
-        ("peak", f"{size(step.peak_bytes)}, {peak_place(step.peak)}"),
+        ("peak", f"{size(step.peak_bytes)}, {step.peak.place}"),
         ("blocks checkpointed", f"{step.checkpointed} of {step.blocks}"),
         *([("least time", f"{step.seconds:.3g} s")] if step.seconds else []),
     ]
@@ -121,12 +116,6 @@ def saved_words(saved: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {size(held)}" for name, held in saved.items())
 
 
-def peak_place(peak: Peak) -> str:
-    """Say where the peak is: "in the backward of model.layers.31.mlp, modeling_llama.py:164"."""
-    where = f"in the {peak.phase} of {peak.module or 'the loss'}"
-    return f"{where}, {peak.line}" if peak.line else where
-
-
 def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str, ...]]:
     """List a row per holder: bytes, share of the kept ones, count, module, what made and keeps it, the tensor."""
     return [
@@ -135,8 +124,8 @@ def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str,
             percent(holder.bytes / step.kept_bytes if step.kept_bytes else None),
             f"{holder.count:,}",
             holder.module or "(loss)",
-            _call(holder.operator, holder.line),
-            _call(holder.keeper, holder.kept_at),
+            f"{holder.operator.removeprefix('aten.')} {holder.line}".strip(),
+            f"{holder.keeper.removeprefix('aten.')} {holder.kept_at}".strip(),
             f"{holder.dtype} [{', '.join(map(str, holder.shape))}]",
         )
         for holder in holders
@@ -160,7 +149,3 @@ def caveats(step: StepFigures) -> list[str]:
 def hint_line(hint: Hint, step: StepFigures) -> str:
     """Write a hint as a sentence."""
     return f"{size(hint.bytes)}, {percent(hint.bytes / step.peak_bytes)} of the peak: {_ADVICE[hint.remedy]}."
-
-
-def _call(operator: str, line: str) -> str:
-    return f"{operator.removeprefix('aten.')} {line}".strip()

@@ -194,13 +194,13 @@ def test_a_phase_begins_when_announced() -> None:
 @pytest.mark.parametrize("kind", [Layer, BareLayer, Stage])
 def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Mode, kind: type[nn.Module]) -> None:
     blocks = (kind, Layer)
-    assert run(model_of(*blocks), mode).rng.mismatches == ()
-    assert "0" in run(model_of(*blocks, whole=Slipping), mode).rng.mismatches
+    assert run(model_of(*blocks), mode).rng_mismatches == ()
+    assert "0" in run(model_of(*blocks, whole=Slipping), mode).rng_mismatches
 
 
 def test_a_block_that_is_not_recomputed_has_no_other_randomness() -> None:
-    assert run(model_of(PlainLayer, Layer, whole=Slipping), "reentrant").rng.mismatches == ("1",)
-    assert run(model_of(PlainLayer, Layer, whole=Slipping)).rng.mismatches == ()
+    assert run(model_of(PlainLayer, Layer, whole=Slipping), "reentrant").rng_mismatches == ("1",)
+    assert run(model_of(PlainLayer, Layer, whole=Slipping)).rng_mismatches == ()
 
 
 class Restoring(PlainLayer):
@@ -229,7 +229,7 @@ def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
     layer = Layer()
     model = model_of(lambda: layer, lambda: layer)
     record = run(model, "non_reentrant", {"layer": layer})
-    assert (record.entries, record.rng.mismatches) == ({"layer": Entries(2, 2)}, ())
+    assert (record.entries, record.rng_mismatches) == ({"layer": Entries(2, 2)}, ())
 
 
 class Repeating(PlainLayer):

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.results import ModeReport
-from ckpt_surgery.measure.switch import _options_of, switch_checkpointing
+from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.measure.verify import verify
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.torch_names import current_graph_task_id
@@ -525,11 +525,18 @@ def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
     assert FaultKind.RECOMPUTE_COUNT not in kinds(examined(model, on_and_off, "reentrant"))
 
 
+class Recording(nn.Module):
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any]) -> None:
+        self.given = gradient_checkpointing_kwargs
+
+
 def test_the_options_of_a_training_are_kept_in_its_own_mode() -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    model = Recording()
     vars(model)[FUNCTION] = partial(checkpoint, use_reentrant=False, debug=True)
-    assert _options_of(model, "non_reentrant")["debug"]
-    assert _options_of(model, "reentrant") == {}
+    switch_checkpointing(model, "non_reentrant")
+    assert model.given == {"use_reentrant": False, "debug": True}
+    switch_checkpointing(model, "reentrant")
+    assert model.given == {"use_reentrant": True}
 
 
 class Towered(Model):

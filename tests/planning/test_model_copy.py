@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import PlanningError, explain, plan, wrap_blocks
-from ckpt_surgery.planning.model_copy import copy_of, function_of
+from ckpt_surgery.planning.model_copy import Copies
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -139,7 +139,7 @@ class PrivateSlot:
 def test_an_object_with_slots_holds_functions_of_the_copy() -> None:
     model = Model()
     model.note = PrivateSlot(around(model.parameters))  # type: ignore[assignment]
-    copied: Any = copy_of(model, {})
+    copied: Any = Copies({}).model(model)
     assert next(copied.note()) is next(copied.parameters())
 
 
@@ -175,6 +175,6 @@ def test_functions_that_hold_nothing_of_a_model_stay_themselves() -> None:
     model = Model()
     model.note = outside  # type: ignore[assignment]
     copies: dict[int, Any] = {}
-    copied = copy_of(model, copies)
+    copied = Copies(copies).model(model)
     assert copied.note is outside
-    assert function_of(outside, copies) is outside
+    assert Copies(copies).function(outside) is outside

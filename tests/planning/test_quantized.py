@@ -77,7 +77,7 @@ def test_scales_beside_a_parameter_count() -> None:
     assert parameter_bytes(parameter) == 40
     parameter.scales = Scales(nn.Linear(100, 100))  # type: ignore[attr-defined]
     assert parameter_bytes(parameter) == 40 + 24
-    assert held_states([parameter], ALONE).parameters == 40 + 24
+    assert held_states([parameter], ALONE)[0] == 40 + 24
 
 
 def test_a_layer_with_data_may_be_replaced_too() -> None:

@@ -16,7 +16,7 @@ from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.planning import explain as explaining
 from ckpt_surgery.planning import scaled, shapes
 from ckpt_surgery.planning.explain import explanation_of
-from ckpt_surgery.planning.scaled import explain_scaled, scaled_step, stand_in
+from ckpt_surgery.planning.scaled import TinyStandIn, explain_scaled
 from ckpt_surgery.planning.target import explain_released, main_class
 from ckpt_surgery.planning.training import training_of
 from ckpt_surgery.survey.resolve import resolve
@@ -88,9 +88,9 @@ def test_a_tiny_llama_scaled_is_what_the_released_one_keeps(
 ) -> None:
     model = model_of(config(tmp_path, **LLAMA), tokens=48, dtype=dtype)
     told = explain_released(model)
-    standing = stand_in(type(model.model), model.model.config, 48, 2, dtype)
+    standing = TinyStandIn.of(type(model.model), model.model.config, 48, 2, dtype)
     assert standing is not None
-    estimate = explanation_of(model.model, scaled_step(standing, model.model), 0)
+    estimate = explanation_of(model.model, standing.scaled_step(model.model), 0)
     assert estimate.parameter_bytes == told.parameter_bytes
     assert estimate.gradient_bytes == pytest.approx(told.gradient_bytes, rel=1e-6)
     assert estimate.kept_bytes == pytest.approx(told.kept_bytes, rel=tolerance)
@@ -99,10 +99,10 @@ def test_a_tiny_llama_scaled_is_what_the_released_one_keeps(
 
 def test_a_wrong_length_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(config(tmp_path, **LLAMA), tokens=48)
-    standing = stand_in(type(model.model), model.model.config, 48, 2, torch.bfloat16)
+    standing = TinyStandIn.of(type(model.model), model.model.config, 48, 2, torch.bfloat16)
     assert standing is not None
     monkeypatch.setattr(scaled, "_length", lambda size, lengths: size)
-    estimate = explanation_of(model.model, scaled_step(standing, model.model), 0)
+    estimate = explanation_of(model.model, standing.scaled_step(model.model), 0)
     assert estimate.kept_bytes < 0.2 * explain_released(model).kept_bytes
 
 

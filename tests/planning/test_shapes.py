@@ -18,7 +18,7 @@ from ckpt_surgery import PlanningError, explain
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.planning.allocations import run_metered
 from ckpt_surgery.planning.figures import peak_of
-from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, inputs_on_shapes, shapes_of
+from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, shapes_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -313,7 +313,7 @@ def test_a_copy_on_shapes_keeps_ties_and_integers_and_spares_the_model() -> None
 
 def test_inputs_keep_integers_and_lose_floats() -> None:
     inputs = {"ids": torch.arange(3), "pixels": torch.rand(2, 2), "more": [torch.rand(1)]}
-    copied = inputs_on_shapes(inputs, ShapesOnly())
+    copied = ShapesOnly().inputs(inputs)
     assert copied["ids"].tolist() == [0, 1, 2]
     assert copied["ids"] is not inputs["ids"]
     assert isinstance(copied["pixels"], FakeTensor)

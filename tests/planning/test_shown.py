@@ -18,7 +18,7 @@ from ckpt_surgery.planning.answer import LeverPeak, StateLever, answer_line, sta
 from ckpt_surgery.planning.devices import device_of
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
-from ckpt_surgery.planning.page import Box, explanation_page, stacked, timeline_svg, treemap, treemap_svg
+from ckpt_surgery.planning.page import Box, explanation_page, timeline_svg, treemap_svg
 from ckpt_surgery.planning.text import Hint, Remedy, hint_line, hints_of
 from tests.report.browser import Browser, running_browser
 from tests.snapshots import check_snapshot
@@ -82,12 +82,12 @@ def test_the_text_has_at_most_40_lines_however_much_a_step_holds() -> None:
 def test_a_treemap_fills_its_box_in_proportion_and_nothing_overlaps(seed: int) -> None:
     source = random.Random(seed)
     weights = sorted((source.uniform(1, 1000) for _ in range(source.randint(1, 40))), reverse=True)
-    boxes = treemap(weights, Box(0, 0, 720, 260))
+    boxes = Box(0, 0, 720, 260).divided(weights)
     assert treemap_faults(weights, boxes) == []
 
 
 def test_a_treemap_with_a_wrong_area_or_an_overlap_is_seen() -> None:
-    boxes = treemap([3, 1], Box(0, 0, 720, 260))
+    boxes = Box(0, 0, 720, 260).divided([3, 1])
     assert treemap_faults([1, 1], boxes) == ["area 0", "area 1"]
     assert "overlap 0 1" in treemap_faults([3, 1], [boxes[0], replace(boxes[1], left=0)])
     assert "outside 1" in treemap_faults([3, 1], [boxes[0], replace(boxes[1], top=200)])
@@ -111,7 +111,7 @@ def treemap_faults(weights: list[float], boxes: list[Box]) -> list[str]:
 
 def test_the_areas_of_the_timeline_add_up_to_the_peak() -> None:
     step = explanation()
-    areas = stacked(step.timeline, step.always_bytes)
+    areas = step.timeline.stacked(step.always_bytes)
     assert [kind for kind, _, _ in areas] == [AllocationKind.KEPT, AllocationKind.BACKWARD]
     assert areas[0][1] == [step.always_bytes] * 4
     assert areas[1][1] == areas[0][2]

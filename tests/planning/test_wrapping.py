@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ckpt_surgery.planning.choices import saved_results, wanted_blocks
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.runtime.blocks.selection import matches
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 
@@ -36,13 +36,13 @@ def test_equal_blocks_are_described_briefly(
     checkpointed: dict[str, tuple[str, ...]], expected: dict[str, Any]
 ) -> None:
     stacks = {"a": stack("a", 2), "b": stack("b", 1)}
-    assert wanted_blocks(stacks, checkpointed) | saved_results(stacks, checkpointed) == expected
+    assert PlanChoice(stacks, checkpointed).arguments()["wrap_blocks"] == expected
 
 
 def test_many_blocks_take_few_patterns() -> None:
     stacks = {"layers": stack("layers", 40)}
     saved = {name: ("norm",) if 12 <= place < 34 or place == 3 else () for place, name in enumerate(stacks["layers"])}
-    patterns = saved_results(stacks, saved)["save"]
+    patterns = PlanChoice(stacks, saved).arguments()["wrap_blocks"]["save"]
     assert list(patterns) == ["layers.3", "layers.1[2-9]", "layers.2[0-9]", "layers.3[0-3]"]
 
 
@@ -76,4 +76,4 @@ def test_each_block_does_what_was_chosen_for_it(start: int) -> None:
                 if taken is not None:
                     chosen[block] = taken
         if chosen:
-            assert done(stacks, wanted_blocks(stacks, chosen) | saved_results(stacks, chosen)) == chosen, seed
+            assert done(stacks, PlanChoice(stacks, chosen).arguments()["wrap_blocks"]) == chosen, seed
