@@ -14,7 +14,7 @@ from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.measure.report import MARKS, Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Level, finite
-from ckpt_surgery.report.summary import failed_levels, measured, portable
+from ckpt_surgery.report.summary import Overview, failed_levels, portable
 from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import bullets, code, console, fenced, listed, markdown_table, paragraphs, prose, size, titled
 from ckpt_surgery.version import __version__
@@ -141,7 +141,7 @@ def model_card(adoption: Adoption) -> str:
 
     It is about the code with the repair, unless that was refused; so there has to be a proof.
     """
-    levels = measured([proof.final for proof in adoption.described])[1]
+    levels = Overview([proof.final for proof in adoption.described]).measured[1]
     compared = listed([words for level, words in _COMPARED.items() if level in levels])
     how = f", and the two were compared: {compared}." if compared else "."
     card = paragraphs(

@@ -94,7 +94,7 @@ def check_command(
         from ckpt_surgery.static.baseline import without_known
         from ckpt_surgery.static.check import check
         from ckpt_surgery.static.discover import installed_models
-        from ckpt_surgery.static.render.report import check_report
+        from ckpt_surgery.static.render.report import CheckReport
         from ckpt_surgery.static.since import changed_lines
 
         if output is not None:
@@ -114,7 +114,7 @@ def check_command(
         if changed is not None:
             result = replace(result, findings=tuple(filter(changed.cover, result.findings)))
         unknown = config.show_unknown if show_unknown is None else show_unknown
-        report = check_report(result, RULES, show_info=show_info, show_unknown=unknown)
+        report = CheckReport.of(result, RULES, show_info=show_info, show_unknown=unknown)
         for problem in result.problems:
             say(f"error: {problem}")
         if not result.files and not result.problems:

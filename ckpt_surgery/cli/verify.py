@@ -125,7 +125,7 @@ def verify_command(
         if place is not None:
             check_writable(place)
         if output_format is VerifyFormat.HTML:
-            from ckpt_surgery.report.figure import need_matplotlib
+            from ckpt_surgery.report.plots import need_matplotlib
 
             need_matplotlib()
         if not models and not everything:
@@ -220,9 +220,9 @@ def _write(
         )
         return
     if output_format is VerifyFormat.JSON:
-        from ckpt_surgery.report.json_document import survey_json
+        from ckpt_surgery.report.summary import Overview
 
-        document = survey_json(reports, seconds=seconds)
+        document = Overview(reports).to_json(seconds=seconds)
     elif output_format is VerifyFormat.MARKDOWN:
         from ckpt_surgery.report.markdown import survey_markdown
 

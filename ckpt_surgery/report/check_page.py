@@ -11,7 +11,7 @@ from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.discover import text_at
 from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
-from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence
+from ckpt_surgery.static.render.report import CheckReport, display_path, sentence
 from ckpt_surgery.static.render.text import summary_lines
 from ckpt_surgery.static.results import lines_of
 
@@ -27,7 +27,7 @@ def to_html(report: CheckReport) -> str:
     ]
     summaries = {rule.code: rule.summary for rule in report.rules}
     body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *said, "</header>", "<main>"]
-    for path, findings in by_file(report.shown).items():
+    for path, findings in report.by_file.items():
         body += [f'<section class="detail"><h2><code>{escape(display_path(path))}</code></h2>']
         body += [part for finding in findings for part in _finding(finding, edits[finding], summaries)]
         body.append("</section>")

@@ -29,31 +29,31 @@ class CheckReport:
     hidden: Mapping[Applicability, int]
     rules: Sequence[Rule]
 
+    @classmethod
+    def of(
+        cls, result: CheckResult, rules: Sequence[Rule], *, show_info: bool = False, show_unknown: bool = False
+    ) -> CheckReport:
+        """Choose what of `result` is shown. Faults always are."""
+        visible = {*FAULTS, *([Applicability.INFO] * show_info), *([Applicability.UNKNOWN] * show_unknown)}
+        shown = tuple(finding for finding in result.findings if finding.applicability in visible)
+        hidden = Counter(finding.applicability for finding in result.findings if finding.applicability not in visible)
+        return cls(result, shown, hidden, rules)
 
-def check_report(
-    result: CheckResult, rules: Sequence[Rule], *, show_info: bool = False, show_unknown: bool = False
-) -> CheckReport:
-    """Choose what of `result` is shown. Faults always are."""
-    visible = {*FAULTS, *([Applicability.INFO] * show_info), *([Applicability.UNKNOWN] * show_unknown)}
-    shown = tuple(finding for finding in result.findings if finding.applicability in visible)
-    hidden = Counter(finding.applicability for finding in result.findings if finding.applicability not in visible)
-    return CheckReport(result, shown, hidden, rules)
+    @property
+    def by_file(self) -> dict[str, list[Finding]]:
+        """The findings of each file, faults first; files with faults come first."""
+        files: dict[str, list[Finding]] = defaultdict(list)
+        for finding in sorted(self.shown, key=lambda finding: (finding.applicability not in FAULTS, finding.sort_key)):
+            files[finding.path].append(finding)
+        return files
 
-
-def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """Return the findings of each file, faults first; files with faults come first."""
-    files: dict[str, list[Finding]] = defaultdict(list)
-    for finding in sorted(findings, key=lambda finding: (finding.applicability not in FAULTS, finding.sort_key)):
-        files[finding.path].append(finding)
-    return files
-
-
-def statistics(report: CheckReport) -> list[tuple[Rule, Counter[Applicability]]]:
-    """Count the findings that are shown by rule and applicability; rules without one are left out."""
-    counts: dict[str, Counter[Applicability]] = defaultdict(Counter)
-    for finding in report.shown:
-        counts[finding.code][finding.applicability] += 1
-    return [(rule, counts[rule.code]) for rule in report.rules if rule.code in counts]
+    @property
+    def statistics(self) -> list[tuple[Rule, Counter[Applicability]]]:
+        """The findings that are shown, counted by rule and applicability; rules without one are left out."""
+        counts: dict[str, Counter[Applicability]] = defaultdict(Counter)
+        for finding in self.shown:
+            counts[finding.code][finding.applicability] += 1
+        return [(rule, counts[rule.code]) for rule in self.rules if rule.code in counts]
 
 
 def sentence(finding: Finding) -> str:

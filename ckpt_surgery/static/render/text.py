@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence, statistics
+from ckpt_surgery.static.render.report import CheckReport, display_path, sentence
 from ckpt_surgery.static.results import FAULTS, ApplyResult, CheckResult
 from ckpt_surgery.text import listed, plural, wrapped
 
@@ -15,7 +15,7 @@ from ckpt_surgery.text import listed, plural, wrapped
 def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     """Return the findings by file, those with faults first, wrapped at `width` columns, none cut short."""
     lines: list[str] = []
-    for path, findings in by_file(report.shown).items():
+    for path, findings in report.by_file.items():
         lines.append(display_path(path))
         for finding in findings:
             said = f"{finding.line}:{finding.column} {finding.code} [{finding.applicability}] {sentence(finding)}"
@@ -42,7 +42,7 @@ def information_lines(report: CheckReport) -> list[str]:
 def statistics_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     """Return the counts by rule: how many, which rule, what it finds."""
     lines: list[str] = []
-    for rule, counts in statistics(report):
+    for rule, counts in report.statistics:
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         head = f"{counts.total()}  "
         said = f"{head}{rule.code} {rule.name} ({kinds}): {rule.summary}"
@@ -81,17 +81,18 @@ def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) 
     for rule in rules:
         if faults[rule.code] or left[rule.code]:
             repaired = max(0, faults[rule.code] - left[rule.code])
-            why = _why_left([f for f in result.left if f.code == rule.code], repairable, result.unsafe)
+            kinds = Counter((f.applicability, f in repairable) for f in result.left if f.code == rule.code)
+            not_repaired = kinds[Applicability.SAFE, True] + kinds[Applicability.SAFE, False]
+            unsafe = kinds[Applicability.UNSAFE, True]
+            reasons = (
+                (not_repaired + unsafe * result.unsafe, "not repaired (see the notes and problems)"),
+                (unsafe * (not result.unsafe), "unsafe (--unsafe repairs them)"),
+                (kinds[Applicability.UNSAFE, False], "to be repaired by hand"),
+            )
+            counts = ", ".join(f"{count} {reason}" for count, reason in reasons if count)
+            why = f"left: {counts}" if counts else "none left"
             lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
     return lines + _note_lines(result, width)
-
-
-def rule_lines(rules: Sequence[Rule], *, width: int = 80) -> list[str]:
-    """Return one entry for each rule: its code, its name and, below, what it finds."""
-    lines: list[str] = []
-    for rule in rules:
-        lines += [f"{rule.code} {rule.name}", *wrapped(rule.summary, width, "    ", "    ")]
-    return lines
 
 
 def _note_lines(result: CheckResult | ApplyResult, width: int) -> list[str]:
@@ -109,16 +110,3 @@ def _repairable(findings: Sequence[Finding]) -> frozenset[Finding]:
     """Return the findings that are repaired, or settled by the repair of others among them."""
     codes = {finding.code for finding in findings if finding.repairs}
     return frozenset(finding for finding in findings if finding.repairs or finding.follows in codes)
-
-
-def _why_left(left: Sequence[Finding], repairable_ones: Collection[Finding], unsafe: bool) -> str:
-    kinds = Counter((f.applicability, f in repairable_ones) for f in left)
-    not_repaired = kinds[Applicability.SAFE, True] + kinds[Applicability.SAFE, False]
-    repairable = kinds[Applicability.UNSAFE, True]
-    reasons = (
-        (not_repaired + repairable * unsafe, "not repaired (see the notes and problems)"),
-        (repairable * (not unsafe), "unsafe (--unsafe repairs them)"),
-        (kinds[Applicability.UNSAFE, False], "to be repaired by hand"),
-    )
-    counts = [f"{count} {reason}" for count, reason in reasons if count]
-    return f"left: {', '.join(counts)}" if counts else "none left"

@@ -24,7 +24,7 @@ from ckpt_surgery.codemods.repair import Definition, MakeLayer
 from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.static.render import machine
 from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
-from ckpt_surgery.static.render.report import CheckReport, check_report, display_path, statistics
+from ckpt_surgery.static.render.report import CheckReport, display_path
 from ckpt_surgery.static.render.text import (
     apply_lines,
     finding_lines,
@@ -71,7 +71,7 @@ def edits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(*findings: Finding, problems: tuple[Problem, ...] = (), suppressed: int = 0, **options: bool) -> CheckReport:
-    return check_report(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
+    return CheckReport.of(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
 
 
 EDITS = (
@@ -104,7 +104,7 @@ class TestWhatIsShown:
         assert (everything.shown, everything.hidden) == (EVERY_KIND, {})
 
     def test_statistics_count_by_rule_and_leave_out_rules_without_findings(self) -> None:
-        counts = statistics(shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)))
+        counts = shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)).statistics
         assert [(rule.code, kinds) for rule, kinds in counts] == [
             ("CKPT001", {"safe": 1}),
             ("CKPT004", {"safe": 1, "unsafe": 1}),
