@@ -95,14 +95,14 @@ def check_command(
         from ckpt_surgery.static.check import check
         from ckpt_surgery.static.discover import installed_models
         from ckpt_surgery.static.render.report import CheckReport
-        from ckpt_surgery.static.since import changed_lines
+        from ckpt_surgery.static.since import ChangedLines
 
         if output is not None:
             check_writable(output)
         places = named_paths(paths or ())
         config = load_config(places[0] if places else None)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
-        changed = changed_lines(places or [installed_models()], since) if since is not None else None
+        changed = ChangedLines.since(places or [installed_models()], since) if since is not None else None
         known = baseline or config.baseline
         if known is None and update_baseline:
             raise ConfigError("--update-baseline writes the file of --baseline: give that too")

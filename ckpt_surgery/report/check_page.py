@@ -29,18 +29,14 @@ def to_html(report: CheckReport) -> str:
     body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *said, "</header>", "<main>"]
     for path, findings in report.by_file.items():
         body += [f'<section class="detail"><h2><code>{escape(display_path(path))}</code></h2>']
-        body += [part for finding in findings for part in _finding(finding, edits[finding], summaries)]
+        for finding in findings:
+            summary = escape(summaries.get(finding.code, ""))
+            rule = f'<span class="rule" title="{summary}">{finding.code}</span>'
+            lines = "\n".join(_diff(edits[finding]) if edits[finding] else _excerpt(finding))
+            body.append(f"<h3>{rule} line {finding.line} ({finding.applicability})</h3>")
+            body += [f"<p>{coded(sentence(finding))}</p>", f"<pre>{lines}</pre>"]
         body.append("</section>")
     return page_of("Gradient checkpointing, checked", [*body, "</main>"])
-
-
-def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str]) -> Iterator[str]:
-    summary = escape(summaries.get(finding.code, ""))
-    rule = f'<span class="rule" title="{summary}">{finding.code}</span>'
-    yield f"<h3>{rule} line {finding.line} ({finding.applicability})</h3>"
-    yield f"<p>{coded(sentence(finding))}</p>"
-    lines = "\n".join(_diff(edits) if edits else _excerpt(finding))
-    yield f"<pre>{lines}</pre>"
 
 
 def _excerpt(finding: Finding) -> Iterator[str]:

@@ -135,25 +135,25 @@ def _header(shown: Sequence[Report], title: str, seconds: float | None, hidden: 
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
     about += [f"after wrap_blocks: {report.repair.status}" for report in shown if alone and report.repair]
     repaired = Overview(shown).repair_counts
-    groups = _counted("as they are" if repaired else "", Overview(shown).counts)
-    groups += _counted("after wrap_blocks", repaired) if repaired else ""
+    counted: list[tuple[str, Mapping[Any, int]]] = [("as they are" if repaired else "", Overview(shown).counts)]
+    counted += [("after wrap_blocks", repaired)] if repaired else []
+    groups = ""
+    for caption, numbers in counted:
+        # the numbers of each status above a bar of their shares; failed and ok are always there
+        rows = [(status, *look, numbers[status]) for status, look in _LOOKS.items() if status in numbers]
+        tallies = "".join(
+            f'<div class="tally {slug if number else "none"}"><b>{number:,}</b> <span>{sign} {status}</span></div>'
+            for status, slug, sign, number in rows
+            if number or status in ("failed", "ok")
+        )
+        bar = "".join(f'<i class="{slug}" style="flex-grow: {number}"></i>' for _, slug, _, number in rows if number)
+        heading = f"<h2>{caption}</h2>" if caption else ""
+        groups += f'<div>{heading}<div class="tallies">{tallies}</div>'
+        groups += f'<div class="bar" aria-hidden="true">{bar}</div></div>'
     return (
         f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
         f'<div class="totals"{hidden}>{groups}</div></header>'
     )
-
-
-def _counted(caption: str, numbers: Mapping[Any, int]) -> str:
-    """Put the numbers of each status above a bar of their shares; failed and ok are always there."""
-    rows = [(status, *look, numbers[status]) for status, look in _LOOKS.items() if status in numbers]
-    shown = "".join(
-        f'<div class="tally {slug if number else "none"}"><b>{number:,}</b> <span>{sign} {status}</span></div>'
-        for status, slug, sign, number in rows
-        if number or status in ("failed", "ok")
-    )
-    bar = "".join(f'<i class="{slug}" style="flex-grow: {number}"></i>' for _, slug, _, number in rows if number)
-    title = f"<h2>{caption}</h2>" if caption else ""
-    return f'<div>{title}<div class="tallies">{shown}</div><div class="bar" aria-hidden="true">{bar}</div></div>'
 
 
 def _causes(shown: Sequence[Report]) -> str:

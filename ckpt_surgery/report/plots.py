@@ -59,9 +59,9 @@ STYLES: dict[Any, Any] = {
     "ytick.labelsize": 8,
 }
 _WIDTH = 4.7
-_DASHES = ("-", (0, (4, 2)), (0, (1, 1)))
-_MARKERS = ("o", "s", "^")
-_WRONG_MARKERS = ("x", "+", "1")
+_DASHES: dict[Mode, Any] = {"non_reentrant": "-", "reentrant": (0, (4, 2))}
+_MARKERS: dict[Mode, str] = {"non_reentrant": "o", "reentrant": "s"}
+_WRONG_MARKERS: dict[Mode, str] = {"non_reentrant": "x", "reentrant": "+"}
 _MOST_ROWS = 24
 _MOST_POINTS = 400
 
@@ -110,7 +110,7 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
     if report.reference and report.reference.points:
         lines.append(("without", report.reference, MUTED, "-"))
     lines += [
-        (run.mode, run.timeline, MODE_INKS[run.mode], _of_mode(_DASHES, run.mode))
+        (run.mode, run.timeline, MODE_INKS[run.mode], _DASHES[run.mode])
         for run in report.modes
         if run.timeline and run.timeline.points
     ]
@@ -222,13 +222,13 @@ def _points(
 ) -> dict[str, list[str]]:
     """Draw the marks of one mode, faults apart; return the tooltip of each mark by the gid of its line."""
     wrong = {name for fault in run.faults if fault.level in ("set", "values") for name in fault.subjects}
-    marker = _of_mode(_MARKERS, run.mode)
+    marker = _MARKERS[run.mode]
     looks: tuple[tuple[str, Set[str], dict[str, Any]], ...] = (
         (run.mode, errors.keys() - wrong, {"marker": marker, "color": MODE_INKS[run.mode], "ms": 3.6, "mew": 0.9}),
         (
             f"{run.mode}, wrong",
             errors.keys() & wrong,
-            {"marker": _of_mode(_WRONG_MARKERS, run.mode), "color": FAILED, "ms": 5.5, "mew": 1.5},
+            {"marker": _WRONG_MARKERS[run.mode], "color": FAILED, "ms": 5.5, "mew": 1.5},
         ),
     )
     titled: dict[str, list[str]] = {}
@@ -245,10 +245,6 @@ def _points(
         axes.plot(x, y, linestyle="none", mfc=face, label=label, gid=gid, clip_on=False, **look)
         titled[gid] = [f"{name}: {error_text(errors[name])}" for name in shown]
     return titled
-
-
-def _of_mode(choices: Sequence[Any], mode: Mode) -> Any:
-    return choices[MODES.index(mode) % len(choices)]
 
 
 def _height(error: float | None, low: int, high: int) -> float:
