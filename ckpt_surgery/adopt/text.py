@@ -9,7 +9,6 @@ from ckpt_surgery.adopt.source import SourceResult
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.static.render.report import CheckReport
-from ckpt_surgery.static.render.text import finding_lines
 from ckpt_surgery.static.results import CheckResult
 from ckpt_surgery.text import listed, plural, size, wrapped
 
@@ -23,7 +22,7 @@ def source_lines(source: SourceResult, *, width: int) -> list[str]:
     kind = f" ({folder.model_type})" if folder.model_type else ""
     classes = [f"{name} in {reference.rpartition('.')[0]}.py" for name, reference in folder.classes.items()]
     checked = CheckResult(repair.findings, repair.problems, repair.files, 0, repair.seconds)
-    findings = finding_lines(CheckReport.of(checked, RULES), width=width)
+    findings = CheckReport.of(checked, RULES).finding_lines(width=width)
     none = [f"{plural(repair.files, 'file')} checked: no faults.", ""]
     return [*wrapped(f"{folder.path}{kind}: {listed(classes)}", width), "", *(findings or none)]
 

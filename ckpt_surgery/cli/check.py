@@ -129,13 +129,11 @@ def check_command(
 
 def _write(report: CheckReport, output_format: OutputFormat, output: Path | None, statistics: bool) -> None:
     """Write the report: the document alone to standard output or `output`, everything else to standard error."""
-    from ckpt_surgery.static.render.text import finding_lines, information_lines, statistics_lines, summary_lines
-
     width = PLAIN_WIDTH if output else width_of(sys.stdout)
-    counts = statistics_lines(report, width=width) if statistics else []
-    summary = summary_lines(report, width=width)
+    counts = report.statistics_lines(width=width) if statistics else []
+    summary = report.summary_lines(width=width)
     if output_format is OutputFormat.TEXT:
-        findings = [] if counts else [*finding_lines(report, width=width), *information_lines(report)]
+        findings = [] if counts else [*report.finding_lines(width=width), *report.information_lines()]
         write_report([*counts, *findings, *summary], output)
         return
     if output_format is OutputFormat.HTML:

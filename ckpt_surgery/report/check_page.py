@@ -12,7 +12,6 @@ from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.discover import text_at
 from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
 from ckpt_surgery.static.render.report import CheckReport, display_path, sentence
-from ckpt_surgery.static.render.text import summary_lines
 from ckpt_surgery.static.results import lines_of
 
 _AROUND = 3
@@ -23,7 +22,7 @@ def to_html(report: CheckReport) -> str:
     """Render the report as a page: files with faults first, and what the repair of each finding changes by itself."""
     edits = edits_of(report.shown)
     said = [
-        f"<p>{coded(line)}</p>" for line in (*summary_lines(report, width=10_000), *map(str, report.result.problems))
+        f"<p>{coded(line)}</p>" for line in (*report.summary_lines(width=10_000), *map(str, report.result.problems))
     ]
     summaries = {rule.code: rule.summary for rule in report.rules}
     body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *said, "</header>", "<main>"]
