@@ -174,7 +174,7 @@ def prose(text: str) -> str:
         pieces = [line]
     said = ""
     for at, piece in enumerate(pieces):
-        # every second part of a split is what was looked for
+        # a split alternates between plain text and what was looked for
         for number, part in enumerate([piece] if at % 2 else _ADDRESSED.split(piece)):
             said += code(part) if (at + number) % 2 else _MARKUP.sub(r"\\\g<0>", part)
     # what would make it a heading, a list or a rule

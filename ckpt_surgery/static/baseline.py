@@ -60,7 +60,7 @@ def without_known(
     elsewhere = {
         known: count
         for known, count in before.items()
-        if known.code not in codes or known.path in unread or (checked and not baseline.has_below(known, checked))
+        if known.code not in codes or known.path in unread or (checked and not baseline.lies_in(known, checked))
     }
     if new or update:
         baseline.write(now | Counter(elsewhere))
@@ -84,7 +84,7 @@ def without_known(
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
-    """The file, and what its folder says of paths."""
+    """A baseline file. Paths in it are relative to its folder."""
 
     file: Path
 
@@ -103,8 +103,8 @@ class _Baseline:
         except ValueError:  # another drive
             return Path(path).as_posix()
 
-    def has_below(self, known: Known, places: Collection[str]) -> bool:
-        """Tell whether a finding is in one of these files and folders."""
+    def lies_in(self, known: Known, places: Collection[str]) -> bool:
+        """Tell whether a finding lies in one of these files and folders."""
         path = os.path.normpath(os.path.join(self.folder, known.path))
         return path in places or any(path.startswith(os.path.join(place, "")) for place in places)
 

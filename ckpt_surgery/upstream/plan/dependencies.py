@@ -35,7 +35,7 @@ class ChangedFamilies:
         own = {family_of(path) for path in self.changes if not is_generated(context, path)}
         self.generated = [path for path in self.changes if family_of(path) not in own]
         """The files of families in which only generated files change."""
-        self.names: dict[str, set[str]] = {}
+        self._touched: dict[str, set[str]] = {}
 
     def dependencies(self) -> frozenset[Dependency]:
         """Return which of them have changed classes of one another."""
@@ -59,7 +59,7 @@ class ChangedFamilies:
 
     def _classes(self, path: str) -> set[str]:
         """Return the classes of a file whose text the repair touches."""
-        if path not in self.names:
+        if path not in self._touched:
             change = self.changes[path]
             before, after = (
                 {
@@ -69,8 +69,8 @@ class ChangedFamilies:
                 }
                 for text in (change.before, change.after)
             )
-            self.names[path] = {name for name in before if before[name] != after.get(name)}
-        return self.names[path]
+            self._touched[path] = {name for name in before if before[name] != after.get(name)}
+        return self._touched[path]
 
     def _copied(self, path: str) -> Iterator[str]:
         """Yield the families that `# Copied from` comments on the changed classes of a file, or inside them, name."""

@@ -125,7 +125,7 @@ class Git:
         return self.listed("ls-files", "--others", "--exclude-standard", "-z")
 
     def restore(self, files: Sequence[str] = ()) -> None:
-        """Put files back to the commit, all of them if none is named; new files are removed. For our worktrees."""
+        """Put files back to the commit, all if none is named; new files are removed. Only for our worktrees."""
         if not files:
             self.run("reset", "--hard", "--quiet")
             self.run("clean", "-d", "--force", "--quiet")
@@ -137,7 +137,7 @@ class Git:
             (self.folder / name).unlink(missing_ok=True)
 
     def commit(self, base: BaseCommit, message: str) -> str:
-        """Commit what is staged and return the hash; every commit has the base's date. For our worktrees."""
+        """Commit what is staged and return the hash; every commit has the base's date. Only for our worktrees."""
         dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
         self.run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-", given=message, env=dates)
         return self.run("rev-parse", "HEAD")
@@ -158,7 +158,7 @@ class Git:
         return tuple(Path(line).name for line in written.split("\n") if line)
 
     def same_after_am(self, base: BaseCommit, tip: str, folder: Path, names: Sequence[str]) -> bool:
-        """Tell whether `git am` of the patches gives the tree of `tip`. For our worktree at the base."""
+        """Tell whether `git am` of the patches gives the tree of `tip`. Only for our worktree at the base."""
         try:
             self.run("am", "--quiet", "--keep-cr", "--no-3way", *(str(folder / name) for name in names))
             return self.run("rev-parse", "HEAD^{tree}") == self.run("rev-parse", f"{tip}^{{tree}}")
