@@ -97,18 +97,15 @@ class CannotBuild(Unverifiable):
         line = line if len(line) <= 300 else line[:297] + "..."
         self.name, self.stage, self.reason = name, stage, line
         self.missing_package = isinstance(error, ImportError)
-        self.origin = () if isinstance(error, str) else _origin(error)
+        self.origin: tuple[str, ...] = ()
+        if isinstance(error, BaseException):
+            places = (f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(error.__traceback__))
+            self.origin = (f"{type(error).__module__}.{type(error).__qualname__}", *places)
         super().__init__(f"no tiny {name} can be made: {stage} raised {line}")
 
     def __reduce__(self) -> tuple[type[CannotBuild], tuple[str, BuildStage, str], dict[str, object]]:
         state = {"missing_package": self.missing_package, "origin": self.origin}
         return CannotBuild, (self.name, self.stage, self.reason), state
-
-
-def _origin(error: BaseException) -> tuple[str, ...]:
-    kind = type(error)
-    places = (f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(error.__traceback__))
-    return (f"{kind.__module__}.{kind.__qualname__}", *places)
 
 
 class DistributedError(CkptSurgeryError, RuntimeError):

@@ -54,10 +54,6 @@ def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Ten
     return _scores(query, key) * (3 * query.shape[-1] + 2 * value.shape[-1])  # it makes the weights again
 
 
-def _flex_attention_backward(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return _attention_backward(query, query, key, value)
-
-
 def _scores(query: Tensor, key: Tensor) -> int:
     """Count the elements of all matrices of weights twice: queries share keys where these have fewer heads."""
     return 2 * query.shape[:-1].numel() * key.shape[-2]
@@ -84,7 +80,7 @@ _BESIDES: Mapping[str, Callable[..., Any]] = {
     **{f"aten._scaled_dot_product_{kernel}": _attention for kernel in _KERNELS},
     **{f"aten._scaled_dot_product_{kernel}_backward": _attention_backward for kernel in _KERNELS},
     "flex_attention": _attention,
-    "flex_attention_backward": _flex_attention_backward,
+    "flex_attention_backward": lambda query, key, value, *_, **__: _attention_backward(query, query, key, value),
     "aten.linear": _product,  # nested tensors take these two not apart
     "aten.matmul": _product,
     "bitsandbytes.gemm_4bit": _product,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -54,14 +55,9 @@ def installed_version(distribution: str) -> str | None:
     """Return the version in a distribution's metadata, else in its source; None where neither tells."""
     from importlib.metadata import version  # it takes a while, and `--help` does without
 
-    try:
+    with suppress(Exception):  # not installed by pip, or its metadata cannot be read
         return version(distribution) or None
-    except Exception:  # not installed by pip, or its metadata cannot be read
-        return _version_in_source(distribution)
-
-
-def _version_in_source(distribution: str) -> str | None:
-    """Return the version that the source of a package gives it: that of a clone on the path."""
+    # a clone on the path
     spec = _spec(distribution.replace("-", "_"))
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for name in ("version.py", "__init__.py"):

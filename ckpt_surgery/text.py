@@ -23,7 +23,7 @@ _NOTEBOOK_STYLE = (
 _LONGEST_ERROR = 300
 # an underscore between letters is no markup
 _MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
-_ADDRESSED = re.compile(r"(?<!\w)[@#]\w(?:[\w./-]*\w)?")
+_ADDRESSED = re.compile(r"(?<!\w)([@#]\w(?:[\w./-]*\w)?)")
 _BLOCK_START = re.compile(r"^(?:[-+#]+|\d+(?=[.)]))(?=[.)]?(?:\s|$))")
 
 
@@ -172,8 +172,13 @@ def prose(text: str) -> str:
     pieces = line.split("`")
     if len(pieces) % 2 == 0 or "``" in line:
         pieces = [line]
-    said = "".join(code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
-    return _BLOCK_START.sub(lambda match: _guarded(match[0]), said)
+    said = ""
+    for at, piece in enumerate(pieces):
+        # a split alternates between plain text and what was looked for
+        for number, part in enumerate([piece] if at % 2 else _ADDRESSED.split(piece)):
+            said += code(part) if (at + number) % 2 else _MARKUP.sub(r"\\\g<0>", part)
+    # what would make it a heading, a list or a rule
+    return _BLOCK_START.sub(lambda start: f"{start[0]}\\" if start[0].isdigit() else f"\\{start[0]}", said)
 
 
 def bullets(items: Iterable[str]) -> str:
@@ -183,7 +188,7 @@ def bullets(items: Iterable[str]) -> str:
 
 def fenced(text: str, language: str = "") -> str:
     """Return a block that shows `text` as it is: its fence is longer than any run of backticks inside."""
-    fence = "`" * max(3, 1 + _longest_run(text))
+    fence = "`" * max([3, *(1 + len(run) for run in re.findall("`+", text))])
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
@@ -205,26 +210,3 @@ def paragraphs(*pieces: str) -> str:
 def folded(summary: str, body: str) -> str:
     """Return a part that opens on a click. The summary is plain text, the body Markdown."""
     return f"<details>\n<summary>{html.escape(summary, quote=False)}</summary>\n\n{body}\n\n</details>"
-
-
-def _plain(text: str) -> str:
-    """Text without markup; the names and numbers that GitHub would act on are code."""
-    pieces = []
-    end = 0
-    for match in _ADDRESSED.finditer(text):
-        pieces += [_escaped(text[end : match.start()]), code(match[0])]
-        end = match.end()
-    return "".join([*pieces, _escaped(text[end:])])
-
-
-def _escaped(text: str) -> str:
-    return _MARKUP.sub(lambda match: f"\\{match[0]}", text)
-
-
-def _guarded(start: str) -> str:
-    """Escape the start of a line that would make it a heading, a list or a rule."""
-    return f"{start}\\" if start.isdigit() else f"\\{start}"
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.adopt.proof import Adoption, ClassProof, ClassVerdict, Decision, kept_bytes
+from ckpt_surgery.adopt.proof import Adoption, ClassProof, ClassVerdict, Decision
 from ckpt_surgery.adopt.source import AdoptError, ModelFolder
 from ckpt_surgery.adopt.text import worse_clauses
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.measure.report import MARKS, Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Level, finite
-from ckpt_surgery.report.summary import failed_levels, measured, portable
+from ckpt_surgery.report.summary import Overview, failed_levels, portable
 from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import bullets, code, console, fenced, listed, markdown_table, paragraphs, prose, size, titled
 from ckpt_surgery.version import __version__
@@ -88,7 +88,7 @@ def documents(adoption: Adoption) -> dict[str, bytes]:
     texts = {"model_card.md": model_card(adoption)} if adoption.measured else {}
     texts |= {"pull_request.md": pull_request(adoption)} if adoption.source.patches else {}
     texts["adopt.json"] = adoption_json(adoption)
-    diff = {DIFF: b"".join(patch.diff for patch in adoption.source.patches)} if adoption.source.patches else {}
+    diff = {DIFF: adoption.source.diff} if adoption.source.patches else {}
     return diff | {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
 
 
@@ -118,7 +118,7 @@ def adoption_json(adoption: Adoption) -> str:
         "findings": list(map(finding, source.repair.findings)),
         "left": list(map(finding, source.left)),
         "unmeasured": list(map(finding, adoption.unmeasured)),
-        "changes": [{"path": patch.name, "codes": list(patch.change.codes)} for patch in source.patches],
+        "changes": [{"path": name, "codes": list(change.codes)} for name, change in source.patches.items()],
         "problems": [
             {"path": folder.relative(problem.path), "message": problem.message} for problem in source.repair.problems
         ],
@@ -141,7 +141,7 @@ def model_card(adoption: Adoption) -> str:
 
     It is about the code with the repair, unless that was refused; so there has to be a proof.
     """
-    levels = measured([proof.final for proof in adoption.described])[1]
+    levels = Overview([proof.final for proof in adoption.described]).measured[1]
     compared = listed([words for level, words in _COMPARED.items() if level in levels])
     how = f", and the two were compared: {compared}." if compared else "."
     card = paragraphs(
@@ -165,8 +165,9 @@ def _card_of_class(folder: ModelFolder, report: Report) -> str:
     for run in report.modes:
         option = str(run.mode == "reentrant")
         levels = ", ".join(map(code, failed_levels(run)))
-        kept = kept_bytes(report, run.mode)
-        memory = f"{size(kept[0])} kept for the backward pass, {size(kept[1])} without" if kept else "-"
+        memory = "-"
+        if cost := run.cost:
+            memory = f"{size(cost.kept_bytes)} kept for the backward pass, {size(cost.reference_kept_bytes)} without"
         rows.append([code(option), f"no: {levels}" if levels else "yes" if run.ok else run.status, memory])
         working += [option] * run.ok
     if len(working) == len(report.modes):
@@ -192,10 +193,10 @@ def _card_of_class(folder: ModelFolder, report: Report) -> str:
 def pull_request(adoption: Adoption) -> str:
     """Return what a pull request to the model's repository says: what was wrong, what changes, and the proof."""
     source = adoption.source
-    changes = [f"{code(patch.name)} ({', '.join(patch.change.codes)})" for patch in source.patches]
+    changes = [f"{code(name)} ({', '.join(change.codes)})" for name, change in source.patches.items()]
     codes = {finding.code for finding in source.repair.repaired}
     rules = bullets(f"{rule.code} ({code(rule.name)}): {prose(rule.summary)}" for rule in RULES if rule.code in codes)
-    notes = [_LAYER] if any(patch.imports_layer for patch in source.patches) else []
+    notes = [_LAYER] if source.imports_layer else []
     notes += [_UNSAFE] if adoption.unsafe else []
     notes += dict.fromkeys(
         f"{code(finding.class_name)} ({finding.code}) was repaired and not measured: no measured model has it."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -79,7 +79,17 @@ class ClassProof:
             return ClassVerdict.UNSUPPORTED
         if after.ok:
             return ClassVerdict.OK if self.before.ok else ClassVerdict.REPAIRED
-        return ClassVerdict.IMPROVED if _failures(after) < _failures(self.before) else ClassVerdict.FAILED
+        # a step that does not end fails every level
+        failed_before, failed_after = (
+            {
+                (run.mode, level)
+                for run in report.modes
+                for level in LEVELS
+                if "failed" in (run.outcome(level), run.outcome("run"))
+            }
+            for report in (self.before, after)
+        )
+        return ClassVerdict.IMPROVED if failed_after < failed_before else ClassVerdict.FAILED
 
     @property
     def paired(self) -> Report:
@@ -94,16 +104,28 @@ class Adoption:
     """A folder with all that is known of it. `proofs` is empty if its code was not run."""
 
     source: SourceResult
-    decision: Decision
     proofs: tuple[ClassProof, ...] = ()
     unsafe: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     """Those of this package, torch and transformers, as far as they are installed."""
+    written: bool = False
 
     @property
     def measured(self) -> bool:
         """Tell whether there is a verdict on any class."""
-        return is_measured([proof.before for proof in self.proofs])
+        return any(proof.before.status != "not built" for proof in self.proofs)
+
+    @property
+    def decision(self) -> Decision:
+        """Decide whether the repair may be written, unless it is already."""
+        if self.written:
+            return Decision.WRITTEN
+        if not self.source.patches:
+            return Decision.NOTHING_TO_REPAIR
+        if not self.measured:
+            return Decision.NOT_PROVED
+        worse = any(proof.verdict is ClassVerdict.WORSE for proof in self.proofs)
+        return Decision.WORSE if worse else Decision.PROVED
 
     @property
     def unmeasured(self) -> tuple[Finding, ...]:
@@ -126,27 +148,6 @@ class Adoption:
         faults = self.source.left if self.decision is Decision.WRITTEN else self.source.faults
         fine = (ClassVerdict.OK, ClassVerdict.REPAIRED, ClassVerdict.UNSUPPORTED)
         return not faults and all(proof.verdict in fine for proof in self.proofs)
-
-
-def decide(source: SourceResult, proofs: Sequence[ClassProof]) -> Decision:
-    """Decide whether the repair of a folder may be written."""
-    if not source.patches:
-        return Decision.NOTHING_TO_REPAIR
-    if not is_measured([proof.before for proof in proofs]):
-        return Decision.NOT_PROVED
-    worse = any(proof.verdict is ClassVerdict.WORSE for proof in proofs)
-    return Decision.WORSE if worse else Decision.PROVED
-
-
-def is_measured(reports: Sequence[Report]) -> bool:
-    """Tell whether there is a verdict on any of the classes."""
-    return any(report.status != "not built" for report in reports)
-
-
-def kept_bytes(report: Report, mode: Mode) -> tuple[int, int] | None:
-    """Return the bytes that autograd keeps with and without checkpointing; None where they were not measured."""
-    cost = next((run.cost for run in report.modes if run.mode == mode), None)
-    return (cost.kept_bytes, cost.reference_kept_bytes) if cost else None
 
 
 def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, ...]:
@@ -174,9 +175,3 @@ def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, 
     if before.ok and before.cost and after.cost and after.cost.kept_bytes > _MORE * before.cost.kept_bytes:
         worse += ["cost"] * ("cost" not in worse)
     return tuple(worse)
-
-
-def _failures(report: Report) -> set[tuple[Mode, Level]]:
-    """Return the levels that failed, by mode. A step that does not end fails them all."""
-    levels = ((run, level) for run in report.modes for level in LEVELS)
-    return {(run.mode, level) for run, level in levels if "failed" in (run.outcome(level), run.outcome("run"))}

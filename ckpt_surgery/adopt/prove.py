@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.adopt.proof import ClassProof, is_measured
+from ckpt_surgery.adopt.proof import ClassProof
 from ckpt_surgery.adopt.source import AdoptError, SourceResult
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
@@ -69,7 +69,7 @@ def prove(
         ]
 
     before = examined(original, "as it is")
-    if not source.patches or not is_measured(before):
+    if not source.patches or all(report.status == "not built" for report in before):
         return tuple(map(ClassProof, before))
     with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as place:
         copy = Path(place).resolve() / source.folder.name
@@ -77,8 +77,8 @@ def prove(
             shutil.copytree(
                 original, copy, ignore=_ignored, copy_function=_copy_or_link, ignore_dangling_symlinks=True
             )
-            for patch in source.patches:
-                (copy / patch.name).write_bytes(patch.after)
+            for name, change in source.patches.items():
+                (copy / name).write_bytes(("\ufeff" * change.bom + change.after).encode(change.encoding))
         except OSError as error:
             raise AdoptError(f"{original} cannot be copied: {error.strerror or error}") from None
         after = examined(copy, "after the repair")

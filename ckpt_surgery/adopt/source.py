@@ -16,7 +16,7 @@ from ckpt_surgery.codemods.finding import Finding, Subject
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.static.apply import apply
-from ckpt_surgery.static.discover import SourceFile, read_source
+from ckpt_surgery.static.discover import text_at
 from ckpt_surgery.static.results import FAULTS, ApplyResult, FileChange, Problem
 from ckpt_surgery.static.write import write_atomically
 from ckpt_surgery.survey.configurations import read_config, remote_classes
@@ -79,38 +79,31 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePatch:
-    """The repair of one file. `name` is its path from the model's folder on; the bytes are those on disk."""
-
-    change: FileChange
-    name: str
-    encoding: str
-    bom: bool
-
-    @property
-    def after(self) -> bytes:
-        """Return the bytes of the repaired file."""
-        return ("\ufeff" * self.bom + self.change.after).encode(self.encoding)
-
-    @property
-    def diff(self) -> bytes:
-        """Return the unified diff of the bytes, as `git apply` and `patch -p1` read it in the model's folder."""
-        before, after = ("\ufeff" * self.bom + text for text in (self.change.before, self.change.after))
-        return replace(self.change, path=self.name, before=before, after=after).diff.encode(self.encoding)
-
-    @property
-    def imports_layer(self) -> bool:
-        """Tell whether the repaired file names GradientCheckpointingLayer where it did not before."""
-        return LAYER_CLASS in self.change.after and LAYER_CLASS not in self.change.before
-
-
-@dataclass(frozen=True, slots=True)
 class SourceResult:
     """The findings in a folder, and the repairs of its texts in memory."""
 
     folder: ModelFolder
     repair: ApplyResult
-    patches: tuple[SourcePatch, ...]
+
+    @property
+    def patches(self) -> dict[str, FileChange]:
+        """Return the repair of each file, by its path from the model's folder on."""
+        return {self.folder.relative(change.path): change for change in self.repair.changes}
+
+    @property
+    def diff(self) -> bytes:
+        """Return the unified diff of the bytes, as `git apply` and `patch -p1` read it in the model's folder."""
+        diff = b""
+        for name, change in self.patches.items():
+            before, after = ("\ufeff" * change.bom + text for text in (change.before, change.after))
+            diff += replace(change, path=name, before=before, after=after).diff.encode(change.encoding)
+        return diff
+
+    @property
+    def imports_layer(self) -> bool:
+        """Tell whether a repaired file names GradientCheckpointingLayer where it did not before."""
+        changes = self.repair.changes
+        return any(LAYER_CLASS in change.after and LAYER_CLASS not in change.before for change in changes)
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -137,33 +130,29 @@ def examine_source(folder: ModelFolder, *, select: Sequence[str] = (), **options
         raise AdoptError("only rules for training scripts are selected: adopt looks at models, and `check` at scripts")
     paths = [folder.path, *sorted(folder.path.glob("modeling_*.py"))]
     repair = apply(paths, write=False, select=codes, **options)
-    patches = []
     for change in repair.changes:
-        source = read_source(change.path)
-        if not isinstance(source, SourceFile) or source.text != change.before:
+        if text_at(change.path) != change.before:
             raise AdoptError(f"{change.path} changed while it was read: run this again")
-        patches.append(SourcePatch(change, folder.relative(change.path), source.encoding, source.bom))
-    return SourceResult(folder, repair, tuple(patches))
+    return SourceResult(folder, repair)
 
 
-def write_patches(patches: Sequence[SourcePatch]) -> None:
+def write_changes(changes: Sequence[FileChange]) -> None:
     """Write the repaired files, each atomically. If one cannot be written, those before it are put back.
 
     Raises:
         AdoptError: a file cannot be written, or is not what it was when it was read.
     """
 
-    def write(patch: SourcePatch, before: str, after: str) -> Problem | None:
-        return write_atomically(patch.change.path, before, after, encoding=patch.encoding, bom=patch.bom)
+    def write(change: FileChange, before: str, after: str) -> Problem | None:
+        return write_atomically(change.path, before, after, encoding=change.encoding, bom=change.bom)
 
-    written: list[SourcePatch] = []
+    written: list[FileChange] = []
     try:
-        for patch in patches:
-            problem = write(patch, patch.change.before, patch.change.after)
-            if problem is not None:
+        for change in changes:
+            if problem := write(change, change.before, change.after):
                 raise AdoptError(f"nothing was written: {problem}")
-            written.append(patch)
+            written.append(change)
     except BaseException:
-        for patch in reversed(written):
-            write(patch, patch.change.after, patch.change.before)
+        for change in reversed(written):
+            write(change, change.after, change.before)
         raise

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ckpt_surgery.adopt.proof import Adoption, ClassProof, ClassVerdict, Decision, kept_bytes
+from ckpt_surgery.adopt.proof import Adoption, ClassProof, ClassVerdict, Decision
 from ckpt_surgery.adopt.source import SourceResult
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.measure.results import Level, Mode
-from ckpt_surgery.static.render.report import check_report
-from ckpt_surgery.static.render.text import finding_lines
+from ckpt_surgery.static.render.report import CheckReport
 from ckpt_surgery.static.results import CheckResult
 from ckpt_surgery.text import listed, plural, size, wrapped
 
@@ -23,7 +22,7 @@ def source_lines(source: SourceResult, *, width: int) -> list[str]:
     kind = f" ({folder.model_type})" if folder.model_type else ""
     classes = [f"{name} in {reference.rpartition('.')[0]}.py" for name, reference in folder.classes.items()]
     checked = CheckResult(repair.findings, repair.problems, repair.files, 0, repair.seconds)
-    findings = finding_lines(check_report(checked, RULES), width=width)
+    findings = CheckReport.of(checked, RULES).finding_lines(width=width)
     none = [f"{plural(repair.files, 'file')} checked: no faults.", ""]
     return [*wrapped(f"{folder.path}{kind}: {listed(classes)}", width), "", *(findings or none)]
 
@@ -34,9 +33,8 @@ def repair_lines(source: SourceResult, *, unsafe: bool, width: int) -> list[str]
         return []
     lines = []
     if source.patches:
-        names = listed([patch.name for patch in source.patches])
-        codes = sorted({code for patch in source.patches for code in patch.change.codes})
-        lines += wrapped(f"The repair changes {names} ({', '.join(codes)}).", width)
+        codes = sorted({code for change in source.repair.changes for code in change.codes})
+        lines += wrapped(f"The repair changes {listed([*source.patches])} ({', '.join(codes)}).", width)
     left = sorted(Counter(finding.code for finding in source.left).items())
     if left:
         counts = ", ".join(f"{count} {code}" for code, count in left)
@@ -71,8 +69,7 @@ def decision_lines(adoption: Adoption, *, trusted: bool, width: int) -> list[str
         case Decision.PROVED:
             said = [verdicts, unmeasured, _PENDING]
         case Decision.WRITTEN:
-            files = listed([patch.name for patch in adoption.source.patches])
-            said = [verdicts, unmeasured, f"Written: {files} in {path}."]
+            said = [verdicts, unmeasured, f"Written: {listed([*adoption.source.patches])} in {path}."]
     return [line for sentence in said if sentence for line in wrapped(sentence, width)]
 
 
@@ -89,10 +86,13 @@ def worse_clauses(adoption: Adoption) -> list[str]:
                 modes.setdefault(levels, []).append(mode)
             worse = []
             for levels, same in modes.items():
-                was, now = kept_bytes(proof.before, same[0]), kept_bytes(after, same[0])
+                costs = ({run.mode: run.cost for run in report.modes} for report in (proof.before, after))
+                was, now = (by_mode.get(same[0]) for by_mode in costs)
                 growth = ""
-                if was and now and "cost" in levels and now[0] > was[0]:
-                    growth = f": it keeps {size(now[0])} for the backward pass, and kept {size(was[0])}"
+                if was and now and "cost" in levels and now.kept_bytes > was.kept_bytes:
+                    growth = (
+                        f": it keeps {size(now.kept_bytes)} for the backward pass, and kept {size(was.kept_bytes)}"
+                    )
                 worse.append(f"{listed(levels)} ({listed(same)}{growth})")
             clauses.append(f"with it, {after.label} is worse in {listed(worse)}")
     return clauses

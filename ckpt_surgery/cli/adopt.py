@@ -88,7 +88,7 @@ def adopt_command(
         for problem in source.repair.problems:
             say(f"error: {problem}")
         write_lines(source_lines(source, width=width))
-        diff = b"".join(patch.diff for patch in source.patches).decode("utf-8", "backslashreplace").split("\n")[:-1]
+        diff = source.diff.decode("utf-8", "backslashreplace").split("\n")[:-1]
         write_lines([*diff, ""] if diff else [], diff=True)
         write_lines(repair_lines(source, unsafe=unsafe, width=width))
         proofs: tuple[ClassProof, ...] = ()
@@ -108,20 +108,20 @@ def _settled(
 ) -> int:
     """Decide, write what is asked for, say what was decided, and return the exit code."""
     from ckpt_surgery.adopt.pages import write_pages
-    from ckpt_surgery.adopt.proof import Adoption, Decision, decide
-    from ckpt_surgery.adopt.source import write_patches
+    from ckpt_surgery.adopt.proof import Adoption, Decision
+    from ckpt_surgery.adopt.source import write_changes
     from ckpt_surgery.adopt.text import decision_lines
     from ckpt_surgery.measure.versions import installed_versions
     from ckpt_surgery.text import listed
 
     width = width_of(sys.stdout)
-    adoption = Adoption(source, decide(source, proofs), proofs, unsafe, installed_versions())
+    adoption = Adoption(source, proofs, unsafe, installed_versions())
     for proof in proofs:
         write_lines([*proof.paired.lines(width=width, repaired_by="the repair"), ""])
     if write and adoption.decision is Decision.PROVED:
         with termination_raises():
-            write_patches(source.patches)
-        adoption = replace(adoption, decision=Decision.WRITTEN)
+            write_changes(source.repair.changes)
+        adoption = replace(adoption, written=True)
     if out is not None:
         names = write_pages(adoption, out)
         write_lines([f"In {out}: {listed(names)}."])

@@ -59,8 +59,7 @@ def apply_command(
 def _write(result: ApplyResult, diff: bool, check_only: bool) -> None:
     """Write the diff alone, or the summary, to standard output; a diff's summary goes to standard error."""
     from ckpt_surgery.codemods import RULES
-    from ckpt_surgery.static.render.report import display_path
-    from ckpt_surgery.static.render.text import apply_lines
+    from ckpt_surgery.static.render.report import apply_lines, display_path
 
     summary = apply_lines(result, RULES, width=width_of(sys.stderr if diff else sys.stdout))
     if diff:

@@ -94,15 +94,15 @@ def check_command(
         from ckpt_surgery.static.baseline import without_known
         from ckpt_surgery.static.check import check
         from ckpt_surgery.static.discover import installed_models
-        from ckpt_surgery.static.render.report import check_report
-        from ckpt_surgery.static.since import changed_lines
+        from ckpt_surgery.static.render.report import CheckReport
+        from ckpt_surgery.static.since import ChangedLines
 
         if output is not None:
             check_writable(output)
         places = named_paths(paths or ())
         config = load_config(places[0] if places else None)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
-        changed = changed_lines(places or [installed_models()], since) if since is not None else None
+        changed = ChangedLines.since(places or [installed_models()], since) if since is not None else None
         known = baseline or config.baseline
         if known is None and update_baseline:
             raise ConfigError("--update-baseline writes the file of --baseline: give that too")
@@ -114,7 +114,7 @@ def check_command(
         if changed is not None:
             result = replace(result, findings=tuple(filter(changed.cover, result.findings)))
         unknown = config.show_unknown if show_unknown is None else show_unknown
-        report = check_report(result, RULES, show_info=show_info, show_unknown=unknown)
+        report = CheckReport.of(result, RULES, show_info=show_info, show_unknown=unknown)
         for problem in result.problems:
             say(f"error: {problem}")
         if not result.files and not result.problems:
@@ -129,13 +129,11 @@ def check_command(
 
 def _write(report: CheckReport, output_format: OutputFormat, output: Path | None, statistics: bool) -> None:
     """Write the report: the document alone to standard output or `output`, everything else to standard error."""
-    from ckpt_surgery.static.render.text import finding_lines, information_lines, statistics_lines, summary_lines
-
     width = PLAIN_WIDTH if output else width_of(sys.stdout)
-    counts = statistics_lines(report, width=width) if statistics else []
-    summary = summary_lines(report, width=width)
+    counts = report.statistics_lines(width=width) if statistics else []
+    summary = report.summary_lines(width=width)
     if output_format is OutputFormat.TEXT:
-        findings = [] if counts else [*finding_lines(report, width=width), *information_lines(report)]
+        findings = [] if counts else [*report.finding_lines(width=width), *report.information_lines()]
         write_report([*counts, *findings, *summary], output)
         return
     if output_format is OutputFormat.HTML:

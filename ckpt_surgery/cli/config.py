@@ -80,11 +80,23 @@ def load_config(start: str | Path | None = None) -> Config:
         raise ConfigError("the working folder no longer exists: change to another") from None
     for folder in (place, *place.parents):
         file = folder / "pyproject.toml"
-        if os.path.isfile(file):  # Path.is_file raises where the folder may not be searched
-            table = _table(file)
-            if table is not None:
-                return _config(file, table)
-    return Config()
+        # Path.is_file raises where the folder may not be searched
+        table = _table(file) if os.path.isfile(file) else None
+        if table is not None:
+            break
+    else:
+        return Config()
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in _READERS:
+            near = get_close_matches(key.replace("_", "-"), _READERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
+            raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {hint}")
+        try:
+            values[key.replace("-", "_")] = _READERS[key](value, file.parent)
+        except TypeError as error:
+            raise ConfigError(f"{file}: [tool.{TABLE}] {key} must be {error}, not {value!r}") from None
+    return Config(path=file, **values)  # type: ignore[arg-type]  # each reader returns its field's type
 
 
 def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tuple[str, ...]:
@@ -125,20 +137,6 @@ def _table(file: Path) -> Mapping[str, object] | None:
     return table
 
 
-def _config(file: Path, table: Mapping[str, object]) -> Config:
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in _READERS:
-            near = get_close_matches(key.replace("_", "-"), _READERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
-            raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {hint}")
-        try:
-            values[key.replace("-", "_")] = _READERS[key](value, file.parent)
-        except TypeError as error:
-            raise ConfigError(f"{file}: [tool.{TABLE}] {key} must be {error}, not {value!r}") from None
-    return Config(path=file, **values)  # type: ignore[arg-type]  # each reader returns its field's type
-
-
 def _strings(value: object, _folder: Path) -> tuple[str, ...]:
     if not isinstance(value, list) or not are_names(value):
         raise TypeError("a list of strings")
@@ -169,10 +167,6 @@ def _file(value: object, folder: Path) -> Path:
     return folder / value
 
 
-def _patterns(value: object, folder: Path) -> tuple[str, ...]:
-    return tuple(_anchored(pattern, folder) for pattern in _strings(value, folder))
-
-
 def _per_file(value: object, folder: Path) -> dict[str, tuple[str, ...]]:
     wanted = "a table of glob pattern to list of codes"
     if not isinstance(value, dict):
@@ -192,7 +186,7 @@ def _anchored(pattern: str, folder: Path) -> str:
 _READERS: dict[str, Callable[[object, Path], object]] = {
     "select": _strings,
     "ignore": _strings,
-    "exclude": _patterns,
+    "exclude": lambda value, folder: tuple(_anchored(pattern, folder) for pattern in _strings(value, folder)),
     "include-unsupported": _switch,
     "show-unknown": _switch,
     "jobs": _jobs,

@@ -148,7 +148,7 @@ def explain_command(
             trust_remote_code,
         )
         with termination_raises(), progress_bar() as progress, quiet():
-            released, explanations, tried = _explained(request, progress)
+            released, explanations, tried = request.explained(progress)
         write_report(_lines(request, released, explanations, tried), None)
         if html is not None:
             from ckpt_surgery.planning.page import explanation_page
@@ -181,97 +181,95 @@ class _ExplainRequest:
     training: TrainingSetup
     trust_remote_code: bool
 
+    def explained(
+        self, progress: Progress | None
+    ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation], LeverPeak | None]:
+        """Return the model, its explanation for each step asked for, and what a lever on states takes off."""
 
-def _explained(
-    request: _ExplainRequest, progress: Progress | None
-) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation], LeverPeak | None]:
-    """Return the model, its explanation for each step asked for, and what a lever on states takes off."""
+        def at(step: str, done: int) -> None:
+            if progress is not None:
+                progress(step, done, total)
 
-    def at(step: str, done: int) -> None:
-        if progress is not None:
-            progress(step, done, total)
+        total = 4 if self.steps is ExplainedSteps.BOTH else 3
+        at("importing", 0)
+        from ckpt_surgery.errors import NotOnShapes
+        from ckpt_surgery.planning.scaled import explain_scaled
+        from ckpt_surgery.planning.target import DTYPES
 
-    total = 4 if request.steps is ExplainedSteps.BOTH else 3
-    at("importing", 0)
-    from ckpt_surgery.errors import NotOnShapes
-    from ckpt_surgery.planning.scaled import explain_scaled
-    from ckpt_surgery.planning.target import DTYPES
-
-    target = target_named(request.name, trust_remote_code=request.trust_remote_code)
-    at("building the model", 0)
-    try:
-        told = _on_shapes(request, target, at, total)
-    except NotOnShapes as why:
-        if request.lora or request.offload or request.save or request.for_long_context:
-            raise
-        at("a tiny model with data", 1)
-        found, off, on = explain_scaled(
-            target,
-            why,
-            tokens=request.tokens,
-            batch=request.batch,
-            dtype=DTYPES[request.dtype],
-            training=request.training,
-        )
-        both = {ExplainedSteps.OFF: off, ExplainedSteps.ON: on}
-        return found, {when: each for when, each in both.items() if request.steps in (when, ExplainedSteps.BOTH)}, None
-    return *told, _tried(request, target, told[1], at, total)
-
-
-def _tried(
-    request: _ExplainRequest,
-    target: SurveyTarget,
-    explanations: dict[ExplainedSteps, Explanation],
-    at: Callable[[str, int], None],
-    total: int,
-) -> LeverPeak | None:
-    """Return what the last step takes with the lever on states that may have the most effect."""
-    from ckpt_surgery.planning.answer import RANK, LeverPeak, StateLever, state_lever_of
-
-    lever = state_lever_of(list(explanations.values()))
-    if lever is None:
-        return None
-    at(f"a step with {lever}", total - 1)
-    last = list(explanations)[-1]
-    changed = replace(request, lora=RANK) if lever is StateLever.LORA else replace(request, four_bits=True)
-    with suppress(Exception):  # whatever comes of other layers: it is an advice less
-        _, told = _on_shapes(replace(changed, steps=last), target, lambda step, done: None, total)
-        return LeverPeak(lever, 1, told[last].peak_bytes)
-    return None
-
-
-def _on_shapes(
-    request: _ExplainRequest, target: SurveyTarget, at: Callable[[str, int], None], total: int
-) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
-    """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
-    from ckpt_surgery.errors import SurgeryError
-    from ckpt_surgery.planning.lora import add_lora
-    from ckpt_surgery.planning.target import DTYPES, explain_released, released, wrap_released
-
-    found = released(target, tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
-    if request.lora:
-        add_lora(found.model, request.lora, found.shapes, four_bits=request.four_bits)
-    explanations = {}
-    if request.steps is not ExplainedSteps.ON:
-        at("a step", 1)
-        explanations[ExplainedSteps.OFF] = explain_released(found, request.training)
-    if request.steps is not ExplainedSteps.OFF:
-        at("a checkpointed step", total - 2)
+        target = target_named(self.name, trust_remote_code=self.trust_remote_code)
+        at("building the model", 0)
         try:
-            wrap_released(
-                found,
-                offload=request.offload,
-                save=request.save,
-                for_long_context=request.for_long_context,
-                host=request.host,
-            )
-        except SurgeryError as error:
-            if not explanations:
+            told = self._on_shapes(target, at, total)
+        except NotOnShapes as why:
+            if self.lora or self.offload or self.save or self.for_long_context:
                 raise
-            say(f"ckpt_surgery: with checkpointing off alone: {error}")
-        else:
-            explanations[ExplainedSteps.ON] = explain_released(found, request.training)
-    return found, explanations
+            at("a tiny model with data", 1)
+            found, off, on = explain_scaled(
+                target,
+                why,
+                tokens=self.tokens,
+                batch=self.batch,
+                dtype=DTYPES[self.dtype],
+                training=self.training,
+            )
+            both = {ExplainedSteps.OFF: off, ExplainedSteps.ON: on}
+            wanted = {when: step for when, step in both.items() if self.steps in (when, ExplainedSteps.BOTH)}
+            return found, wanted, None
+        return *told, self._tried(target, told[1], at, total)
+
+    def _tried(
+        self,
+        target: SurveyTarget,
+        explanations: dict[ExplainedSteps, Explanation],
+        at: Callable[[str, int], None],
+        total: int,
+    ) -> LeverPeak | None:
+        """Return what the last step takes with the lever on states that may have the most effect."""
+        from ckpt_surgery.planning.answer import RANK, LeverPeak, StateLever, state_lever_of
+
+        lever = state_lever_of(list(explanations.values()))
+        if lever is None:
+            return None
+        at(f"a step with {lever}", total - 1)
+        last = list(explanations)[-1]
+        changed = replace(self, lora=RANK) if lever is StateLever.LORA else replace(self, four_bits=True)
+        with suppress(Exception):  # whatever comes of other layers: it is an advice less
+            _, told = replace(changed, steps=last)._on_shapes(target, lambda step, done: None, total)
+            return LeverPeak(lever, 1, told[last].peak_bytes)
+        return None
+
+    def _on_shapes(
+        self, target: SurveyTarget, at: Callable[[str, int], None], total: int
+    ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
+        """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
+        from ckpt_surgery.errors import SurgeryError
+        from ckpt_surgery.planning.lora import add_lora
+        from ckpt_surgery.planning.target import DTYPES, explain_released, released, wrap_released
+
+        found = released(target, tokens=self.tokens, batch=self.batch, dtype=DTYPES[self.dtype])
+        if self.lora:
+            add_lora(found.model, self.lora, found.shapes, four_bits=self.four_bits)
+        explanations = {}
+        if self.steps is not ExplainedSteps.ON:
+            at("a step", 1)
+            explanations[ExplainedSteps.OFF] = explain_released(found, self.training)
+        if self.steps is not ExplainedSteps.OFF:
+            at("a checkpointed step", total - 2)
+            try:
+                wrap_released(
+                    found,
+                    offload=self.offload,
+                    save=self.save,
+                    for_long_context=self.for_long_context,
+                    host=self.host,
+                )
+            except SurgeryError as error:
+                if not explanations:
+                    raise
+                say(f"ckpt_surgery: with checkpointing off alone: {error}")
+            else:
+                explanations[ExplainedSteps.ON] = explain_released(found, self.training)
+        return found, explanations
 
 
 def _lines(

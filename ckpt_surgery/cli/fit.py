@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,72 +80,68 @@ def fit_command(
             )
         figures = None if device is None else device_of(device)
         started = shlex.join([*(["-m"] if module else []), *arguments])
-        operation = partial(_fit, total, figures, margin / 100, dry_run, write, started)
-        options = {"wrap_options": {}, "operation": operation, "prove": False}
+        request = _FitRequest(total, figures, margin / 100, dry_run, write, started)
+        options = {"wrap_options": {}, "operation": request.apply, "prove": False}
         script, *rest = arguments
         given = [launched, *rest] if launched else rest
-        return run_training(script, given, module, True, options, partial(_show, dry_run))
+        return run_training(script, given, module, True, options, request.show)
 
     finish(body)
 
 
-def _fit(
-    memory: int | None,
-    device: Any,
-    margin: float,
-    dry_run: bool,
-    write: Path | None,
-    started: str,
-    model: nn.Module,
-    *,
-    running: bool,
-) -> Undoable:
-    """Make a model fit as its first batch comes. A forward that is `running` is the first, and has its arguments."""
-    from ckpt_surgery.planning.first_batch import running_inputs
-    from ckpt_surgery.planning.fit import Fit, FitTarget
+@dataclass(frozen=True, slots=True)
+class _FitRequest:
+    """The request on the command line, and what becomes of it. `started` is the script with its arguments."""
 
-    def tell(fit: Fit) -> None:
-        _tell(fit, dry_run, write, started)
+    memory: int | None
+    device: Any
+    margin: float
+    dry_run: bool
+    write: Path | None
+    started: str
 
-    progress = partial(progress_bar, after=PATIENCE) if rank_of_process() == "0" else nullcontext
-    fit = Fit(model, FitTarget(memory, device, margin), tell, progress)
-    if running and (inputs := running_inputs(model)) is not None:
-        fit.begin(model, inputs)
-        if fit.applied is not None:
-            fit.applied.begin_within(model)
-    return fit
+    def apply(self, model: nn.Module, *, running: bool) -> Undoable:
+        """Make a model fit as its first batch comes: a forward that is `running` has it."""
+        from ckpt_surgery.planning.first_batch import running_inputs
+        from ckpt_surgery.planning.fit import Fit, FitTarget
 
+        progress = partial(progress_bar, after=PATIENCE) if rank_of_process() == "0" else nullcontext
+        fit = Fit(model, FitTarget(self.memory, self.device, self.margin), self.tell, progress)
+        if running and (inputs := running_inputs(model)) is not None:
+            fit.begin(model, inputs)
+            if fit.applied is not None:
+                fit.applied.begin_within(model)
+        return fit
 
-def _tell(fit: Fit, dry_run: bool, write: Path | None, started: str) -> None:
-    """Say what was chosen for what was `started`, on the first rank; write the plan; end a dry run."""
-    if rank_of_process() == "0":
-        name = type(fit.model).__name__
-        if fit.fitted is None:
-            say(f"ckpt_surgery: {name} trains as the script has it, as no step of it was predicted: {fit.problem}")
-        else:
-            for line in fit.fitted.lines(dry_run=dry_run):
-                say(f"ckpt_surgery: {line}")
-            if fit.problem:
-                say(f"ckpt_surgery: {name} trains as the script has it, as this failed: {fit.problem}")
-            if write is not None:
-                write_document(fit.fitted.to_yaml(), write)
-                say(f"ckpt_surgery: next time: ckpt_surgery run --plan {write} {started}")
-    if dry_run:
-        fits = fit.fitted is not None and fit.fitted.fits and not fit.problem
-        raise SystemExit(ExitCode.CLEAN if fits else ExitCode.FINDINGS)
+    def tell(self, fit: Fit) -> None:
+        """Say what was chosen on the first rank; write the plan; end a dry run."""
+        if rank_of_process() == "0":
+            name = type(fit.model).__name__
+            if fit.fitted is None:
+                say(f"ckpt_surgery: {name} trains as the script has it, as no step of it was predicted: {fit.problem}")
+            else:
+                for line in fit.fitted.lines(dry_run=self.dry_run):
+                    say(f"ckpt_surgery: {line}")
+                if fit.problem:
+                    say(f"ckpt_surgery: {name} trains as the script has it, as this failed: {fit.problem}")
+                if self.write is not None:
+                    write_document(fit.fitted.to_yaml(), self.write)
+                    say(f"ckpt_surgery: next time: ckpt_surgery run --plan {self.write} {self.started}")
+        if self.dry_run:
+            fits = fit.fitted is not None and fit.fitted.fits and not fit.problem
+            raise SystemExit(ExitCode.CLEAN if fits else ExitCode.FINDINGS)
 
+    def show(self, takeover: Takeover, code: int) -> int:
+        """Say at the end what steps took, on the first rank, and faults; return the exit code."""
+        from ckpt_surgery.planning.fit import Fit
 
-def _show(dry_run: bool, takeover: Takeover, code: int) -> int:
-    """Say at the end what steps took, on the first rank, and faults; return the exit code."""
-    from ckpt_surgery.planning.fit import Fit
-
-    rank = rank_of_process()
-    if not takeover.trained and rank == "0":
-        say("ckpt_surgery: no model was trained in this process: nothing was done")
-    for trained in takeover.trained:
-        fit = trained.surgery
-        if isinstance(fit, Fit) and rank == "0" and not dry_run and (outcome := fit.outcome()):
-            say(f"ckpt_surgery: {outcome}")
-        for fault in () if trained.report is None or dry_run else trained.report.told:
-            say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")
-    return ExitCode.FINDINGS if dry_run and not takeover.trained and code == 0 else code
+        rank = rank_of_process()
+        if not takeover.trained and rank == "0":
+            say("ckpt_surgery: no model was trained in this process: nothing was done")
+        for trained in takeover.trained:
+            fit = trained.surgery
+            if isinstance(fit, Fit) and rank == "0" and not self.dry_run and (outcome := fit.outcome()):
+                say(f"ckpt_surgery: {outcome}")
+            for fault in () if trained.report is None or self.dry_run else trained.report.told:
+                say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")
+        return ExitCode.FINDINGS if self.dry_run and not takeover.trained and code == 0 else code

@@ -64,6 +64,8 @@ def pr_command(
     done: list[FinishedSeries] = []
 
     def body() -> int:
+        from ckpt_surgery.codemods import RULES
+        from ckpt_surgery.codemods.finding import Subject
         from ckpt_surgery.errors import UpstreamError
         from ckpt_surgery.upstream.evidence.results import SeriesStatus
         from ckpt_surgery.upstream.run.prepare import prepare
@@ -73,10 +75,18 @@ def pr_command(
                 f"--coordination {coordination} is not an issue of upstream's: give its address, "
                 f"https://github.com/{UPSTREAM}/issues/N, or that of the comment that agrees"
             )
+        names = [name.strip() for entry in families or () for name in entry.split(",")]
+        names = list(dict.fromkeys(filter(None, names)))
+        if everything and names:
+            raise ConfigError("--all and --families exclude each other: give one of them")
+        if not everything and not names:
+            raise ConfigError("no family is named: give --families gpt_bigcode,zamba (model folders), or --all")
+        # rules for training scripts do not apply to upstream's source
+        codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL]
         options = PrepareOptions(
             out=out,
-            families=_names(families, everything),
-            codes=_codes(select),
+            families=tuple(names),
+            codes=expand_codes(select, codes, "--select") if select else (),
             group_by=group_by,
             base=base,
             python=python,
@@ -102,25 +112,6 @@ def pr_command(
         return ExitCode.FINDINGS if unready or unrepaired else ExitCode.CLEAN
 
     finish(body, lambda: f"the checkout is as it was; {_kept(done)}")
-
-
-def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
-    names = [name.strip() for entry in families or () for name in entry.split(",")]
-    names = list(dict.fromkeys(filter(None, names)))
-    if everything and names:
-        raise ConfigError("--all and --families exclude each other: give one of them")
-    if not everything and not names:
-        raise ConfigError("no family is named: give --families gpt_bigcode,zamba (model folders), or --all")
-    return tuple(names)
-
-
-def _codes(select: list[str] | None) -> tuple[str, ...]:
-    """Return the chosen rules, without those for training scripts, which do not apply to upstream's source."""
-    from ckpt_surgery.codemods import RULES
-    from ckpt_surgery.codemods.finding import Subject
-
-    codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL]
-    return expand_codes(select, codes, "--select") if select else ()
 
 
 def _lines(result: PrepareResult) -> list[str]:

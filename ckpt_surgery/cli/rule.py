@@ -10,6 +10,7 @@ import typer
 from ckpt_surgery.cli.config import ConfigError, expand_codes
 from ckpt_surgery.cli.exits import ExitCode, finish
 from ckpt_surgery.cli.terminal import width_of, write, write_lines
+from ckpt_surgery.text import wrapped
 
 
 def rule_command(
@@ -23,9 +24,11 @@ def rule_command(
         from ckpt_surgery.codemods import RULES
 
         if code is None:
-            from ckpt_surgery.static.render.text import rule_lines
-
-            write_lines(rule_lines(RULES, width=width_of(sys.stdout)))
+            lines: list[str] = []
+            for rule in RULES:
+                summary = wrapped(rule.summary, width_of(sys.stdout), "    ", "    ")
+                lines += [f"{rule.code} {rule.name}", *summary]
+            write_lines(lines)
             return ExitCode.CLEAN
         for rule in RULES:
             if code.upper() == rule.code or code == rule.name:

@@ -92,22 +92,17 @@ def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
     """Return what was seen, a line each; models with the same lines share them."""
     names: dict[tuple[str, ...], list[str]] = {}
     for model in trained:
-        names.setdefault(tuple(_lines(model, broke_off=broke_off)), []).append(model.name)
+        own = [*(f"ckpt_surgery: {sentence}" for sentence in model.said), *model.table.splitlines()]
+        report = model.report
+        if report is not None and broke_off and not report.steps:
+            own.append(f"ckpt_surgery: {model.name}: the script ended in its first step, of which nothing is known")
+        elif report is not None:
+            own += str(report).splitlines()
+            own += [f"ckpt_surgery: {plural(len(report.told), 'fault')}"] if report.faults else []
+        names.setdefault(tuple(own), []).append(model.name)
     lines: list[str] = []
     for said, models in names.items():
         lines += said
         if len(models) > 1:
             lines.append(f"ckpt_surgery: {models[0]}: the same for {plural(len(models) - 1, 'more model')}")
-    return lines
-
-
-def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
-    lines = [*(f"ckpt_surgery: {sentence}" for sentence in trained.said), *trained.table.splitlines()]
-    report = trained.report
-    if report is not None and broke_off and not report.steps:
-        lines.append(f"ckpt_surgery: {trained.name}: the script ended in its first step, of which nothing is known")
-    elif report is not None:
-        lines += str(report).splitlines()
-        if report.faults:
-            lines.append(f"ckpt_surgery: {plural(len(report.told), 'fault')}")
     return lines

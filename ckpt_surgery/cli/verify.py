@@ -125,7 +125,7 @@ def verify_command(
         if place is not None:
             check_writable(place)
         if output_format is VerifyFormat.HTML:
-            from ckpt_surgery.report.figure import need_matplotlib
+            from ckpt_surgery.report.plots import need_matplotlib
 
             need_matplotlib()
         if not models and not everything:
@@ -208,21 +208,26 @@ def _write(
     unbuilt: bool,
 ) -> None:
     """Write the report: the document alone to standard output or to a file, the rest to standard error."""
+    from ckpt_surgery.report.summary import Overview, worth_telling
     from ckpt_surgery.report.text import survey_summary, survey_tables
 
     width = PLAIN_WIDTH if place else width_of(sys.stdout)
     # why a model that was named was not built is said once, on standard error
     summary = survey_summary(reports, width=width, seconds=seconds, hint=not detailed and not unbuilt)
     if output_format is VerifyFormat.TEXT:
-        details = _details(reports, width) if detailed else []
+        # in full the only model, if it was built, or the first ones that fail
+        chosen = reports if detailed else []
+        if len(reports) == 1:
+            full = [report for report in chosen if report.status != "not built"]
+        else:
+            full = list(filter(worth_telling, chosen))[:_MOST_DETAILS]
+        details = [line for report in full for line in (*report.lines(width=width), "")]
         write_report(
             [*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt and not detailed), *summary], place
         )
         return
     if output_format is VerifyFormat.JSON:
-        from ckpt_surgery.report.json_document import survey_json
-
-        document = survey_json(reports, seconds=seconds)
+        document = Overview(reports).to_json(seconds=seconds)
     elif output_format is VerifyFormat.MARKDOWN:
         from ckpt_surgery.report.markdown import survey_markdown
 
@@ -234,14 +239,3 @@ def _write(
     write_document(document, place)
     for line in [*summary, *([f"The report is in {place}."] if place else [])]:
         say(line)
-
-
-def _details(reports: Sequence[Report], width: int) -> list[str]:
-    """Return the full report on the only model, if it was built, or on the first ones that fail."""
-    from ckpt_surgery.report.summary import worth_telling
-
-    if len(reports) == 1:
-        shown = [report for report in reports if report.status != "not built"]
-    else:
-        shown = list(filter(worth_telling, reports))[:_MOST_DETAILS]
-    return [line for report in shown for line in (*report.lines(width=width), "")]

@@ -11,8 +11,7 @@ from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.discover import text_at
 from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
-from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence
-from ckpt_surgery.static.render.text import summary_lines
+from ckpt_surgery.static.render.report import CheckReport, display_path, sentence
 from ckpt_surgery.static.results import lines_of
 
 _AROUND = 3
@@ -23,24 +22,20 @@ def to_html(report: CheckReport) -> str:
     """Render the report as a page: files with faults first, and what the repair of each finding changes by itself."""
     edits = edits_of(report.shown)
     said = [
-        f"<p>{coded(line)}</p>" for line in (*summary_lines(report, width=10_000), *map(str, report.result.problems))
+        f"<p>{coded(line)}</p>" for line in (*report.summary_lines(width=10_000), *map(str, report.result.problems))
     ]
     summaries = {rule.code: rule.summary for rule in report.rules}
     body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *said, "</header>", "<main>"]
-    for path, findings in by_file(report.shown).items():
+    for path, findings in report.by_file.items():
         body += [f'<section class="detail"><h2><code>{escape(display_path(path))}</code></h2>']
-        body += [part for finding in findings for part in _finding(finding, edits[finding], summaries)]
+        for finding in findings:
+            summary = escape(summaries.get(finding.code, ""))
+            rule = f'<span class="rule" title="{summary}">{finding.code}</span>'
+            lines = "\n".join(_diff(edits[finding]) if edits[finding] else _excerpt(finding))
+            body.append(f"<h3>{rule} line {finding.line} ({finding.applicability})</h3>")
+            body += [f"<p>{coded(sentence(finding))}</p>", f"<pre>{lines}</pre>"]
         body.append("</section>")
     return page_of("Gradient checkpointing, checked", [*body, "</main>"])
-
-
-def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str]) -> Iterator[str]:
-    summary = escape(summaries.get(finding.code, ""))
-    rule = f'<span class="rule" title="{summary}">{finding.code}</span>'
-    yield f"<h3>{rule} line {finding.line} ({finding.applicability})</h3>"
-    yield f"<p>{coded(sentence(finding))}</p>"
-    lines = "\n".join(_diff(edits) if edits else _excerpt(finding))
-    yield f"<pre>{lines}</pre>"
 
 
 def _excerpt(finding: Finding) -> Iterator[str]:

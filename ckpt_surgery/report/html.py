@@ -13,22 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode, ModeReport
+from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode
 from ckpt_surgery.report.html_detail import SIGNS, detail
 from ckpt_surgery.report.plots import Plot, plots_of
 from ckpt_surgery.report.summary import (
     MOST_CAUSES,
-    causes,
-    counts,
+    Overview,
     least_saved,
-    measured,
     more_causes,
-    of_status,
-    ordered,
-    repair_counts,
     rules_of,
     verdict,
-    versions_of,
     why_no_verdict,
 )
 from ckpt_surgery.text import percent, plural
@@ -74,7 +68,7 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
     Raises:
         PlotError: There is something to draw, and matplotlib is not installed.
     """
-    shown = ordered(reports)
+    shown = Overview(reports).ordered
     alone = len(shown) == 1
     plots = _plots(shown)
     title = title or (f"{shown[0].label}: {shown[0].status}" if alone else "Gradient checkpointing, verified")
@@ -85,7 +79,6 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
         "" if alone else _causes(shown),
         _controls(shown, hidden),
         _models(shown, plots),
-        _legend(shown),
     ]
     return page_of(title, body, _asset("page.js"))
 
@@ -138,34 +131,34 @@ def _header(shown: Sequence[Report], title: str, seconds: float | None, hidden: 
     """Give title and versions; for many models also their counts, those after `wrap_blocks` beside those before."""
     alone = len(shown) == 1
     about = ["gradient checkpointing, verified"] if alone else [plural(len(shown), "model")]
-    about += [f"{escape(package)} {escape(version)}" for package, version in versions_of(shown).items()]
+    about += [f"{escape(package)} {escape(version)}" for package, version in Overview(shown).versions.items()]
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
     about += [f"after wrap_blocks: {report.repair.status}" for report in shown if alone and report.repair]
-    repaired = repair_counts(shown)
-    groups = _counted("as they are" if repaired else "", counts(shown))
-    groups += _counted("after wrap_blocks", repaired) if repaired else ""
+    repaired = Overview(shown).repair_counts
+    counted: list[tuple[str, Mapping[Any, int]]] = [("as they are" if repaired else "", Overview(shown).counts)]
+    counted += [("after wrap_blocks", repaired)] if repaired else []
+    groups = ""
+    for caption, numbers in counted:
+        # the numbers of each status above a bar of their shares; failed and ok are always there
+        rows = [(status, *look, numbers[status]) for status, look in _LOOKS.items() if status in numbers]
+        tallies = "".join(
+            f'<div class="tally {slug if number else "none"}"><b>{number:,}</b> <span>{sign} {status}</span></div>'
+            for status, slug, sign, number in rows
+            if number or status in ("failed", "ok")
+        )
+        bar = "".join(f'<i class="{slug}" style="flex-grow: {number}"></i>' for _, slug, _, number in rows if number)
+        heading = f"<h2>{caption}</h2>" if caption else ""
+        groups += f'<div>{heading}<div class="tallies">{tallies}</div>'
+        groups += f'<div class="bar" aria-hidden="true">{bar}</div></div>'
     return (
         f"<header><h1>{escape(title)}</h1><p>{' &middot; '.join(about)}</p>"
         f'<div class="totals"{hidden}>{groups}</div></header>'
     )
 
 
-def _counted(caption: str, numbers: Mapping[Any, int]) -> str:
-    """Put the numbers of each status above a bar of their shares; failed and ok are always there."""
-    rows = [(status, *look, numbers[status]) for status, look in _LOOKS.items() if status in numbers]
-    shown = "".join(
-        f'<div class="tally {slug if number else "none"}"><b>{number:,}</b> <span>{sign} {status}</span></div>'
-        for status, slug, sign, number in rows
-        if number or status in ("failed", "ok")
-    )
-    bar = "".join(f'<i class="{slug}" style="flex-grow: {number}"></i>' for _, slug, _, number in rows if number)
-    title = f"<h2>{caption}</h2>" if caption else ""
-    return f'<div>{title}<div class="tallies">{shown}</div><div class="bar" aria-hidden="true">{bar}</div></div>'
-
-
 def _causes(shown: Sequence[Report]) -> str:
     """List the causes, each a button with a bar that filters by its rule; the filter needs the script."""
-    rows = causes(of_status(shown, "failed"))
+    rows = Overview(Overview(shown).of_status("failed")).causes
     if not rows:
         return ""
     most = len(rows[0].labels)
@@ -182,7 +175,7 @@ def _causes(shown: Sequence[Report]) -> str:
 
 def _controls(shown: Sequence[Report], hidden: str) -> str:
     toggles = ""
-    for status, number in counts(shown).items():
+    for status, number in Overview(shown).counts.items():
         slug, sign = _LOOKS[status]
         toggles += (
             f'<label class="toggle {slug}"><input type="checkbox" checked value="{slug}">'
@@ -201,7 +194,7 @@ def _controls(shown: Sequence[Report], hidden: str) -> str:
 
 
 def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
-    modes, levels = measured(shown)
+    modes, levels = Overview(shown).measured
     alone = len(shown) == 1
     rows = "\n".join(
         _model(report, modes, levels, detail(report, plots.get(at, [])), is_open=alone)
@@ -214,10 +207,19 @@ def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
     )
     titles = "".join(f'<span title="{LEVEL_TITLES[level]}">{level}</span>' for level in levels)
     groups = "".join(f'<div class="group"><b>{mode}</b><div class="levels">{titles}</div></div>' for mode in modes)
+    legend = ""
+    if levels:
+        signs = "".join(f'<li><i class="cell {cell}">{sign}</i> {cell}</li>' for cell, sign in SIGNS.items())
+        meanings = "".join(f"<div><dt>{level}</dt><dd>{LEVEL_TITLES[level]}</dd></div>" for level in levels)
+        legend = (
+            f'\n<footer><h2>How to read it</h2><ul class="signs">{signs}</ul><dl class="facts">{meanings}</dl>'
+            "<p>Each model is run for one training step without checkpointing and once per mode with it, from the "
+            "same weights, inputs and seed. A row unfolds to what was measured.</p></footer>"
+        )
     return (
         f'<main style="--levels: {max(len(levels), 1)}; --modes: {max(len(modes), 1)}"><div class="scroller">'
         f'<div class="head row">{sortable}<div class="groups">{groups}</div></div>'
-        f'<div id="models">\n{rows}\n</div><p id="nothing" hidden>No model matches.</p></div></main>'
+        f'<div id="models">\n{rows}\n</div><p id="nothing" hidden>No model matches.</p></div></main>' + legend
     )
 
 
@@ -225,10 +227,15 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
     """Render one row and what unfolds from it. The cells are visual; screen readers get a sentence."""
     by_mode = {run.mode: run for run in report.modes}
     if report.modes:
-        cells = "".join(
-            f'<span class="group">{"".join(_cell(by_mode.get(mode), level) for level in levels)}</span>'
-            for mode in modes
-        )
+        cells = ""
+        for run in map(by_mode.get, modes):
+            signs = ["<i></i>"] * len(levels)
+            if run:
+                signs = [
+                    f'<i class="cell {cell}" title="{run.mode}, {level}: {cell}">{SIGNS[cell]}</i>'
+                    for level, cell in ((level, run.cell(level)) for level in levels)
+                ]
+            cells += f'<span class="group">{"".join(signs)}</span>'
         cells = f'<span class="groups" aria-hidden="true">{cells}</span>'
     else:
         cells = f'<span class="groups why">{escape(why_no_verdict(report))}</span>'
@@ -239,7 +246,7 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
     variant = f" <em>{escape(report.variant)}</em>" if report.variant else ""
     badge = f' <b class="badge {_LOOKS[report.repair.status][0]}">{then}</b>' if report.repair else ""
     about = [report.label, report.model_type, report.status, failures, then]
-    find = " ".join([*about, *rules_of(report), *(cause.text for cause in causes([report]))])
+    find = " ".join([*about, *rules_of(report), *(cause.text for cause in Overview([report]).causes)])
     slug, sign = _LOOKS[report.status]
     return (
         f'<details class="model {slug}" data-status="{slug}" data-name="{escape(report.label.lower())}" '
@@ -249,24 +256,4 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
         f'{escape(report.model)}{variant}<span class="spoken">{escape(spoken)}</span>{badge}</span>'
         f'<span class="type">{escape(report.model_type)}</span><span class="saved">{percent(saved)}</span>{cells}'
         f"</summary>{inside}</details>"
-    )
-
-
-def _cell(run: ModeReport | None, level: Level) -> str:
-    if run is None:
-        return "<i></i>"
-    cell = run.cell(level)
-    return f'<i class="cell {cell}" title="{run.mode}, {level}: {cell}">{SIGNS[cell]}</i>'
-
-
-def _legend(shown: Sequence[Report]) -> str:
-    levels = measured(shown)[1]
-    if not levels:
-        return ""
-    signs = "".join(f'<li><i class="cell {cell}">{sign}</i> {cell}</li>' for cell, sign in SIGNS.items())
-    meanings = "".join(f"<div><dt>{level}</dt><dd>{LEVEL_TITLES[level]}</dd></div>" for level in levels)
-    return (
-        f'<footer><h2>How to read it</h2><ul class="signs">{signs}</ul><dl class="facts">{meanings}</dl>'
-        "<p>Each model is run for one training step without checkpointing and once per mode with it, from the same "
-        "weights, inputs and seed. A row unfolds to what was measured.</p></footer>"
     )

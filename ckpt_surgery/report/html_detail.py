@@ -9,12 +9,7 @@ from html import escape
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Cell, Fault, Mode
 from ckpt_surgery.report.plots import Plot
-from ckpt_surgery.report.summary import (
-    block_rows,
-    error_text,
-    gradient_errors,
-    rule_summary,
-)
+from ckpt_surgery.report.summary import block_rows, error_text, gradient_errors, rule_summary
 from ckpt_surgery.text import flops as flop_count
 from ckpt_surgery.text import percent, plural, ratio, size, some
 
@@ -34,8 +29,18 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
         f'<figure class="plot"><figcaption><b>{escape(p.title)}</b> {escape(p.caption)}</figcaption>{p.svg}</figure>'
         for p in plots
     )
+    facts = [
+        ("model type", f"<code>{escape(report.model_type)}</code>" if report.model_type else ""),
+        ("settings", escape(report.variant)),
+        ("code", f"<code>{escape(report.facts.source)}</code>" if report.facts.source else ""),
+        ("parameters", f"{report.facts.parameters:,}" if report.facts.parameters else ""),
+        ("dtype", escape(report.facts.dtype)),
+        *((escape(package), escape(version)) for package, version in report.versions.items()),
+        ("time", ", ".join(f"{escape(phase)} {spent:.2f} s" for phase, spent in report.seconds.items())),
+        ("again", f"<code>ckpt_surgery verify {escape(report.target)}</code>" if report.target else ""),
+    ]
     parts = [
-        _facts(report),
+        f'<dl class="facts">{"".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts if v)}</dl>',
         _said(report),
         f'<div class="pair">{pair}</div>' if (pair := _levels(report) + _costs(report)) else "",
         _policies(report),
@@ -82,44 +87,25 @@ def table(
     return made if open_ else f"<details><summary>{caption}</summary>{made}</details>"
 
 
-def name_list(names: Sequence[str]) -> str:
-    """Show names as code; if there are many, the first few with the rest folded."""
-    shown = [f"<code>{escape(name)}</code>" for name in names[:_MOST_NAMES]]
-    if len(names) > _MOST_NAMES:
-        shown.append(f"and {len(names) - _MOST_NAMES:,} more")
-    if len(names) <= _FEW_NAMES:
-        return f'<p class="names">{" ".join(shown)}</p>'
-    first, rest = " ".join(shown[:3]), " ".join(shown[3:])
-    more = f"{len(names) - 3:,} more"
-    return f'<div class="names">{first} <details><summary>{more}</summary>{rest}</details></div>'
-
-
 def rule_tag(rule: str) -> str:
     """Show the code of a rule, with what the rule finds as its tooltip."""
     return f'<b class="rule" title="{escape(rule_summary(rule))}">{escape(rule)}</b>' if rule else ""
 
 
-def _facts(report: Report) -> str:
-    facts = [
-        ("model type", f"<code>{escape(report.model_type)}</code>" if report.model_type else ""),
-        ("settings", escape(report.variant)),
-        ("code", f"<code>{escape(report.facts.source)}</code>" if report.facts.source else ""),
-        ("parameters", f"{report.facts.parameters:,}" if report.facts.parameters else ""),
-        ("dtype", escape(report.facts.dtype)),
-        *((escape(package), escape(version)) for package, version in report.versions.items()),
-        ("time", ", ".join(f"{escape(phase)} {spent:.2f} s" for phase, spent in report.seconds.items())),
-        ("again", f"<code>ckpt_surgery verify {escape(report.target)}</code>" if report.target else ""),
-    ]
-    return f'<dl class="facts">{"".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts if v)}</dl>'
-
-
 def _fault(modes: Sequence[Mode], fault: Fault) -> str:
     where = f"{' and '.join(modes)} \u203a {fault.level}"
     cause = f'<p class="cause">{coded(fault.cause)} {rule_tag(fault.rule)}</p>' if fault.cause or fault.rule else ""
+    names = [f"<code>{escape(name)}</code>" for name in fault.subjects[:_MOST_NAMES]]
+    if len(fault.subjects) > _MOST_NAMES:
+        names.append(f"and {len(fault.subjects) - _MOST_NAMES:,} more")
+    listed = f'<p class="names">{" ".join(names)}</p>' if names else ""
+    if len(fault.subjects) > _FEW_NAMES:
+        # the first few, with the rest folded
+        more = f"<details><summary>{len(fault.subjects) - 3:,} more</summary>{' '.join(names[3:])}</details>"
+        listed = f'<div class="names">{" ".join(names[:3])} {more}</div>'
     return (
         f'<li><p class="where">{where}</p><p><span class="key">expected</span> {coded(fault.expected)}; '
-        f'<span class="key">saw</span> <strong>{coded(fault.seen)}</strong>.</p>{cause}'
-        f"{name_list(fault.subjects) if fault.subjects else ''}</li>"
+        f'<span class="key">saw</span> <strong>{coded(fault.seen)}</strong>.</p>{cause}{listed}</li>'
     )
 
 

@@ -11,21 +11,8 @@ from itertools import groupby
 from pathlib import Path
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVEL_TITLES, Fault, RepairStatus
-from ckpt_surgery.report.summary import (
-    after,
-    causes,
-    counts,
-    measured,
-    of_status,
-    portable,
-    repair_counts,
-    repairs,
-    unclaimed,
-    versions_of,
-    why_no_verdict,
-    with_skips,
-)
+from ckpt_surgery.measure.results import LEVEL_TITLES, RepairStatus
+from ckpt_surgery.report.summary import Overview, after, portable, why_no_verdict
 from ckpt_surgery.text import code, folded, markdown_table, paragraphs, plural, prose
 
 _MEANING = {
@@ -49,33 +36,34 @@ def survey_markdown(reports: Sequence[Report]) -> str:
 
     If `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
     """
-    repaired = repairs(reports)
-    failed, unsupported = of_status(reports, "failed"), of_status(reports, "unsupported")
-    levels = "; ".join(f"{level}: {LEVEL_TITLES[level]}" for level in measured(reports)[1])
-    counted = [[status, f"{number:,}", _MEANING[status]] for status, number in counts(reports).items()]
+    overview = Overview(reports)
+    failed, unsupported = overview.of_status("failed"), overview.of_status("unsupported")
+    levels = "; ".join(f"{level}: {LEVEL_TITLES[level]}" for level in overview.measured[1])
+    counted = [[status, f"{number:,}", _MEANING[status]] for status, number in overview.counts.items()]
     counted_after = [
-        [status, f"{number:,}", _MEANING_AFTER[status]] for status, number in repair_counts(reports).items()
+        [status, f"{number:,}", _MEANING_AFTER[status]] for status, number in overview.repair_counts.items()
     ]
+    repaired = overview.repairs
     refusals = [(report.label, sentence) for report, repair in repaired for sentence in repair.refusals]
     unrepaired = [(report.label, repair.problem) for report, repair in repaired if repair.status == "not repaired"]
-    unbuilt = [(report.label, why_no_verdict(report)) for report in of_status(reports, "not built")]
+    unbuilt = [(report.label, why_no_verdict(report)) for report in overview.of_status("not built")]
     return (
         paragraphs(
-            _heading(reports),
+            _heading(overview),
             markdown_table(["result", "classes", "meaning"], [*counted, ["all", f"{len(reports):,}", ""]]),
             markdown_table(["after wrap_blocks", "classes", "meaning"], counted_after) if counted_after else "",
             f"Levels: {levels}." if levels else "",
             _section(
                 "Causes",
                 ["rule", "cause", "classes"],
-                [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in causes(failed)],
+                [[cause.rule, _text(cause.text), f"{len(cause.labels):,}"] for cause in Overview(failed).causes],
             ),
             _faults("What is broken", failed),
-            _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
+            _faults("What claims no checkpointing, and would be broken", overview.unclaimed),
             _faults("What remains after wrap_blocks", [report.repaired for report, _ in repaired]),
             _section("What wrap_blocks refuses", ["class", "reason"], _reasons(refusals)),
-            _section("What could not be judged", ["class", "mode", "level", "reason"], _skips(with_skips(reports))),
-            _families("What works", of_status(reports, "ok")),
+            _section("What could not be judged", ["class", "mode", "level", "reason"], _skips(overview.with_skips)),
+            _families("What works", overview.of_status("ok")),
             _families("What claims no checkpointing", [report for report in unsupported if not report.faults]),
             _section("What wrap_blocks does not repair", ["class", "reason"], _reasons(unrepaired), len(unrepaired)),
             _section("What could not be built", ["class", "reason"], _reasons(unbuilt)),
@@ -93,12 +81,12 @@ def survey_markdown(reports: Sequence[Report]) -> str:
     )
 
 
-def _heading(reports: Sequence[Report]) -> str:
-    versions = versions_of(reports)
+def _heading(overview: Overview) -> str:
+    versions = overview.versions
     release = f" in transformers {versions['transformers']}" if "transformers" in versions else ""
     others = " and ".join(f"{package} {version}" for package, version in versions.items() if package != "transformers")
-    modes = " and ".join(mode.replace("_", "-") for mode in measured(reports)[0])
-    fix = " --fix" if repairs(reports) else ""
+    modes = " and ".join(mode.replace("_", "-") for mode in overview.measured[0])
+    fix = " --fix" if overview.repairs else ""
     return (
         f"# Gradient checkpointing{release}\n\n"
         "One training step of a tiny model with random weights per class: without checkpointing, and with it"
@@ -116,22 +104,20 @@ def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], c
 
 
 def _faults(title: str, failed: Sequence[Report]) -> str:
-    with_repairs = bool(repairs(failed))
+    with_repairs = bool(Overview(failed).repairs)
     rows = []
     for report in failed:
         for modes, fault in report.merged_faults:
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
-            row = [code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
+            what = f"expected {_text(fault.expected)}, saw {_text(fault.seen)}"
+            if fault.subjects:
+                named = ", ".join(code(name) for name in fault.subjects[:_MOST_SUBJECTS])
+                more = len(fault.subjects) - _MOST_SUBJECTS
+                what = f"{named}{f' and {more:,} more' if more > 0 else ''}: {what}"
+            row = [code(report.label), " ".join(modes), fault.level, what, cause or "not known"]
             rows.append([*row, _text(after(report))] if with_repairs else row)
     header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if with_repairs else [])]
     return _section(title, header, rows)
-
-
-def _what(fault: Fault) -> str:
-    named = ", ".join(code(name) for name in fault.subjects[:_MOST_SUBJECTS])
-    more = len(fault.subjects) - _MOST_SUBJECTS
-    where = f"{named}{f' and {more:,} more' if more > 0 else ''}: " if named else ""
-    return f"{where}expected {_text(fault.expected)}, saw {_text(fault.seen)}"
 
 
 def _skips(reports: Sequence[Report]) -> list[list[str]]:

@@ -1,40 +1,73 @@
 """The plots of one report as inline SVG: bytes over a step, recomputes of blocks, errors of gradients.
 
-Their look is in `figure`, the page in `html`.
+The page is in `html`. matplotlib is imported when the first figure is made.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode, ModeReport, Timeline
-from ckpt_surgery.report.figure import (
-    FAILED,
-    INK,
-    MODE_INKS,
-    MUTED,
-    STYLES,
-    add_legend,
-    axes_of,
-    need_matplotlib,
-    svg_of,
-    whole_numbers,
-)
 from ckpt_surgery.report.summary import block_rows, error_text, gradient_errors
 from ckpt_surgery.text import plural, size, size_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_DASHES = ("-", (0, (4, 2)), (0, (1, 1)))
-_MARKERS = ("o", "s", "^")
-_WRONG_MARKERS = ("x", "+", "1")
+INK, MUTED, GRID, FAILED = "#010101", "#020202", "#030303", "#040404"
+MODE_INKS: dict[Mode, str] = {mode: f"#05{at:02x}05" for at, mode in enumerate(MODES, 1)}
+CSS_COLOURS = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--line)",
+    FAILED: "var(--failed)",
+    **{ink: f"var(--mode-{at})" for at, ink in enumerate(MODE_INKS.values(), 1)},
+}
+"""The colours that matplotlib draws with, and the style properties of the page that replace them."""
+
+STYLES: dict[Any, Any] = {
+    "axes.edgecolor": GRID,
+    "axes.grid": True,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 8.5,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.axisbelow": True,
+    "font.size": 8.5,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.color": GRID,
+    "ytick.labelcolor": MUTED,
+    "ytick.labelsize": 8,
+}
+_WIDTH = 4.7
+_DASHES: dict[Mode, Any] = {"non_reentrant": "-", "reentrant": (0, (4, 2))}
+_MARKERS: dict[Mode, str] = {"non_reentrant": "o", "reentrant": "s"}
+_WRONG_MARKERS: dict[Mode, str] = {"non_reentrant": "x", "reentrant": "+"}
 _MOST_ROWS = 24
 _MOST_POINTS = 400
+
+
+class PlotError(CkptSurgeryError, ValueError):
+    """The plots cannot be drawn here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +77,18 @@ class Plot:
     title: str
     caption: str
     svg: str
+
+
+def need_matplotlib() -> Any:
+    """Return the matplotlib package. Raises PlotError if it cannot be imported."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise PlotError(
+            "The HTML report draws its plots with matplotlib, which is not installed: "
+            "run `python -m pip install matplotlib`, or choose another output format."
+        ) from None
+    return matplotlib
 
 
 def plots_of(report: Report, *, key: str) -> list[Plot]:
@@ -65,14 +110,14 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
     if report.reference and report.reference.points:
         lines.append(("without", report.reference, MUTED, "-"))
     lines += [
-        (run.mode, run.timeline, MODE_INKS[run.mode], _of_mode(_DASHES, run.mode))
+        (run.mode, run.timeline, MODE_INKS[run.mode], _DASHES[run.mode])
         for run in report.modes
         if run.timeline and run.timeline.points
     ]
     if not lines:
         return None
     unit, divisor = size_unit(max(held for _, line, _, _ in lines for _, held in line.points))
-    figure, axes = axes_of(2.7)
+    figure, axes = _axes_of(2.7)
     for at, (name, line, colour, dash) in enumerate(lines):
         x, y = [point[0] for point in line.points], [point[1] / divisor for point in line.points]
         axes.plot(x, y, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.5, label=name)
@@ -89,13 +134,13 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
         axes.annotate(
             text, at_top, (away, 2), axes.get_xaxis_transform(), "offset points", ha=side, color=MUTED, fontsize=8
         )
-    add_legend(figure, len(lines))
+    _add_legend(figure, len(lines))
     peaks = ", ".join(f"{name} {size(max(held for _, held in line.points))}" for name, line, _, _ in lines)
     return Plot(
         "Bytes held over one step",
         "All tensors that the step makes: activations, and in the backward, from the dotted line on, gradients. "
         f"Peaks: {peaks}.",
-        svg_of(figure, key, "Bytes held over one step", f"Peaks: {peaks}."),
+        _svg_of(figure, key, "Bytes held over one step", f"Peaks: {peaks}."),
     )
 
 
@@ -105,8 +150,10 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
     if not rows:
         return None
     modes = [run.mode for run in report.modes if run.blocks]
-    labels = [_short(row.name if row.blocks == 1 else f"{row.name} ({row.blocks})") for row in rows]
-    figure, axes = axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=0.2 + 0.063 * max(map(len, labels)))
+    labels = [row.name if row.blocks == 1 else f"{row.name} ({row.blocks})" for row in rows]
+    # without their middle where they are long: the end of a name says most
+    labels = [label if len(label) <= 26 else f"{label[:8]}\u2026{label[-17:]}" for label in labels]
+    figure, axes = _axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=0.2 + 0.063 * max(map(len, labels)))
     tall = 0.72 / len(modes)
     for at, mode in enumerate(modes):
         offset = (at - (len(modes) - 1) / 2) * tall
@@ -122,15 +169,17 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, max(*ends, *(count for row in rows for _, count in row.recomputed)) * 1.15 + 0.25)
-    whole_numbers(axes)
+    _whole_numbers(axes)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("times entered in the backward")
-    add_legend(figure, len(modes))
+    _add_legend(figure, len(modes))
     off = sum(row.blocks for row in rows if any(count != row.reference for _, count in row.recomputed))
     return Plot(
         "Recomputes of each block",
         "The upright stroke is how often the forward enters a block; a bar that ends there is right.",
-        svg_of(figure, key, "Recomputes of each block", f"{plural(off, 'block')} recomputed too seldom or too often."),
+        _svg_of(
+            figure, key, "Recomputes of each block", f"{plural(off, 'block')} recomputed too seldom or too often."
+        ),
     )
 
 
@@ -144,7 +193,7 @@ def _errors_plot(report: Report, key: str) -> Plot | None:
     finite = [abs(error) for error in errors if error and math.isfinite(error)]
     low = math.floor(math.log10(min(finite, default=1e-8))) - 1
     high = max(math.ceil(math.log10(max(finite, default=1e-5))), low + 3) + 1
-    figure, axes = axes_of(2.7, left=1.05)
+    figure, axes = _axes_of(2.7, left=1.05)
     titled: dict[str, list[str]] = {}
     for run, of_run in by_run:
         titled |= _points(axes, run, of_run, names, (low, high))
@@ -154,17 +203,17 @@ def _errors_plot(report: Report, key: str) -> Plot | None:
     axes.set_yticks([low, *decades, *top], ["equal", *(f"1e{at}" for at in decades), *top.values()])
     axes.set_ylim(low - 0.3, max(top, default=high - 0.3) + 0.3)
     axes.set_xlim(0, len(names) + 1)
-    whole_numbers(axes)
+    _whole_numbers(axes)
     axes.set(xlabel="parameter, in the order of the model", ylabel="relative error")
     axes.grid(axis="x", visible=False)
-    add_legend(figure, len(titled))
+    _add_legend(figure, len(titled))
     text = f"The largest finite error is {max(finite, default=0.0):.1e}."
     thinned = " Of neighbours only the worst is shown." if len(names) > _MOST_POINTS else ""
     return Plot(
         "Relative error of each gradient",
         "Against the run without checkpointing; what is equal up to rounding lies on the lowest line. "
         f"Point at a mark for its name.{thinned}",
-        svg_of(figure, key, "Relative error of each gradient", text, titled),
+        _svg_of(figure, key, "Relative error of each gradient", text, titled),
     )
 
 
@@ -173,37 +222,29 @@ def _points(
 ) -> dict[str, list[str]]:
     """Draw the marks of one mode, faults apart; return the tooltip of each mark by the gid of its line."""
     wrong = {name for fault in run.faults if fault.level in ("set", "values") for name in fault.subjects}
-    marker = _of_mode(_MARKERS, run.mode)
+    marker = _MARKERS[run.mode]
     looks: tuple[tuple[str, Set[str], dict[str, Any]], ...] = (
         (run.mode, errors.keys() - wrong, {"marker": marker, "color": MODE_INKS[run.mode], "ms": 3.6, "mew": 0.9}),
         (
             f"{run.mode}, wrong",
             errors.keys() & wrong,
-            {"marker": _of_mode(_WRONG_MARKERS, run.mode), "color": FAILED, "ms": 5.5, "mew": 1.5},
+            {"marker": _WRONG_MARKERS[run.mode], "color": FAILED, "ms": 5.5, "mew": 1.5},
         ),
     )
     titled: dict[str, list[str]] = {}
     for label, chosen, look in looks:
-        shown = _thinned(sorted(chosen, key=place.__getitem__), errors)
-        if not shown:
+        if not chosen:
             continue
+        names = sorted(chosen, key=place.__getitem__)
+        few = -(-len(names) // _MOST_POINTS)  # of so many neighbours, the one with the largest error
+        heights = {name: _height(errors[name], -400, 400) for name in names}
+        shown = [max(names[at : at + few], key=heights.__getitem__) for at in range(0, len(names), few)]
         gid = f"points-{label.replace(', ', '-')}"
         x, y = [place[name] for name in shown], [_height(errors[name], *ends) for name in shown]
         face = "none" if marker == "s" else look["color"]
         axes.plot(x, y, linestyle="none", mfc=face, label=label, gid=gid, clip_on=False, **look)
         titled[gid] = [f"{name}: {error_text(errors[name])}" for name in shown]
     return titled
-
-
-def _of_mode(choices: Sequence[Any], mode: Mode) -> Any:
-    return choices[MODES.index(mode) % len(choices)]
-
-
-def _thinned(names: Sequence[str], errors: Mapping[str, float | None]) -> Sequence[str]:
-    """Choose at most `_MOST_POINTS` names: of each few neighbours the one with the largest error."""
-    few = max(1, -(-len(names) // _MOST_POINTS))
-    height = {name: _height(errors[name], -400, 400) for name in names}
-    return [max(names[at : at + few], key=height.__getitem__) for at in range(0, len(names), few)]
 
 
 def _height(error: float | None, low: int, high: int) -> float:
@@ -214,6 +255,63 @@ def _height(error: float | None, low: int, high: int) -> float:
     return math.log10(abs(error)) if math.isfinite(error) else high
 
 
-def _short(text: str, most: int = 26) -> str:
-    """Cut the middle of a long text: the end of a name says most."""
-    return text if len(text) <= most else f"{text[: most // 3]}\u2026{text[-(most - most // 3 - 1) :]}"
+def _axes_of(height: float, left: float = 0.72) -> tuple[Figure, Axes]:
+    """Make a figure of `height` inches with one pair of axes, which begin `left` inches from its left edge."""
+    from matplotlib.figure import Figure
+
+    height = max(height, 1.3)
+    figure = Figure((_WIDTH, height))
+    figure.patch.set_visible(False)
+    axes = figure.add_axes((left / _WIDTH, 0.48 / height, 1 - (left + 0.2) / _WIDTH, 1 - 0.98 / height))
+    axes.patch.set_visible(False)
+    return figure, axes
+
+
+def _whole_numbers(axes: Axes) -> None:
+    """Label the x axis with integers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
+
+
+def _add_legend(figure: Figure, columns: int) -> None:
+    """Put a legend above the axes."""
+    where: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.0)}
+    figure.legend(**where, ncols=max(columns, 1), handlelength=1.4, columnspacing=1.4)
+
+
+def _svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Draw a figure as one inline `<svg>` element in the colours of the page.
+
+    Args:
+        figure: What is drawn.
+        key: Starts every id; unique in the page.
+        title: The title for screen readers.
+        text: The description for screen readers.
+        titled: The tooltips of the markers of a line, by the gid of the line.
+    """
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    body = drawn.getvalue()
+    (box,) = re.findall(r'<svg[^>]* viewBox="([^"]+)"', body)
+    body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>", "", body, flags=re.DOTALL)
+    for gid, names in (titled or {}).items():
+        end = body.index(f'<g id="{gid}">')
+        for name in names:  # its markers are the first ones from there
+            end = body.index("/>", body.index("<use ", end))
+            body = f"{body[:end]}><title>{escape(name)}</title></use>{body[end + 2 :]}"
+    pieces = re.split(r"(<[^>]+>)", body)
+    for at, tag in enumerate(pieces[1::2]):
+        # the colours of the page, ids that start with `key`, no fonts, no surplus digits
+        for drawn_in, shown in CSS_COLOURS.items():
+            tag = tag.replace(drawn_in, shown)
+        tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
+        tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
+        tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")
+        pieces[2 * at + 1] = re.sub(r'( id="|href="#|url\(#)', rf"\1{key}-", tag)
+    body = re.sub(r">\s+<", "><", "".join(pieces)).strip()
+    return (
+        f'<svg viewBox="{box}" role="img" aria-labelledby="{key}-title {key}-text">'
+        f'<title id="{key}-title">{escape(title)}</title><desc id="{key}-text">{escape(text)}</desc>{body}</svg>'
+    )

@@ -1,12 +1,14 @@
-"""Reports as counts, causes, rows and short phrases, so that every format says the same.
+"""Reports as counts, causes, rows and short phrases, so that every format says the same, and as a JSON document.
 
 No layout and no escaping here, and nothing is measured.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
@@ -27,6 +29,8 @@ from ckpt_surgery.text import plural
 
 STATUSES: tuple[Status, ...] = ("failed", "ok", "skipped", "unsupported", "not built")
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
+JSON_SCHEMA_VERSION = 1
+"""Raised when a key changes its meaning or goes; new keys leave it as it is."""
 MOST_CAUSES = 12
 """Causes that a page or a table shows."""
 
@@ -56,41 +60,113 @@ class BlockRow:
     recomputed: tuple[tuple[Mode, int], ...]
 
 
-def ordered(reports: Iterable[Report]) -> list[Report]:
-    """Sort reports: failures first, then by class."""
-    return sorted(reports, key=lambda r: (STATUSES.index(r.status), r.label.casefold(), r.label, r.model_type))
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What several reports show together. Every list of reports is sorted as `ordered`."""
 
+    reports: Sequence[Report]
 
-def of_status(reports: Iterable[Report], status: Status) -> list[Report]:
-    """Return the reports of one status, by class."""
-    return ordered(report for report in reports if report.status == status)
+    @property
+    def ordered(self) -> list[Report]:
+        """Sort the reports: failures first, then by class."""
+        place = {status: at for at, status in enumerate(STATUSES)}
+        return sorted(self.reports, key=lambda r: (place[r.status], r.label.casefold(), r.label, r.model_type))
 
+    def of_status(self, status: Status) -> list[Report]:
+        """Return the reports of one status."""
+        return [report for report in self.ordered if report.status == status]
 
-def unclaimed(reports: Iterable[Report]) -> list[Report]:
-    """Return the reports of classes that claim no support for checkpointing and would fail with it."""
-    return [report for report in of_status(reports, "unsupported") if report.faults]
+    @property
+    def unclaimed(self) -> list[Report]:
+        """Return the reports of classes that claim no support for checkpointing and would fail with it."""
+        return [report for report in self.of_status("unsupported") if report.faults]
 
+    @property
+    def with_skips(self) -> list[Report]:
+        """Return the reports with a level that was not judged in a mode where nothing is wrong."""
+        return [report for report in self.ordered if any(mode.skips and not mode.wrong for mode in report.modes)]
 
-def with_skips(reports: Iterable[Report]) -> list[Report]:
-    """List the reports with a level that was not judged in a mode where nothing is wrong, by class."""
-    return ordered(report for report in reports if any(mode.skips and not mode.wrong for mode in report.modes))
+    @property
+    def repairs(self) -> list[tuple[Report, Repair]]:
+        """Return the reports with their repairs, for those on which `wrap_blocks` was tried."""
+        return [(report, report.repair) for report in self.ordered if report.repair]
 
+    @property
+    def broken_after(self) -> list[Report]:
+        """Return the reports that were not wrong and are after `wrap_blocks`, or were right and are refused by it."""
+        return [
+            report
+            for report, repair in self.repairs
+            if not any(mode.wrong for mode in report.modes)
+            and (repair.status == "failed" or (repair.status == "refused" and any(mode.ok for mode in report.modes)))
+        ]
 
-def counts(reports: Iterable[Report]) -> dict[Status, int]:
-    """Count the reports of each status, zeros included."""
-    statuses = [report.status for report in reports]
-    return {status: statuses.count(status) for status in STATUSES}
+    @property
+    def counts(self) -> dict[Status, int]:
+        """Count the reports of each status, zeros included."""
+        statuses = [report.status for report in self.reports]
+        return {status: statuses.count(status) for status in STATUSES}
 
+    @property
+    def repair_counts(self) -> dict[RepairStatus, int]:
+        """Count the reports of each status after `wrap_blocks`, zeros included; empty if it was not tried."""
+        statuses = [report.repair.status for report in self.reports if report.repair]
+        return {status: statuses.count(status) for status in REPAIR_STATUSES} if statuses else {}
 
-def repair_counts(reports: Iterable[Report]) -> dict[RepairStatus, int]:
-    """Count the reports of each status after `wrap_blocks`, zeros included; empty if it was not tried."""
-    statuses = [report.repair.status for report in reports if report.repair]
-    return {status: statuses.count(status) for status in REPAIR_STATUSES} if statuses else {}
+    @property
+    def versions(self) -> dict[str, str]:
+        """Return the versions in the reports by package, listed if there are several."""
+        versions: dict[str, set[str]] = {}
+        for report in self.reports:
+            for package, version in report.versions.items():
+                versions.setdefault(package, set()).add(version)
+        return {package: ", ".join(sorted(versions[package])) for package in sorted(versions, reverse=True)}
 
+    @property
+    def measured(self) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
+        """Return the modes of any report, and the levels that any mode decided."""
+        runs = [run for report in self.reports for run in report.modes]
+        runs += [run for report in self.reports if report.repair for run in report.repair.modes]
+        modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
+        return modes, tuple(level for level in LEVELS if any(run.outcome(level) != "skipped" for run in runs))
 
-def repairs(reports: Iterable[Report]) -> list[tuple[Report, Repair]]:
-    """Return the reports with their repairs, by class, for those on which `wrap_blocks` was tried."""
-    return [(report, report.repair) for report in ordered(reports) if report.repair]
+    @property
+    def causes(self) -> list[Cause]:
+        """List why models fail, the most frequent first.
+
+        Faults with a rule are counted under it, others under their own cause with "a block" for the names of block
+        classes, and where that is not known either under what they break. A class counts once for each of its causes.
+        """
+        labels_of: dict[tuple[str, str], dict[str, None]] = {}
+        for report in self.reports:
+            for _mode, fault in report.faults:
+                unknown = f'cause not known: fails "{LEVEL_TITLES[fault.level]}"'
+                text = rule_summary(fault.rule) if fault.rule else fault.general_cause or unknown
+                labels_of.setdefault((fault.rule, text), {})[report.label] = None
+        rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in labels_of.items()]
+        return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
+
+    def to_json(self, *, seconds: float | None = None) -> str:
+        """Render one JSON object: how many classes came out how, and under `reports` what each `Report.to_json` gives.
+
+        The reports keep their order. `unjudged` is the number of those with a level that could not be judged.
+        `repairs` are the counts after `wrap_blocks`, null where that was not tried, and `seconds` is the wall-clock
+        time of it all, null where unknown.
+        """
+        from ckpt_surgery.version import __version__
+
+        head = {
+            "schema_version": JSON_SCHEMA_VERSION,
+            "tool": {"name": "ckpt_surgery", "version": __version__},
+            "versions": self.versions,
+            "seconds": None if seconds is None else round(seconds, 3),
+            "counts": self.counts,
+            "unjudged": len(self.with_skips),
+            "repairs": self.repair_counts or None,
+        }
+        opening = json.dumps(head, indent=2).removesuffix("\n}")
+        listed = ",\n".join(textwrap.indent(report.to_json().rstrip(), "    ") for report in self.reports)
+        return f'{opening},\n  "reports": [\n{listed}\n  ]\n}}\n'
 
 
 def stays_broken(report: Report) -> bool:
@@ -100,28 +176,9 @@ def stays_broken(report: Report) -> bool:
     return report.repair.status == "failed"
 
 
-def broken_after(reports: Iterable[Report]) -> list[Report]:
-    """List the reports of classes that were not wrong and are, or were right and are refused, by `wrap_blocks`."""
-    return [
-        report
-        for report, repair in repairs(reports)
-        if not any(mode.wrong for mode in report.modes)
-        and (repair.status == "failed" or (repair.status == "refused" and any(mode.ok for mode in report.modes)))
-    ]
-
-
 def worth_telling(report: Report) -> bool:
     """Tell whether something is wrong, before or after `wrap_blocks`."""
-    return any(mode.wrong for mode in report.modes) or bool(broken_after([report]))
-
-
-def versions_of(reports: Iterable[Report]) -> dict[str, str]:
-    """Return the versions in the reports by package, listed if there are several."""
-    versions: dict[str, set[str]] = {}
-    for report in reports:
-        for package, version in report.versions.items():
-            versions.setdefault(package, set()).add(version)
-    return {package: ", ".join(sorted(versions[package])) for package in sorted(versions, reverse=True)}
+    return any(mode.wrong for mode in report.modes) or bool(Overview([report]).broken_after)
 
 
 def verdict(mode: ModeReport) -> str:
@@ -139,29 +196,6 @@ def after(report: Report) -> str:
 def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
     """Return the levels that failed in one mode, in their order."""
     return tuple(level for level in LEVELS if mode.outcome(level) == "failed")
-
-
-def measured(reports: Sequence[Report]) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
-    """Return the modes of any report, and the levels that any mode decided."""
-    runs = [mode for report in reports for mode in (*report.modes, *(report.repair.modes if report.repair else ()))]
-    modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
-    return modes, tuple(level for level in LEVELS if any(run.outcome(level) != "skipped" for run in runs))
-
-
-def causes(reports: Iterable[Report]) -> list[Cause]:
-    """List why models fail, the most frequent first.
-
-    Faults with a rule are counted under it, others under their own cause with "a block" for the names of block
-    classes, and where that is not known either under what they break. A class counts once for each of its causes.
-    """
-    labels_of: dict[tuple[str, str], dict[str, None]] = {}
-    for report in reports:
-        for _mode, fault in report.faults:
-            unknown = f'cause not known: fails "{LEVEL_TITLES[fault.level]}"'
-            text = rule_summary(fault.rule) if fault.rule else fault.general_cause or unknown
-            labels_of.setdefault((fault.rule, text), {})[report.label] = None
-    rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in labels_of.items()]
-    return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
 
 
 def rule_summary(code: str) -> str:
@@ -217,30 +251,24 @@ def portable(text: str) -> str:
 
 def block_rows(report: Report, most: int = 0) -> list[BlockRow]:
     """List the blocks with their recomputes; if there are more than `most`, equal neighbours share a row."""
-    blocks: dict[str, dict[Mode, BlockCount]] = {}
+    by_block: dict[str, dict[Mode, BlockCount]] = {}
     for mode in report.modes:
         for block in mode.blocks:
-            blocks.setdefault(block.name, {})[mode.mode] = block
-    single = [_row([name], by_mode) for name, by_mode in blocks.items()]
-    if len(single) <= most:
-        return single
+            by_block.setdefault(block.name, {})[mode.mode] = block
+    # what a block has in common with its neighbours
+    shared: dict[str, tuple[str, int, tuple[tuple[Mode, int], ...]]] = {}
+    for name, by_mode in by_block.items():
+        first = next(iter(by_mode.values()))
+        shared[name] = first.kind, first.reference, tuple((mode, block.backward) for mode, block in by_mode.items())
+    if len(shared) <= most:
+        return [BlockRow(name, kind, 1, reference, seen) for name, (kind, reference, seen) in shared.items()]
     rows = []
-    for _, group in groupby(blocks.items(), key=lambda item: _row([""], item[1])):
-        alike = list(group)
-        rows.append(_row([name for name, _ in alike], alike[0][1]))
+    for (kind, reference, recomputed), group in groupby(shared, key=shared.__getitem__):
+        names = list(group)
+        title = names[0]
+        if len(names) > 1:  # the last goes without the prefix that both share
+            start, end = names[0].split("."), names[-1].split(".")
+            same = next((at for at, (a, b) in enumerate(zip(start, end, strict=False)) if a != b), 0)
+            title = f"{title} to {'.'.join(end[same:])}"
+        rows.append(BlockRow(title, kind, len(names), reference, recomputed))
     return rows
-
-
-def _row(names: Sequence[str], by_mode: dict[Mode, BlockCount]) -> BlockRow:
-    first = next(iter(by_mode.values()))
-    recomputed = tuple((mode, block.backward) for mode, block in by_mode.items())
-    return BlockRow(_span(names), first.kind, len(names), first.reference, recomputed)
-
-
-def _span(names: Sequence[str]) -> str:
-    """Name several blocks: the first, and the last without the prefix that both share."""
-    if len(names) == 1:
-        return names[0]
-    first, last = names[0].split("."), names[-1].split(".")
-    shared = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
-    return f"{names[0]} to {'.'.join(last[shared:])}"

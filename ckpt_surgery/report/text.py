@@ -10,19 +10,12 @@ from collections.abc import Sequence
 from ckpt_surgery.measure.report import Report, Status
 from ckpt_surgery.report.summary import (
     MOST_CAUSES,
+    Overview,
     after,
-    broken_after,
-    causes,
-    counts,
-    measured,
     more_causes,
-    of_status,
-    repair_counts,
     rules_of,
-    unclaimed,
     verdict,
     why_no_verdict,
-    with_skips,
 )
 from ckpt_surgery.text import plural, wrapped
 
@@ -35,26 +28,22 @@ _WORDS: dict[Status, str] = {
 }
 
 
-def survey_lines(
-    reports: Sequence[Report],
-    *,
-    width: int,
-    seconds: float | None = None,
-    show_unbuilt: bool = False,
-    hint: bool = True,
-) -> list[str]:
-    """Return `survey_tables` and below them `survey_summary`, which mentions --show-unbuilt if `hint` is set."""
-    tables = survey_tables(reports, width=width, show_unbuilt=show_unbuilt)
-    return tables + survey_summary(reports, width=width, seconds=seconds, hint=hint and not show_unbuilt)
-
-
 def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool = False) -> list[str]:
     """Tabulate what failed, where and why; with `show_unbuilt`, also say why models were not built."""
-    failed = of_status(reports, "failed")
-    lines = _failed_lines("Failed", failed, width) + _cause_lines(failed, width)
-    lines += _failed_lines("Claim no support, and would fail", unclaimed(reports), width)
-    lines += _failed_lines("Wrong or refused only after wrap_blocks", broken_after(reports), width)
-    unbuilt = of_status(reports, "not built")
+    overview = Overview(reports)
+    failed = overview.of_status("failed")
+    lines = _failed_lines("Failed", failed, width)
+    if causes := Overview(failed).causes:
+        lines.append("Causes, and how many classes have them:")
+        for cause in causes[:MOST_CAUSES]:
+            rule = f"{cause.rule} " if cause.rule else ""
+            number = f"{len(cause.labels):>5}  "
+            lines += wrapped(f"{rule}{cause.text}", width, f"  {number}", " " * (2 + len(number)))
+        more = more_causes(causes)
+        lines += [f"  {more}", ""] if more else [""]
+    lines += _failed_lines("Claim no support, and would fail", overview.unclaimed, width)
+    lines += _failed_lines("Wrong or refused only after wrap_blocks", overview.broken_after, width)
+    unbuilt = overview.of_status("not built")
     if unbuilt and show_unbuilt:
         lines.append("Not built:")
         for report in unbuilt:
@@ -67,15 +56,16 @@ def survey_summary(
     reports: Sequence[Report], *, width: int, seconds: float | None = None, hint: bool = True
 ) -> list[str]:
     """Count the models of each status; `hint` mentions the option that shows why some were not built."""
-    tally = [f"{number:,} {_WORDS[status]}" for status, number in counts(reports).items() if number]
+    overview = Overview(reports)
+    tally = [f"{number:,} {_WORDS[status]}" for status, number in overview.counts.items() if number]
     minutes, rest = divmod(round(seconds or 0), 60)
     took = "" if seconds is None else f" in {minutes} min {rest} s" if minutes else f" in {seconds:.1f} s"
     counted = f": {', '.join(tally)}" if tally else ""
-    after_surgery = [f"{number:,} {status}" for status, number in repair_counts(reports).items() if number]
+    after_surgery = [f"{number:,} {status}" for status, number in overview.repair_counts.items() if number]
     repaired = f"; after wrap_blocks: {', '.join(after_surgery)}" if after_surgery else ""
-    skipped = len(with_skips(reports))
+    skipped = len(overview.with_skips)
     unjudged = f"; {plural(skipped, 'class', 'classes')} with a level that could not be judged" if skipped else ""
-    hidden = " --show-unbuilt says why some were not built." if hint and of_status(reports, "not built") else ""
+    hidden = " --show-unbuilt says why some were not built." if hint and overview.of_status("not built") else ""
     return wrapped(
         f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{unjudged}{repaired}.{hidden}", width
     )
@@ -85,7 +75,7 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
     """Give each class a row; one too long for its column has a line to itself."""
     if not failed:
         return []
-    modes, _ = measured(failed)
+    modes, _ = Overview(failed).measured
     with_repairs = any(report.repair for report in failed)
     rows = [["class", *modes, *(["after"] if with_repairs else []), "rule"]]
     for report in failed:
@@ -102,15 +92,3 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
             row[0] = ""
         lines.append(("  " + "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True))).rstrip())
     return [*lines, ""]
-
-
-def _cause_lines(failed: Sequence[Report], width: int) -> list[str]:
-    rows = causes(failed)
-    lines = ["Causes, and how many classes have them:"] if rows else []
-    for cause in rows[:MOST_CAUSES]:
-        rule = f"{cause.rule} " if cause.rule else ""
-        number = f"{len(cause.labels):>5}  "
-        lines += wrapped(f"{rule}{cause.text}", width, f"  {number}", " " * (2 + len(number)))
-    if more := more_causes(rows):
-        lines.append(f"  {more}")
-    return [*lines, ""] if lines else []

@@ -19,7 +19,7 @@ from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress, bug
-from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, in_which_to_look, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, select_codes, take_snapshot
 from ckpt_surgery.static.write import READ_ONLY, read_only, write_atomically
 
 _MAX_ROUNDS = 8
@@ -65,8 +65,14 @@ def apply(
     locked = {source.path for source in sources if write and read_only(source.path)}
     with gc_paused():
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
-        looked_at = in_which_to_look(sources, map(Path, given), include_unsupported)
-        snapshot, unparsed = take_snapshot(sources, looked_at, jobs=jobs, cache=cache, progress=progress)
+        snapshot, unparsed = take_snapshot(
+            sources,
+            map(Path, given),
+            include_unsupported=include_unsupported,
+            jobs=jobs,
+            cache=cache,
+            progress=progress,
+        )
         named = {select} if isinstance(select, str) else select
         now = replace(snapshot, files={**snapshot.files})
         tree = _Tree(FileParser(jobs, progress), now, snapshot, {*locked}, named)
@@ -90,8 +96,7 @@ def apply(
     problems += [Problem(path, READ_ONLY) for path in sorted(locked & wanted)]
     changes = tree.changes()
     for change in changes if write else ():
-        source = tree.before.files[change.path].source
-        failed = write_atomically(change.path, change.before, change.after, encoding=source.encoding, bom=source.bom)
+        failed = write_atomically(change.path, change.before, change.after, encoding=change.encoding, bom=change.bom)
         if failed:
             problems.append(failed)
             tree.unchanged.add(change.path)
@@ -202,11 +207,13 @@ class _Tree:
         for finding in self.repaired:
             for repair in finding.repairs:
                 codes[repair.path].add(finding.code)
-        return [
-            FileChange(path, before, file.source.text, tuple(sorted(codes[path])), tuple(self.made[path]))
-            for path, file in self.now.files.items()
-            if file.source.text != (before := self.before.files[path].source.text)
-        ]
+        changes = []
+        for path, file in self.now.files.items():
+            old, new = self.before.files[path].source, file.source
+            if new.text != old.text:
+                made = tuple(sorted(codes[path])), tuple(self.made[path])
+                changes.append(FileChange(path, old.text, new.text, *made, old.encoding, old.bom))
+        return changes
 
     def _keep(
         self, results: Mapping[str, ParsedFile | Problem | None], repairs: Mapping[str, Collection[SourceRepair]]

@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,19 +50,20 @@ def without_known(
     Raises:
         OptionError: the file cannot be read or written, or is not a baseline.
     """
-    keyed = [(finding, _known(finding, file)) for finding in result.findings]
+    baseline = _Baseline(file)
+    keyed = [(finding, baseline.known(finding)) for finding in result.findings]
     now = Counter(known for _, known in keyed)
     new = not os.path.lexists(file)
-    before = Counter[Known]() if new else _read(file)
-    unread = {_relative(problem.path, file) for problem in result.problems}
+    before = Counter[Known]() if new else baseline.read()
+    unread = {baseline.relative(problem.path) for problem in result.problems}
     checked = [os.path.realpath(place) for place in places]
     elsewhere = {
         known: count
         for known, count in before.items()
-        if known.code not in codes or known.path in unread or (checked and not _is_below(known, file, checked))
+        if known.code not in codes or known.path in unread or (checked and not baseline.lies_in(known, checked))
     }
     if new or update:
-        _write(file, now | Counter(elsewhere))
+        baseline.write(now | Counter(elsewhere))
         note = f"written with {plural(now.total(), 'finding')}: from the next run on, only others are reported"
         return replace(result, findings=(), notes=(*result.notes, Note(str(file), note)))
     left = before.copy()
@@ -81,45 +82,50 @@ def without_known(
     return replace(result, findings=tuple(findings), notes=(*result.notes, *notes))
 
 
-def _known(finding: Finding, file: Path) -> Known:
-    message = _NUMBER.sub("#", finding.message)
-    return Known(_relative(finding.path, file), finding.code, finding.class_name, message)
+@dataclass(frozen=True, slots=True)
+class _Baseline:
+    """A baseline file. Paths in it are relative to its folder."""
 
+    file: Path
 
-def _folder(file: Path) -> str:
-    return os.path.realpath(os.path.dirname(file) or os.curdir)
+    @property
+    def folder(self) -> str:
+        return os.path.realpath(os.path.dirname(self.file) or os.curdir)
 
+    def known(self, finding: Finding) -> Known:
+        message = _NUMBER.sub("#", finding.message)
+        return Known(self.relative(finding.path), finding.code, finding.class_name, message)
 
-def _relative(path: str | Path, file: Path) -> str:
-    path = os.path.realpath(path)
-    try:
-        return Path(os.path.relpath(path, _folder(file))).as_posix()
-    except ValueError:  # another drive
-        return Path(path).as_posix()
+    def relative(self, path: str | Path) -> str:
+        path = os.path.realpath(path)
+        try:
+            return Path(os.path.relpath(path, self.folder)).as_posix()
+        except ValueError:  # another drive
+            return Path(path).as_posix()
 
+    def lies_in(self, known: Known, places: Collection[str]) -> bool:
+        """Tell whether a finding lies in one of these files and folders."""
+        path = os.path.normpath(os.path.join(self.folder, known.path))
+        return path in places or any(path.startswith(os.path.join(place, "")) for place in places)
 
-def _is_below(known: Known, file: Path, places: Collection[str]) -> bool:
-    path = os.path.normpath(os.path.join(_folder(file), known.path))
-    return path in places or any(path.startswith(os.path.join(place, "")) for place in places)
+    def read(self) -> Counter[Known]:
+        try:
+            document = json.loads(self.file.read_text(encoding="utf-8"))
+            if document["version"] != _VERSION:
+                raise ValueError
+            return Counter(
+                {Known(*(entry[key] for key in Known._fields)): int(entry["count"]) for entry in document["findings"]}
+            )
+        except OSError as error:
+            raise OptionError(f"the baseline {self.file} cannot be read: {error.strerror or error}") from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            why = "is not a baseline: name another file, or remove it and one is written"
+            raise OptionError(f"{self.file} {why}") from None
 
-
-def _read(file: Path) -> Counter[Known]:
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if document["version"] != _VERSION:
-            raise ValueError
-        return Counter(
-            {Known(*(entry[key] for key in Known._fields)): int(entry["count"]) for entry in document["findings"]}
-        )
-    except OSError as error:
-        raise OptionError(f"the baseline {file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise OptionError(f"{file} is not a baseline: name another file, or remove it and one is written") from None
-
-
-def _write(file: Path, findings: Counter[Known]) -> None:
-    entries = [{**known._asdict(), "count": count} for known, count in sorted(findings.items())]
-    try:
-        file.write_text(json.dumps({"version": _VERSION, "findings": entries}, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"the baseline {file} cannot be written: {error.strerror or error}") from None
+    def write(self, findings: Counter[Known]) -> None:
+        entries = [{**known._asdict(), "count": count} for known, count in sorted(findings.items())]
+        document = json.dumps({"version": _VERSION, "findings": entries}, indent=1) + "\n"
+        try:
+            self.file.write_text(document, encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"the baseline {self.file} cannot be written: {error.strerror or error}") from None

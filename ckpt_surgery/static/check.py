@@ -26,7 +26,7 @@ from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.requirements import required_transformers
 from ckpt_surgery.static.results import CheckResult, Note, Progress
-from ckpt_surgery.static.snapshot import RULE_CODES, in_which_to_look, line_length, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
 _ENVIRONMENT = "is a virtual environment and was left out: name it to have it checked"
@@ -78,8 +78,9 @@ def check(
     result = _cached(key) if cache else None
     if result is None:
         with gc_paused():
-            looked_at = in_which_to_look(sources, scripts, include_unsupported)
-            snapshot, unparsed = take_snapshot(sources, looked_at, jobs=jobs, cache=cache, progress=progress)
+            snapshot, unparsed = take_snapshot(
+                sources, scripts, include_unsupported=include_unsupported, jobs=jobs, cache=cache, progress=progress
+            )
             found, bugs = snapshot.findings_and_bugs(selected, include_unsupported)
             kept, suppressed = snapshot.unsuppressed(found, {})
         problems_here = (*unparsed, *chain.from_iterable(bugs.values()))

@@ -6,14 +6,13 @@ import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.static.discover import source_at
 from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
-from ckpt_surgery.static.results import FAULTS, bug, lines_of
+from ckpt_surgery.static.results import FAULTS, Note, Problem, bug, lines_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,20 +64,20 @@ def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
 
     Files that cannot be read any more, or are not what they were, have no edits.
     """
-    read = cache(_read)
+    files: dict[str, ParsedFile | Problem | Note | None] = {}
     edits: dict[Finding, list[Edit]] = {}
     for finding in findings:
         by_path: dict[str, list[SourceRepair]] = defaultdict(list)
         for repair in finding.repairs:
             by_path[repair.path].append(repair)
-        edits[finding] = [edit for path in by_path if (file := read(path)) for edit in _edits(file, by_path[path])]
+        edits[finding] = []
+        for path, repairs in by_path.items():
+            if path not in files:
+                source = source_at(path)
+                files[path] = parse_file(source, use_cache=True) if source else None
+            file = files[path]
+            edits[finding] += _edits(file, repairs) if isinstance(file, ParsedFile) else ()
     return edits
-
-
-def _read(path: str) -> ParsedFile | None:
-    source = source_at(path)
-    parsed = parse_file(source, use_cache=True) if source else None
-    return parsed if isinstance(parsed, ParsedFile) else None
 
 
 def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:

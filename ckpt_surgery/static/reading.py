@@ -47,11 +47,8 @@ _Reading: TypeAlias = tuple[FileFacts, str] | Problem | Note
 
 def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem | Note:
     """Return what one file says, from the cache if possible; a note where it is Python that cannot be read here."""
-    return _parsed(source, (_cached(source) if use_cache else None) or _extracted(source, use_cache))
-
-
-def _parsed(source: SourceFile, reading: _Reading) -> ParsedFile | Problem | Note:
-    return reading if isinstance(reading, Problem | Note) else ParsedFile(source, *reading)
+    reading = (_cached(source) if use_cache else None) or _extracted(source, use_cache)
+    return ParsedFile(source, *reading) if isinstance(reading, tuple) else reading
 
 
 def _cached(source: SourceFile) -> tuple[FileFacts, str] | None:
@@ -111,7 +108,11 @@ class FileParser:
         missing.sort(key=lambda source: len(source.text), reverse=True)
         extracted = partial(_extracted, use_cache=use_cache)
         read = {source.path: facts for source, facts in self._each("reading", extracted, missing, len(cached))}
-        return [_parsed(source, cached.get(source.path) or read[source.path]) for source in sources]
+        readings = [cached.get(source.path) or read[source.path] for source in sources]
+        return [
+            ParsedFile(source, *reading) if isinstance(reading, tuple) else reading
+            for source, reading in zip(sources, readings, strict=True)
+        ]
 
     def rewrite(
         self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]

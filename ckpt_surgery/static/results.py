@@ -51,7 +51,8 @@ class Note:
 class FileChange:
     """One file before and after the repairs.
 
-    `codes` are those of the rules that changed it, and `repairs` what was changed, round by round.
+    `codes` are those of the rules that changed it, and `repairs` what was changed, round by round. `encoding` is that
+    of the file, and `bom` tells whether it begins with a byte order mark, which neither text has.
     """
 
     path: str
@@ -59,6 +60,8 @@ class FileChange:
     after: str
     codes: tuple[str, ...]
     repairs: tuple[tuple[SourceRepair, ...], ...] = ()
+    encoding: str = "utf-8"
+    bom: bool = False
 
     @property
     def diff(self) -> str:

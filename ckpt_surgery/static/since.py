@@ -25,39 +25,39 @@ class ChangedLines:
 
     by_file: Mapping[str, Sequence[range] | None]
 
+    @classmethod
+    def since(cls, places: Sequence[str | Path], revision: str) -> ChangedLines:
+        """Return what was changed in the repositories of some files and folders since a revision, committed or not.
+
+        Raises:
+            OptionError: a place is in no git repository, or that has no such revision; or git is not installed.
+        """
+        folders = dict.fromkeys(p if os.path.isdir(p) else os.path.dirname(p) or os.curdir for p in places)
+        tops: dict[str, None] = {}
+        for folder in filter(os.path.isdir, folders):
+            top = _git(folder, "rev-parse", "--show-toplevel")
+            if top is None:
+                raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
+            tops[top.removesuffix("\n")] = None
+        by_file: dict[str, Sequence[range] | None] = {}
+        for top in tops:
+            asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+            commit = _git(top, *asked)
+            if not commit:
+                raise OptionError(
+                    f"--since: the repository {top} has no revision {revision!r}: give a commit, branch or tag"
+                )
+            for name, lines in _changes(_git(top, *_DIFF, commit.strip(), "--") or "").items():
+                by_file[os.path.realpath(os.path.join(top, name))] = lines
+            for name in (_git(top, "ls-files", "-z", "--others", "--exclude-standard") or "").split("\0"):
+                by_file[os.path.realpath(os.path.join(top, name))] = None
+        return cls(by_file)
+
     def cover(self, finding: Finding) -> bool:
         """Tell whether a line of the finding, from the first of its statement on, was changed."""
         ranges = self.by_file.get(os.path.realpath(finding.path), ())
         first = min(finding.first_line or finding.line, finding.line)
         return ranges is None or any(lines.start <= finding.line and first < lines.stop for lines in ranges)
-
-
-def changed_lines(places: Sequence[str | Path], revision: str) -> ChangedLines:
-    """Return what was changed in the repositories of some files and folders since a revision, committed or not.
-
-    Raises:
-        OptionError: a place is in no git repository, or its repository has no such revision; or git is not installed.
-    """
-    folders = dict.fromkeys(place if os.path.isdir(place) else os.path.dirname(place) or os.curdir for place in places)
-    tops: dict[str, None] = {}
-    for folder in filter(os.path.isdir, folders):
-        top = _git(folder, "rev-parse", "--show-toplevel")
-        if top is None:
-            raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
-        tops[top.removesuffix("\n")] = None
-    by_file: dict[str, Sequence[range] | None] = {}
-    for top in tops:
-        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        commit = _git(top, *asked)
-        if not commit:
-            raise OptionError(
-                f"--since: the repository {top} has no revision {revision!r}: give a commit, branch or tag"
-            )
-        for name, lines in _changes(_git(top, *_DIFF, commit.strip(), "--") or "").items():
-            by_file[os.path.realpath(os.path.join(top, name))] = lines
-        for name in (_git(top, "ls-files", "-z", "--others", "--exclude-standard") or "").split("\0"):
-            by_file[os.path.realpath(os.path.join(top, name))] = None
-    return ChangedLines(by_file)
 
 
 def _git(folder: str | Path, *arguments: str) -> str | None:

@@ -23,7 +23,7 @@ from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.requirements import required_transformers
 from ckpt_surgery.static.results import Note, Problem, Progress, bug
-from ckpt_surgery.static.suppress import may_be_suppressed, read_suppressions, without_ignored
+from ckpt_surgery.static.suppress import Suppressions, may_be_suppressed, without_ignored
 
 RULE_CODES = tuple(rule.code for rule in RULES)
 _FOLDERS_ABOVE = 6
@@ -127,7 +127,7 @@ class Snapshot:
         self, findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]
     ) -> tuple[list[Finding], int]:
         """Return the findings that no comment and no per-file ignore suppresses, and how many are suppressed."""
-        comments = {path: read_suppressions(self.text(path), RULE_CODES) for path in {f.path for f in findings}}
+        comments = {path: Suppressions.of(self.text(path), RULE_CODES) for path in {f.path for f in findings}}
         uncovered = [finding for finding in findings if not comments[finding.path].covers(finding)]
         kept = without_ignored(uncovered, per_file_ignores)
         return kept, len(findings) - len(kept)
@@ -168,31 +168,29 @@ class Snapshot:
         return None
 
 
-def in_which_to_look(
-    sources: Sequence[SourceFile], given: Iterable[Path], include_unsupported: bool
-) -> Sequence[SourceFile]:
-    """Return the files in which something may be found or ignored, and those that were given one by one."""
-    if include_unsupported:
-        return sources
-    worth = worth_parsing({source.path: source.text for source in sources})
-    named = frozenset(given)
-    return [
-        source
-        for source in sources
-        if source.path in worth or may_be_suppressed(source.text) or Path(source.path) in named
-    ]
-
-
 def take_snapshot(
     sources: Sequence[SourceFile],
-    parsed: Sequence[SourceFile] | None = None,
+    given: Iterable[Path] = (),
     *,
+    include_unsupported: bool = True,
     jobs: int | None,
     cache: bool,
     progress: Progress | None,
 ) -> tuple[Snapshot, list[Problem]]:
-    """Parse the files, or only some; one that does not parse is a problem, and so is a wrong comment."""
-    parsed = sources if parsed is None else parsed
+    """Parse the files; one that does not parse is a problem, and so is a wrong comment.
+
+    Without `include_unsupported`, only those are parsed in which something may be found or ignored, and those that
+    were `given` one by one.
+    """
+    parsed = sources
+    if not include_unsupported:
+        worth = worth_parsing({source.path: source.text for source in sources})
+        named = frozenset(given)
+        parsed = [
+            source
+            for source in sources
+            if source.path in worth or may_be_suppressed(source.text) or Path(source.path) in named
+        ]
     files: dict[str, ParsedFile] = {}
     problems: list[Problem] = []
     notes: list[Note] = []
@@ -203,7 +201,7 @@ def take_snapshot(
             notes.append(result)
         else:
             files[source.path] = result
-            problems += [Problem(source.path, said) for said in read_suppressions(result.text, RULE_CODES).mistakes]
+            problems += [Problem(source.path, said) for said in Suppressions.of(result.text, RULE_CODES).mistakes]
     looked_at = {source.path for source in parsed}
     unparsed = {source.path: source for source in sources if source.path not in looked_at}
     return Snapshot(files, cache, unparsed, notes=tuple(notes)), problems

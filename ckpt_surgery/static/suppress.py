@@ -28,6 +28,22 @@ class Suppressions:
     by_line: Mapping[int, Collection[str]]
     mistakes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, text: str, rule_codes: Collection[str]) -> Suppressions:
+        """Read the suppressing comments of a file. `rule_codes` are the codes that exist.
+
+        Only comments count, never strings that look like one; a text without `ckpt:` is not tokenized. A code that no
+        rule has, or an unclosed bracket, is a mistake and suppresses nothing.
+        """
+        by_line: dict[int, set[str]] = defaultdict(set)
+        mistakes: list[str] = []
+        for line, comment in _marked_comments(text) if may_be_suppressed(text) else ():
+            codes, mistake = _codes(comment, rule_codes)
+            by_line[line] |= codes
+            if mistake:
+                mistakes.append(f"line {line}: {mistake}")
+        return cls(dict(by_line), tuple(mistakes))
+
     def covers(self, finding: Finding) -> bool:
         """Tell whether a comment suppresses this finding of the same file."""
         codes = {*self.by_line.get(finding.line, ()), *self.by_line.get(finding.first_line, ())}
@@ -37,22 +53,6 @@ class Suppressions:
 def may_be_suppressed(text: str) -> bool:
     """Tell whether a file may have a suppressing comment."""
     return "ckpt:" in text and _MARK.search(text) is not None
-
-
-def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:
-    """Read the suppressing comments of a file. `rule_codes` are the codes that exist.
-
-    Only comments count, never strings that look like one; a text without `ckpt:` is not tokenized. A code that no
-    rule has, or an unclosed bracket, is a mistake and suppresses nothing.
-    """
-    by_line: dict[int, set[str]] = defaultdict(set)
-    mistakes: list[str] = []
-    for line, comment in _marked_comments(text) if may_be_suppressed(text) else ():
-        codes, mistake = _codes(comment, rule_codes)
-        by_line[line] |= codes
-        if mistake:
-            mistakes.append(f"line {line}: {mistake}")
-    return Suppressions(dict(by_line), tuple(mistakes))
 
 
 def without_ignored(findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]) -> list[Finding]:

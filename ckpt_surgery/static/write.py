@@ -48,7 +48,15 @@ def write_atomically(
     except UnicodeEncodeError as error:
         why = f"its encoding {encoding} has no character {error.object[error.start]!r}"
     except OSError as error:
-        why = _reason(error)
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                why = "the disk is full; make room and run again"
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                why = "its folder cannot be written to; change its permissions and run again"
+            case errno.ENOENT:
+                why = "it is no longer there"
+            case _:
+                why = f"it could not be written ({error.strerror or error})"
     return Problem(os.fspath(path), f"left as it was: {why}")
 
 
@@ -116,14 +124,3 @@ def _replace(name: str, old: bytes, new: bytes) -> Problem | None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
     return None
-
-
-def _reason(error: OSError) -> str:
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return "the disk is full; make room and run again"
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return "its folder cannot be written to; change its permissions and run again"
-        case errno.ENOENT:
-            return "it is no longer there"
-    return f"it could not be written ({error.strerror or error})"

@@ -28,11 +28,6 @@ def families_of(tree: Path) -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in folders if any(folder.glob("*.py")) and folder.name != DEPRECATED))
 
 
-def deprecated_of(tree: Path) -> frozenset[str]:
-    """Return the model folders of a checkout that are deprecated."""
-    return frozenset(entry.name for entry in (tree / MODELS / DEPRECATED).glob("*/"))
-
-
 def files_of(tree: Path, family: str, pattern: str) -> list[Path]:
     """Return the files of a family whose names fit a pattern (`modeling_*.py`, `modular_*.py`), as whole paths."""
     folders = (tree / MODELS / family, tree / MODELS / DEPRECATED / family)

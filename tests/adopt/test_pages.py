@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.adopt.pages import check_output, documents, write_pages
-from ckpt_surgery.adopt.proof import Adoption, ClassProof, Decision
+from ckpt_surgery.adopt.proof import Adoption, ClassProof
 from ckpt_surgery.adopt.source import AdoptError, read_folder
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.results import MODES
@@ -37,7 +37,7 @@ class TestTheModelCard:
         assert "Verified with ckpt_surgery 0.1.0, torch 2.13.0 and transformers 5.23.0:" in card
 
     def test_names_no_repair_that_is_written_or_needless(self, tmp_path: Path) -> None:
-        written = replace(adoption(tmp_path / "one", ClassProof(BAD, GOOD)), decision=Decision.WRITTEN)
+        written = replace(adoption(tmp_path / "one", ClassProof(BAD, GOOD)), written=True)
         healthy = adoption(tmp_path / "two", ClassProof(GOOD), shape="healthy")
         for found in (written, healthy):
             assert "repair.diff" not in page(found, "model_card.md")
@@ -120,7 +120,7 @@ class TestTheFolder:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "toy"]
         assert all(str(tmp_path) not in path.read_text() for path in out.iterdir())
         subprocess.run(["git", "apply", out / "repair.diff"], cwd=tmp_path / "toy", check=True)
-        assert (tmp_path / "toy/modeling_toy.py").read_bytes() == found.source.patches[0].after
+        assert (tmp_path / "toy/modeling_toy.py").read_text() == found.source.patches["modeling_toy.py"].after
 
     def test_has_no_page_that_would_say_nothing(self, tmp_path: Path) -> None:
         healthy = adoption(tmp_path / "one", ClassProof(GOOD), shape="healthy")

@@ -85,7 +85,7 @@ def test_a_folder_without_faults_is_clean_unless_its_proof_fails(tmp_path: Path)
 
 def test_a_repair_that_is_written_counts_for_what_it_leaves(tmp_path: Path) -> None:
     for after, clean in (GOOD, True), (REENTRANT_BAD, False):
-        found = replace(adoption(tmp_path, ClassProof(BAD, after)), decision=Decision.WRITTEN)
+        found = replace(adoption(tmp_path, ClassProof(BAD, after)), written=True)
         assert found.clean is clean
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.source import AdoptError, SourceResult, examine_source, read_folder, write_patches
+from ckpt_surgery.adopt.source import AdoptError, SourceResult, examine_source, read_folder, write_changes
 from ckpt_surgery.static import apply as static_apply
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import SHAPES, modeling, write_shape
@@ -45,10 +45,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def diff_of(source: SourceResult) -> bytes:
-    return b"".join(patch.diff for patch in source.patches)
-
-
 def apply_diff(program: str, diff: bytes, folder: Path, place: Path) -> None:
     file = place / "repair.diff"
     file.write_bytes(diff)
@@ -74,8 +70,8 @@ def test_a_function_over_several_modules_is_repaired_on_request_alone(tmp_path: 
 def test_the_diff_applied_is_what_is_written(tmp_path: Path, shape: str, program: str) -> None:
     folder, twin = (write_shape(tmp_path / name, shape) for name in ("one", "two"))
     source = examined(folder)
-    apply_diff(program, diff_of(source), twin, tmp_path)
-    write_patches(source.patches)
+    apply_diff(program, source.diff, twin, tmp_path)
+    write_changes(source.repair.changes)
     assert contents(twin) == contents(folder)
     assert examined(folder).faults == ()
 
@@ -95,12 +91,12 @@ def test_the_diff_is_of_the_bytes_on_disk(tmp_path: Path, text: str, encoding: s
     (folder / "modeling_toy.py").write_bytes(text.encode(encoding))
     source = examined(folder)
     before = contents(folder)
-    apply_diff(program, diff_of(source), folder, tmp_path)
+    apply_diff(program, source.diff, folder, tmp_path)
     applied = contents(folder)
     assert applied != before
     assert applied["modeling_toy.py"].startswith(codecs.BOM_UTF8) == (encoding == "utf-8-sig")
     (folder / "modeling_toy.py").write_bytes(before["modeling_toy.py"])
-    write_patches(source.patches)
+    write_changes(source.repair.changes)
     assert contents(folder) == applied
 
 
@@ -108,9 +104,9 @@ def test_other_line_endings_are_kept_in_the_diff(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "toy")
     (folder / "modeling_toy.py").write_bytes(modeling("module dict").replace("\n", "\r\n").encode())
     source = examined(folder)
-    apply_diff("git", diff_of(source), folder, tmp_path)
+    apply_diff("git", source.diff, folder, tmp_path)
     text = (folder / "modeling_toy.py").read_bytes()
-    assert text == source.patches[0].after
+    assert text.decode() == source.patches["modeling_toy.py"].after
     assert text.count(b"\n") == text.count(b"\r\n")
 
 
@@ -119,18 +115,18 @@ def test_files_in_subfolders_have_their_path_in_the_diff(tmp_path: Path) -> None
     (folder / "deeper").mkdir()
     (folder / "deeper/modeling_real.py").write_text(modeling("module dict"))
     source = examined(folder)
-    assert [patch.name for patch in source.patches] == ["deeper/modeling_real.py"]
-    apply_diff("git", diff_of(source), folder, tmp_path)
+    assert [*source.patches] == ["deeper/modeling_real.py"]
+    apply_diff("git", source.diff, folder, tmp_path)
     assert examined(folder).faults == ()
 
 
 def test_whether_the_layer_is_imported_is_known(tmp_path: Path) -> None:
-    assert [patch.imports_layer for patch in examined(write_shape(tmp_path / "one", "old switch")).patches] == [True]
+    assert examined(write_shape(tmp_path / "one", "old switch")).imports_layer
     keyword = modeling("healthy").replace(
         "layer(hidden_states, position_bias)", "layer(hidden_states, position_bias=position_bias)"
     )
     folder = write_folder(tmp_path / "two", {"modeling_toy": keyword})
-    assert [patch.imports_layer for patch in examined(folder).patches] == [False]
+    assert not examined(folder).imports_layer
 
 
 def test_training_scripts_beside_the_model_are_left_out(tmp_path: Path) -> None:

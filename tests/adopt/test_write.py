@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.adopt import source
-from ckpt_surgery.adopt.source import AdoptError, SourcePatch, examine_source, read_folder, write_patches
+from ckpt_surgery.adopt.source import AdoptError, examine_source, read_folder, write_changes
+from ckpt_surgery.static.results import FileChange
 from ckpt_surgery.static.write import write_atomically
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import modeling
@@ -19,10 +20,10 @@ def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path, {"modeling_toy": code, "modeling_vision": code.replace("Toy", "Vision")})
 
 
-def patches(folder: Path) -> tuple[SourcePatch, ...]:
-    found = examine_source(read_folder(folder), cache=False, jobs=1).patches
-    assert [patch.name for patch in found] == ["modeling_toy.py", "modeling_vision.py"]
-    return found
+def changes(folder: Path) -> tuple[FileChange, ...]:
+    found = examine_source(read_folder(folder), cache=False, jobs=1)
+    assert [*found.patches] == ["modeling_toy.py", "modeling_vision.py"]
+    return found.repair.changes
 
 
 def texts(folder: Path) -> list[str]:
@@ -30,14 +31,14 @@ def texts(folder: Path) -> list[str]:
 
 
 def test_every_file_is_written(folder: Path) -> None:
-    wanted = patches(folder)
-    write_patches(wanted)
-    assert [(folder / patch.name).read_bytes() for patch in wanted] == [patch.after for patch in wanted]
+    wanted = changes(folder)
+    write_changes(wanted)
+    assert [Path(change.path).read_text() for change in wanted] == [change.after for change in wanted]
 
 
 @pytest.mark.parametrize("spoil", ["changed", "read-only", "gone"])
 def test_one_file_that_cannot_be_written_leaves_all_as_they_were(folder: Path, spoil: str) -> None:
-    wanted = patches(folder)
+    wanted = changes(folder)
     file = folder / "modeling_vision.py"
     match spoil:
         case "changed":
@@ -48,12 +49,12 @@ def test_one_file_that_cannot_be_written_leaves_all_as_they_were(folder: Path, s
             file.unlink()
     before = texts(folder)
     with pytest.raises(AdoptError, match=r"nothing was written: .*modeling_vision.py: left as it was: "):
-        write_patches(wanted)
+        write_changes(wanted)
     assert texts(folder) == before
 
 
 def test_an_interrupt_between_two_files_leaves_all_as_they_were(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, before = patches(folder), texts(folder)
+    wanted, before = changes(folder), texts(folder)
     original = write_atomically
 
     def interrupted(path: str, *texts: str, **options: object) -> object:
@@ -63,5 +64,5 @@ def test_an_interrupt_between_two_files_leaves_all_as_they_were(folder: Path, mo
 
     monkeypatch.setattr(source, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_patches(wanted)
+        write_changes(wanted)
     assert texts(folder) == before

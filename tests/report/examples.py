@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
@@ -21,6 +21,7 @@ from ckpt_surgery.measure.results import (
     Skip,
     Timeline,
 )
+from ckpt_surgery.report.text import survey_summary, survey_tables
 from tests.measure.fault_cases import fault as a_fault
 from tests.measure.fault_cases import why
 
@@ -266,3 +267,11 @@ def survey(classes: int) -> list[Report]:
             made = unsupported(name) if at % 5 == 1 else not_built(name) if at % 25 == 2 else healthy(name)
         reports.append(replace(made, model=name, model_type=f"family{at // 4}"))
     return reports
+
+
+def survey_lines(
+    reports: Sequence[Report], *, width: int, seconds: float | None = None, show_unbuilt: bool = False
+) -> list[str]:
+    """Return the tables and the summary as the command prints them."""
+    tables = survey_tables(reports, width=width, show_unbuilt=show_unbuilt)
+    return tables + survey_summary(reports, width=width, seconds=seconds, hint=not show_unbuilt)

@@ -11,7 +11,7 @@ from ckpt_surgery.codemods import RULES
 from ckpt_surgery.report.check_page import to_html
 from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.check import check
-from ckpt_surgery.static.render.report import check_report, sentence
+from ckpt_surgery.static.render.report import CheckReport, sentence
 from tests.codemods.snippets import TOY
 from tests.codemods.tools import tree
 
@@ -27,7 +27,7 @@ def forward(layers, hidden_states):
 
 def page(root: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tree(root, files))
-    return to_html(check_report(check(["models"], jobs=1), RULES))
+    return to_html(CheckReport.of(check(["models"], jobs=1), RULES))
 
 
 def test_a_repair_is_shown_as_what_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_what_a_person_repairs_is_shown_with_its_line_marked(tmp_path: Path, mon
 
 def test_a_file_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree(tmp_path, {"models/late.py": LATE}))
-    report = check_report(check(["models"], jobs=1), RULES)
+    report = CheckReport.of(check(["models"], jobs=1), RULES)
     Path("models/late.py").unlink()
     assert "CKPT012" in to_html(report)
     assert coded(sentence(report.shown[0])) in to_html(report)

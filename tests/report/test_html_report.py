@@ -16,9 +16,8 @@ import pytest
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.report import html as html_report
-from ckpt_surgery.report.figure import CSS_COLOURS, PlotError
 from ckpt_surgery.report.html import html_page, write_html
-from ckpt_surgery.report.plots import plots_of
+from ckpt_surgery.report.plots import CSS_COLOURS, PlotError, plots_of
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from tests.report import examples
 

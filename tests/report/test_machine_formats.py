@@ -15,15 +15,15 @@ import pytest
 
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.report.html import html_page
-from ckpt_surgery.report.json_document import survey_json
 from ckpt_surgery.report.markdown import survey_markdown
+from ckpt_surgery.report.summary import Overview
 from tests.report import examples
 
 SCHEMA = json.loads((Path(__file__).parent / "survey.schema.json").read_text(encoding="utf-8"))
 
 
 def document() -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(survey_json(examples.every_kind(), seconds=1.2345))
+    made: dict[str, Any] = json.loads(Overview(examples.every_kind()).to_json(seconds=1.2345))
     return made
 
 
@@ -39,14 +39,14 @@ def test_the_document_is_valid_and_holds_every_report_in_order() -> None:
             assert list(data["modes"][1]["errors"].values()).count(None) == 2
         else:
             assert report_of(data) == report
-    none = json.loads(survey_json([]))
+    none = json.loads(Overview([]).to_json())
     jsonschema.validate(none, SCHEMA)
     assert (none["reports"], none["seconds"]) == ([], None)
 
 
 def test_a_mode_that_was_not_run_is_skipped_with_a_reason_in_every_format() -> None:
     reports = [examples.wrapped(), examples.nothing_measured()]
-    made = json.loads(survey_json(reports))
+    made = json.loads(Overview(reports).to_json())
     jsonschema.validate(made, SCHEMA)
     assert (made["counts"]["ok"], made["counts"]["skipped"]) == (1, 1)
     assert [report_of(data) for data in made["reports"]] == reports
@@ -58,7 +58,7 @@ def test_a_mode_that_was_not_run_is_skipped_with_a_reason_in_every_format() -> N
 
 def test_what_came_of_a_surgery_is_in_the_document_and_reads_back() -> None:
     reports = [report for report in examples.with_repairs() if report.model != "Gemma3nForCausalLM"]
-    made = json.loads(survey_json(reports))
+    made = json.loads(Overview(reports).to_json())
     jsonschema.validate(made, SCHEMA)
     assert made["repairs"] == {"ok": 3, "refused": 1, "failed": 2, "not repaired": 1}
     assert document()["repairs"] is None

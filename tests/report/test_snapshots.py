@@ -12,7 +12,6 @@ import pytest
 
 from ckpt_surgery.report.html import html_page
 from ckpt_surgery.report.markdown import survey_markdown
-from ckpt_surgery.report.text import survey_lines
 from tests.report import examples
 from tests.snapshots import check_snapshot
 
@@ -26,7 +25,7 @@ def each_model() -> str:
 
 def many_models() -> str:
     tables = [
-        survey_lines(reports, width=100, seconds=432.1, show_unbuilt=True)
+        examples.survey_lines(reports, width=100, seconds=432.1, show_unbuilt=True)
         for reports in (examples.every_kind(), examples.with_repairs())
     ]
     return "\n\n".join("\n".join(lines) for lines in tables) + "\n"

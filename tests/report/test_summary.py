@@ -10,20 +10,15 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Cost
 from ckpt_surgery.report.summary import (
+    Overview,
     after,
     block_rows,
-    broken_after,
-    causes,
     error_text,
     failed_levels,
     least_saved,
-    measured,
-    ordered,
     portable,
-    repair_counts,
     stays_broken,
     verdict,
-    with_skips,
     worth_telling,
 )
 from ckpt_surgery.text import percent
@@ -76,13 +71,14 @@ def test_what_differs_between_machines_goes(text: str, expected: str) -> None:
 
 
 def test_failures_come_first_and_then_the_alphabet() -> None:
-    models = [report.model for report in ordered(examples.every_kind())]
+    models = [report.model for report in Overview(examples.every_kind()).ordered]
     assert models[-3:] == ["LlamaForCausalLM", "FooModel", "TimmBackbone"]
     assert models[:-3] == sorted(models[:-3], key=str.casefold)
 
 
 def test_a_cause_counts_a_class_once_and_by_its_rule() -> None:
-    first, *others = causes([examples.not_recomputed(), examples.drifted(), replace(examples.drifted(), model="B")])
+    reports = [examples.not_recomputed(), examples.drifted(), replace(examples.drifted(), model="B")]
+    first, *others = Overview(reports).causes
     assert (first.rule, first.labels) == ("CKPT003", ("Gemma3nForCausalLM", "B"))
     assert [(cause.rule, len(cause.labels)) for cause in others] == [("CKPT001", 1)]
 
@@ -96,17 +92,17 @@ def test_a_cause_without_a_rule_is_counted_over_classes_of_blocks() -> None:
             "C": why(CauseKind.EVALUATION_MODE, module="Layers.0"),
         }.items()
     ]
-    assert [(cause.text, cause.labels) for cause in causes(reports)] == [
+    assert [(cause.text, cause.labels) for cause in Overview(reports).causes] == [
         ("No input of a block needs gradient, so that reentrant checkpointing cuts it off.", ("A", "B")),
         ("Layers.0 is in evaluation mode, in which nothing is checkpointed.", ("C",)),
     ]
 
 
 def test_levels_that_nothing_decided_are_no_columns() -> None:
-    assert measured(examples.every_kind())[1] == ("run", "recompute", "set", "values", "state", "cost")
+    assert Overview(examples.every_kind()).measured[1] == ("run", "recompute", "set", "values", "state", "cost")
     ranked = examples.report("A", examples.mode_report("reentrant", fault_at("ranks")))
-    assert measured([ranked])[0] == ("reentrant",)
-    assert "ranks" in measured([ranked])[1]
+    assert Overview([ranked]).measured[0] == ("reentrant",)
+    assert "ranks" in Overview([ranked]).measured[1]
     assert failed_levels(ranked.modes[0]) == ("ranks",)
 
 
@@ -140,20 +136,20 @@ def test_a_mode_that_was_not_run_decides_nothing() -> None:
     broken = examples.wrapped(examples.not_recomputed().modes[0])
     assert (broken.status, stays_broken(broken)) == ("failed", True)
     assert not stays_broken(examples.nothing_measured())
-    assert with_skips([examples.nothing_measured()]) == [examples.nothing_measured()]
+    assert Overview([examples.nothing_measured()]).with_skips == [examples.nothing_measured()]
     refused = examples.report("A", examples.mode_report("non_reentrant"), examples.refused())
     assert (refused.status, refused.faults, stays_broken(refused)) == ("failed", (), True)
 
 
 def test_what_came_of_surgeries_is_counted_and_told_apart() -> None:
     reports = examples.with_repairs()
-    assert repair_counts(reports) == {"ok": 3, "refused": 2, "failed": 2, "not repaired": 1}
-    assert repair_counts(examples.every_kind()) == {}
+    assert Overview(reports).repair_counts == {"ok": 3, "refused": 2, "failed": 2, "not repaired": 1}
+    assert Overview(examples.every_kind()).repair_counts == {}
     broken = {"StubbornModel", "SpoiltModel", "PvtV2ForImageClassification", "Gemma3nForCausalLM"}
     assert {report.model for report in reports if stays_broken(report)} == broken
     assert stays_broken(examples.not_recomputed())
     assert not stays_broken(examples.healthy())
-    assert [report.model for report in broken_after(reports)] == ["SpoiltModel"]
+    assert [report.model for report in Overview(reports).broken_after] == ["SpoiltModel"]
     telling = {report.model for report in reports if worth_telling(report)}
     assert telling == broken | {"GPTBigCodeForCausalLM"}
     verdicts = {"GPTBigCodeForCausalLM": "ok", "Gemma3nForCausalLM": "refused", "StubbornModel": "values"}

@@ -18,7 +18,7 @@ from ckpt_surgery.codemods.repairs.parts import Part
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static import reading
 from ckpt_surgery.static.reading import ParsedFile
-from ckpt_surgery.static.render.text import apply_lines
+from ckpt_surgery.static.render.report import apply_lines
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem
 from ckpt_surgery.static.snapshot import Snapshot
 from ckpt_surgery.static.write import write_atomically

@@ -9,7 +9,7 @@ import pytest
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.static.since import changed_lines
+from ckpt_surgery.static.since import ChangedLines
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -35,7 +35,7 @@ def write(folder: Path, name: str, *lines: str) -> None:
 
 def covered(folder: Path, name: str, revision: str = "HEAD", before: int = 0) -> list[int]:
     """Return the lines on which a finding is reported whose statement begins that many lines earlier."""
-    changed = changed_lines([folder], revision)
+    changed = ChangedLines.since([folder], revision)
     found = {
         line: Finding("CKPT001", str(folder / name), line, 1, "", "", Applicability.SAFE, first_line=line - before)
         for line in range(1, 11)
@@ -81,9 +81,9 @@ def test_one_sentence_says_why_git_cannot_tell(
 ) -> None:
     for revision in ("v9", "--all", ""):
         with pytest.raises(OptionError, match=f"has no revision '{revision}'"):
-            changed_lines([repository / "m.py"], revision)
+            ChangedLines.since([repository / "m.py"], revision)
     with pytest.raises(OptionError, match="is in no git repository"):
-        changed_lines([tmp_path], "HEAD")
+        ChangedLines.since([tmp_path], "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OptionError, match="git cannot be run"):
-        changed_lines([repository], "HEAD")
+        ChangedLines.since([repository], "HEAD")

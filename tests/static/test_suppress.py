@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static.suppress import read_suppressions, without_ignored
+from ckpt_surgery.static.suppress import Suppressions, without_ignored
 
 KNOWN = ("CKPT001", "CKPT003", "CKPT004")
 
@@ -18,7 +18,7 @@ def finding(line: int = 1, code: str = "CKPT003", path: str = "m.py") -> Finding
 
 
 def suppressed(text: str, line: int, code: str = "CKPT003") -> bool:
-    read = read_suppressions(text, KNOWN)
+    read = Suppressions.of(text, KNOWN)
     assert read.mistakes == ()
     return read.covers(finding(line, code))
 
@@ -91,17 +91,17 @@ def test_lines_are_counted_alike_with_any_line_ending(ending: str) -> None:
     ],
 )
 def test_a_comment_that_is_wrong_is_a_problem_and_suppresses_nothing(comment: str, said: str) -> None:
-    read = read_suppressions(f"layer(x)  {comment}\n", KNOWN)
+    read = Suppressions.of(f"layer(x)  {comment}\n", KNOWN)
     (mistake,) = read.mistakes
     assert mistake.startswith(said)
     assert not read.covers(finding())
 
 
 def test_what_is_right_in_a_wrong_comment_counts() -> None:
-    read = read_suppressions("layer(x)  # ckpt: ignore[CKPT003, CKPT03]\n", KNOWN)
+    read = Suppressions.of("layer(x)  # ckpt: ignore[CKPT003, CKPT03]\n", KNOWN)
     assert read.covers(finding())
     assert len(read.mistakes) == 1
-    assert read_suppressions("x = (  # ckpt: ignore\n'''", KNOWN).mistakes == ()
+    assert Suppressions.of("x = (  # ckpt: ignore\n'''", KNOWN).mistakes == ()
 
 
 def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +109,10 @@ def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyP
         raise AssertionError("tokenized")
 
     monkeypatch.setattr(tokenize, "generate_tokens", fail)
-    assert not read_suppressions("layer(x)\n", KNOWN).by_line
-    assert not read_suppressions("def load(ckpt: str): ...\n", KNOWN).by_line
+    assert not Suppressions.of("layer(x)\n", KNOWN).by_line
+    assert not Suppressions.of("def load(ckpt: str): ...\n", KNOWN).by_line
     with pytest.raises(AssertionError):
-        read_suppressions("# ckpt: ignore\n", KNOWN)
+        Suppressions.of("# ckpt: ignore\n", KNOWN)
 
 
 def test_per_file_ignores_take_the_named_codes_of_the_fitting_files(

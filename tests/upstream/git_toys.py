@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from ckpt_surgery.upstream.run.checkout import check_checkout, worktrees
-from ckpt_surgery.upstream.run.git import BaseCommit, Git, bring, commit
+from ckpt_surgery.upstream.run.git import BaseCommit, Git
 from ckpt_surgery.upstream.run.series import TRAILER
 
 BRANCH = "ckpt-surgery/oak"
@@ -37,6 +37,6 @@ def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, BaseCommit, 
         tree = Git(places["series"])
         (tree.folder / "oak.py").write_text(text)
         tree.run("add", "oak.py")
-        tip = commit(tree, base, MESSAGE)
-        bring(git, tree, tip)
+        tip = tree.commit(base, MESSAGE)
+        git.bring(tree, tip)
     return git, base, tip

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding, Subject
 from ckpt_surgery.static.edits import Edit, edits_of
-from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence, statistics
+from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence
 from ckpt_surgery.static.results import Note, Problem
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
@@ -104,7 +104,7 @@ def to_json(report: CheckReport, version: str) -> str:
         "notes": [*map(asdict, result.notes)],
         "statistics": [
             {**{name: getattr(rule, name) for name in _RULE}, "count": counts.total(), "by_applicability": counts}
-            for rule, counts in statistics(report)
+            for rule, counts in report.statistics
         ],
     }
     return json.dumps(document, indent=2) + "\n"

@@ -49,6 +49,14 @@ def pull_request_body(evidence: Evidence, template: str) -> str:
         reasons = bullets(prose(reason.text) for reason in evidence.reasons)
         banner = "\n".join(f"> {line}".rstrip() for line in [_BANNERS[evidence.status], "", *reasons.splitlines()])
     program = f"ckpt_surgery {evidence.versions.get('ckpt_surgery', '')}".rstrip()
+    # what only the submitter can say
+    own = [
+        f"Agreed on in: {prose(evidence.coordination)}",
+        f"Why this is not a duplicate: {PLACEHOLDER}",
+        _commands("Commands that look for the same work", _search_commands(evidence)),
+        f"Which lines I reviewed, and how: {PLACEHOLDER}",
+        f"Which assistance I used beyond this program: {PLACEHOLDER}",
+    ]
     page = paragraphs(
         banner,
         head,
@@ -56,7 +64,7 @@ def pull_request_body(evidence: Evidence, template: str) -> str:
         _facts(evidence),
         f"### Disclosure\n\nMade with {code(program)}, a program that rewrites model source by rules and measures the "
         f"result:\n\n{console([evidence.command])}",
-        *([_submitter(evidence), rest] if evidence.coordination else [_STOPPED]),
+        *([*own, rest] if evidence.coordination else [_STOPPED]),
     )
     return f"{page}\n"
 
@@ -134,17 +142,6 @@ def _facts(evidence: Evidence) -> str:
         markdown.breaking_changes(evidence, "### "),
         titled("### Upstream's checkers and tests", checks),
         markdown.slow_tests(evidence),
-    )
-
-
-def _submitter(evidence: Evidence) -> str:
-    """Return the places for what only the submitter can say."""
-    return paragraphs(
-        f"Agreed on in: {prose(evidence.coordination)}",
-        f"Why this is not a duplicate: {PLACEHOLDER}",
-        _commands("Commands that look for the same work", _search_commands(evidence)),
-        f"Which lines I reviewed, and how: {PLACEHOLDER}",
-        f"Which assistance I used beyond this program: {PLACEHOLDER}",
     )
 
 

@@ -64,11 +64,6 @@ def folded_if_long(text: str, count: int, noun: str, nouns: str = "") -> str:
     return folded(plural(count, noun, nouns), text) if count > LONG else text
 
 
-def bullet_list(items: Sequence[str], noun: str) -> str:
-    """Return a list of Markdown items, folded if it is long; empty if there are none."""
-    return folded_if_long(bullets(items), len(items), noun)
-
-
 def folded_names(names: Sequence[str], noun: str, nouns: str = "") -> str:
     """Return all names on one folded line; empty if there are none."""
     return folded(plural(len(names), noun, nouns), code_list(names)) if names else ""
@@ -189,7 +184,15 @@ def before_and_after(rows: Sequence[ModelRow]) -> str:
     listed = not_all(RowVerdict.OK_BEFORE)
     unsettled = [group for group in not_all(RowVerdict.REPAIRED) if group in listed]
     ok = [group[0].model for group in by_class.values() if group not in listed]
-    parts = [_counts(rows, len(by_class)), _class_table(unsettled if len(listed) > LONG else listed)]
+    verdicts = [row.verdict for row in rows]
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in RowVerdict if verdict in verdicts]
+    modes = f", {plural(len(MODES), 'mode')} each" if len(rows) == len(by_class) * len(MODES) else ""
+    summary = f"all {verdicts[0]}" if len(counts) == 1 else f"{', '.join(counts)} of {plural(len(rows), 'pair')}"
+    parts = [
+        f"{plural(len(by_class), 'class', 'classes')}{modes}: {summary}.",
+        "" if all(row.problem for row in rows) else _METHOD,
+        _class_table(unsettled if len(listed) > LONG else listed),
+    ]
     if len(listed) > LONG:
         parts.append(folded(f"{plural(len(listed), 'class', 'classes')} before and after", _class_table(listed)))
     if ok:
@@ -216,33 +219,21 @@ def fault_list(faults: Iterable[tuple[ModelRow, tuple[str, ...]]]) -> str:
             for modes, group in by_modes
         )
         items.append(f"{holders}: {prose(sentence)}")
-    return bullet_list(items, "fault")
-
-
-def _counts(rows: Sequence[ModelRow], classes: int) -> str:
-    """Say how many rows have each verdict, and how they were measured."""
-    verdicts = [row.verdict for row in rows]
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in RowVerdict if verdict in verdicts]
-    modes = f", {plural(len(MODES), 'mode')} each" if len(rows) == classes * len(MODES) else ""
-    summary = f"all {verdicts[0]}" if len(counts) == 1 else f"{', '.join(counts)} of {plural(len(rows), 'pair')}"
-    line = f"{plural(classes, 'class', 'classes')}{modes}: {summary}."
-    return line if all(row.problem for row in rows) else f"{line}\n\n{_METHOD}"
+    return folded_if_long(bullets(items), len(items), "fault")
 
 
 def _class_table(by_class: Iterable[Sequence[ModelRow]]) -> str:
     lines = []
     for rows in by_class:
+        by_row = []
+        for row in rows:
+            sizes = tuple(size(count) if count else "-" for count in (row.kept_before, row.kept_after))
+            kept = " -> ".join(sizes) if sizes != ("-", "-") else "-"
+            levels = (", ".join(row.before) or "ok", ", ".join(row.after) or "ok", kept)
+            by_row.append((*(("-", "-", "-") if row.problem else levels), row.verdict))
         cells = [code(rows[0].model)]
-        for column in zip(*map(_cells, rows), strict=True):
+        for column in zip(*by_row, strict=True):
             by_mode = (f"{row.mode}: {text}" for row, text in zip(rows, column, strict=True))
             cells.append(column[0] if len(set(column)) == 1 else "; ".join(by_mode))
         lines.append(cells)
     return markdown_table(["class", "before", "after", "kept", "verdict"], lines) if lines else ""
-
-
-def _cells(row: ModelRow) -> tuple[str, str, str, str]:
-    if row.problem:
-        return "-", "-", "-", row.verdict
-    before, after = (size(count) if count else "-" for count in (row.kept_before, row.kept_after))
-    kept = f"{before} -> {after}" if (before, after) != ("-", "-") else "-"
-    return ", ".join(row.before) or "ok", ", ".join(row.after) or "ok", kept, row.verdict

@@ -16,7 +16,6 @@ from ckpt_surgery.upstream.evidence.results import (
     CheckStatus,
     Commit,
     Evidence,
-    ModelRow,
     RegressionTest,
 )
 
@@ -29,6 +28,19 @@ def evidence_markdown(evidence: Evidence) -> str:
         f"agreed on in: {prose(evidence.coordination) if evidence.coordination else 'no issue was named'}",
     ]
     models = markdown.folded_names(evidence.models, "model class", "model classes")
+    unexplained = [
+        f"{code(row.model)} ({row.mode}: {', '.join(row.after)})"
+        for row in evidence.rows
+        if row.after and not row.faults_after and not row.problem
+    ]
+    remaining = [markdown.fault_list((row, row.faults_after) for row in evidence.rows)]
+    remaining += [f"`verify` gave no details for {', '.join(unexplained)}."] if unexplained else []
+    not_imported = [
+        f"{code(commit.sha[:12])} has a module that cannot be imported:\n\n{markdown.run_block(commit.imported)}"
+        for commit in evidence.commits
+        if commit.imported and not commit.imported.ok
+    ]
+    files = markdown.folded_names(evidence.files, "file")
     page = paragraphs(
         f"# Evidence for {code(evidence.group)}: {evidence.status}",
         markdown.status_lines(evidence),
@@ -38,8 +50,8 @@ def evidence_markdown(evidence: Evidence) -> str:
         markdown.breaking_changes(evidence, "## "),
         titled("## Upstream's checkers and tests", _checks(evidence.checks)),
         titled("## Faults before", markdown.fault_list((row, row.faults_before) for row in evidence.rows)),
-        titled("## Faults that remain", _remaining(evidence.rows)),
-        titled("## Commits", _commits(evidence)),
+        titled("## Faults that remain", paragraphs(*remaining)),
+        titled("## Commits", paragraphs(markdown.commits_table(evidence), *not_imported, files)),
         titled("## What upstream's converter and checkers changed", _tool_changes(evidence.commits)),
         titled("## Notes", bullets(map(prose, evidence.notes))),
         markdown.slow_tests(evidence),
@@ -78,7 +90,8 @@ def _regressions(regressions: Sequence[RegressionTest]) -> str:
                 passed.append(f"{test.family} on the {tree}: {code(ran.command)}: {last}")
             elif ran:
                 failed.append(markdown.folded_run(f"{test.family} on the {tree}", ran))
-    return paragraphs(markdown.regressions_table(regressions), *failed, markdown.bullet_list(passed, "run"))
+    passing = markdown.folded_if_long(bullets(passed), len(passed), "run")
+    return paragraphs(markdown.regressions_table(regressions), *failed, passing)
 
 
 def _checks(checks: Iterable[CheckerResult]) -> str:
@@ -93,25 +106,6 @@ def _checks(checks: Iterable[CheckerResult]) -> str:
     passed = [check.name for check in ordered if check.status is CheckStatus.OK]
     names = folded(f"{len(passed):,} passed", markdown.code_list(passed)) if passed else ""
     return paragraphs(markdown.checks_table(ordered), *outputs, names)
-
-
-def _remaining(rows: Sequence[ModelRow]) -> str:
-    unexplained = [
-        f"{code(row.model)} ({row.mode}: {', '.join(row.after)})"
-        for row in rows
-        if row.after and not row.faults_after and not row.problem
-    ]
-    missing = f"`verify` gave no details for {', '.join(unexplained)}." if unexplained else ""
-    return paragraphs(markdown.fault_list((row, row.faults_after) for row in rows), missing)
-
-
-def _commits(evidence: Evidence) -> str:
-    failed = [
-        f"{code(commit.sha[:12])} has a module that cannot be imported:\n\n{markdown.run_block(commit.imported)}"
-        for commit in evidence.commits
-        if commit.imported and not commit.imported.ok
-    ]
-    return paragraphs(markdown.commits_table(evidence), *failed, markdown.folded_names(evidence.files, "file"))
 
 
 def _tool_changes(commits: Sequence[Commit]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from ckpt_surgery.codemods.finding import RuleContext
 from ckpt_surgery.codemods.providers.copies import COPIES, GENERATED_FROM
 from ckpt_surgery.model_patches import family_of
-from ckpt_surgery.static.results import ApplyResult, FileChange
+from ckpt_surgery.static.results import ApplyResult
 
 
 class Dependency(NamedTuple):
@@ -27,71 +26,69 @@ def is_generated(context: RuleContext, path: str) -> bool:
     return bool(facts and facts[GENERATED_FROM])
 
 
-def dependencies(context: RuleContext, result: ApplyResult) -> frozenset[Dependency]:
-    """Return which changed families have changed classes of one another."""
-    classes: dict[str, set[str]] = defaultdict(set)
-    for change in result.changes:
-        classes[change.path] |= _changed_classes(change)
-    changed = {family_of(path) for path in classes}
-    return frozenset(
-        Dependency(source, family_of(path))
-        for path, names in classes.items()
-        for source in {*_copied(context, path, names), *_derived(context, path, names)}
-        if source != family_of(path) and source in changed
-    )
+class ChangedFamilies:
+    """The families that a repair changes, and what they have from one another."""
 
+    def __init__(self, context: RuleContext, result: ApplyResult) -> None:
+        self.context = context
+        self.changes = {change.path: change for change in result.changes}
+        own = {family_of(path) for path in self.changes if not is_generated(context, path)}
+        self.generated = [path for path in self.changes if family_of(path) not in own]
+        """The files of families in which only generated files change."""
+        self._touched: dict[str, set[str]] = {}
 
-def generated_only(context: RuleContext, result: ApplyResult, edges: Collection[Dependency]) -> list[Dependency]:
-    """Return the dependencies of families in which only generated files change."""
-    dependents = {family_of(change.path) for change in _of_generated_families(context, result)}
-    return [dependency for dependency in edges if dependency.dependent in dependents]
+    def dependencies(self) -> frozenset[Dependency]:
+        """Return which of them have changed classes of one another."""
+        changed = set(map(family_of, self.changes))
+        return frozenset(
+            Dependency(source, family_of(path))
+            for path in self.changes
+            for source in {*self._copied(path), *self._derived(path)}
+            if source != family_of(path) and source in changed
+        )
 
+    def generated_only(self, edges: Collection[Dependency]) -> list[Dependency]:
+        """Return the dependencies of families in which only generated files change."""
+        dependents = set(map(family_of, self.generated))
+        return [dependency for dependency in edges if dependency.dependent in dependents]
 
-def required_sources(context: RuleContext, result: ApplyResult, repairable: Collection[str]) -> frozenset[str]:
-    """Return the families without whose repair that of a generated file would be overwritten by the converter."""
-    return frozenset(
-        family
-        for change in _of_generated_families(context, result)
-        for family in _derived(context, change.path, _changed_classes(change))
-        if family in repairable
-    )
+    def required_sources(self, repairable: Collection[str]) -> frozenset[str]:
+        """Return the families without whose repair that of a generated file would be overwritten by the converter."""
+        sources = (family for path in self.generated for family in self._derived(path))
+        return frozenset(family for family in sources if family in repairable)
 
+    def _classes(self, path: str) -> set[str]:
+        """Return the classes of a file whose text the repair touches."""
+        if path not in self._touched:
+            change = self.changes[path]
+            before, after = (
+                {
+                    node.name: ast.get_source_segment(text, node)
+                    for node in ast.parse(text).body
+                    if isinstance(node, ast.ClassDef)
+                }
+                for text in (change.before, change.after)
+            )
+            self._touched[path] = {name for name in before if before[name] != after.get(name)}
+        return self._touched[path]
 
-def _of_generated_families(context: RuleContext, result: ApplyResult) -> list[FileChange]:
-    """Return the changes of families in which only generated files change."""
-    own = {family_of(change.path) for change in result.changes if not is_generated(context, change.path)}
-    return [change for change in result.changes if family_of(change.path) not in own]
+    def _copied(self, path: str) -> Iterator[str]:
+        """Yield the families that `# Copied from` comments on the changed classes of a file, or inside them, name."""
+        names = self.context.tree.names
+        spans = [ref.cls.span for ref in names.classes(path) if ref.name in self._classes(path)]
+        facts = names.facts(path)
+        for copy in facts[COPIES] if facts else ():
+            if any(span.line <= copy.span.line <= span.end_line for span in spans):
+                parts = copy.source.split(".")
+                if parts[0] == "models" and len(parts) > 2:
+                    yield parts[2 if parts[1] == "deprecated" else 1]
 
-
-def _changed_classes(change: FileChange) -> set[str]:
-    """Return the classes whose text a change touches."""
-    before, after = (
-        {
-            node.name: ast.get_source_segment(text, node)
-            for node in ast.parse(text).body
-            if isinstance(node, ast.ClassDef)
-        }
-        for text in (change.before, change.after)
-    )
-    return {name for name in before if before[name] != after.get(name)}
-
-
-def _copied(context: RuleContext, path: str, classes: Collection[str]) -> Iterator[str]:
-    """Yield the families that `# Copied from` comments on these classes, or inside them, name."""
-    spans = [ref.cls.span for ref in context.tree.names.classes(path) if ref.name in classes]
-    facts = context.tree.names.facts(path)
-    for copy in facts[COPIES] if facts else ():
-        if any(span.line <= copy.span.line <= span.end_line for span in spans):
-            parts = copy.source.split(".")
-            if parts[0] == "models" and len(parts) > 2:
-                yield parts[2 if parts[1] == "deprecated" else 1]
-
-
-def _derived(context: RuleContext, path: str, classes: Collection[str]) -> Iterator[str]:
-    """Yield the families that these classes come from by modular inheritance."""
-    for ref in context.tree.names.classes(path):
-        if ref.name not in classes:
-            continue
-        for twin in context.tree.lineages.same(ref):
-            if Path(twin.path).name.startswith("modular_") or twin.path == path:
-                yield from (family_of(base.path) for base in context.tree.bases.lineage(twin))
+    def _derived(self, path: str) -> Iterator[str]:
+        """Yield the families that the changed classes of a file come from by modular inheritance."""
+        tree = self.context.tree
+        for ref in tree.names.classes(path):
+            if ref.name not in self._classes(path):
+                continue
+            for twin in tree.lineages.same(ref):
+                if Path(twin.path).name.startswith("modular_") or twin.path == path:
+                    yield from (family_of(base.path) for base in tree.bases.lineage(twin))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods import rule_of
+from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.rules import plain_block
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.results import FileChange, Note
@@ -36,6 +37,14 @@ class PlannedCommit:
         """Return the files that the codemods change."""
         return frozenset(change.path for change in self.changes)
 
+    @property
+    def breaking(self) -> list[str]:
+        """List the unsafe repairs. A new base class is safe if the signature that it waits for changes too."""
+        settled = {code for rule in self.rules for code in rule_of(rule).settles}
+        unsafe = (finding for finding in self.findings if finding.applicability is Applicability.UNSAFE)
+        sentences = (f"{f.code} in {f.path}: {f.message}" for f in unsafe if f.code not in settled)
+        return list(dict.fromkeys(sentences))
+
     def plain_blocks(self, family: str) -> tuple[str, ...]:
         """Return the block classes of a family that become checkpointing layers."""
         findings = (
@@ -51,6 +60,11 @@ class PlannedSeries:
     name: str
     commits: tuple[PlannedCommit, ...]
     notes: tuple[Note, ...] = ()
+
+    @property
+    def branch(self) -> str:
+        """Return the name of its branch."""
+        return f"ckpt-surgery/{self.name}"
 
     @property
     def families(self) -> tuple[str, ...]:

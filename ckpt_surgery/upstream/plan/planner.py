@@ -18,15 +18,9 @@ from ckpt_surgery.static.discover import discover, read_sources
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.results import FAULTS, Note, Progress
 from ckpt_surgery.static.snapshot import select_codes, take_snapshot
-from ckpt_surgery.upstream.layout import MODELS, deprecated_of, families_of
+from ckpt_surgery.upstream.layout import DEPRECATED, MODELS, families_of
 from ckpt_surgery.upstream.options import GroupBy
-from ckpt_surgery.upstream.plan.dependencies import (
-    Dependency,
-    dependencies,
-    generated_only,
-    is_generated,
-    required_sources,
-)
+from ckpt_surgery.upstream.plan.dependencies import ChangedFamilies, Dependency, is_generated
 from ckpt_surgery.upstream.plan.plan import PlannedCommit, PlannedSeries, SeriesPlan, commits_of, ordered, series_of
 
 
@@ -42,7 +36,8 @@ def chosen_families(tree: Path, names: Collection[str]) -> frozenset[str]:
             near = get_close_matches(name.lower().replace("-", "_"), families, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "names are folders of src/transformers/models"
             raise UpstreamError(f"--families: there is no model folder {name}: {hint}")
-    return frozenset(names or set(families) - deprecated_of(tree))
+    deprecated = {entry.name for entry in (tree / MODELS / DEPRECATED).glob("*/")}
+    return frozenset(names or set(families) - deprecated)
 
 
 def plan_series(
@@ -83,10 +78,11 @@ def plan_series(
                 families=chosen,
                 copies_follow=copies_follow,
             )
-            required = required_sources(context, result, repairable)
-        edges = dependencies(context, result)
+            changed = ChangedFamilies(context, result)
+            required = changed.required_sources(repairable)
+        edges = changed.dependencies()
         links = [*(tuple(map(family_of, paths)) for paths in result.together)]
-        links += generated_only(context, result, edges)
+        links += changed.generated_only(edges)
         changes = [replace(change, path=_relative(change.path, tree)) for change in result.changes]
         commits = commits_of(changes, list(map(inside, result.repaired)), links)
         notes = tuple(replace(note, path=_relative(note.path, tree)) for note in result.notes)

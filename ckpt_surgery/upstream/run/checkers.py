@@ -14,7 +14,7 @@ from pathlib import Path
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
 from ckpt_surgery.upstream.layout import text_of
-from ckpt_surgery.upstream.run.git import Git, changed_files, restore, untracked
+from ckpt_surgery.upstream.run.git import Git
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 
@@ -62,195 +62,194 @@ class UpstreamTools:
     """The tools of a checkout.
 
     Attributes:
+        python: runs them.
         runner: whether there is `utils/checkers.py`; if not, each checker is a script.
         has_converter: whether modeling files can be generated from modular ones, and anything can be checked.
         ruff: the version that setup.py pins, None if it pins none.
     """
 
+    python: PythonInterpreter
     runner: bool
     has_converter: bool
     ruff: str | None = None
+
+    @classmethod
+    def of(cls, tree: Path, python: PythonInterpreter) -> UpstreamTools:
+        """Find the tools of a checkout without running anything."""
+        pinned = _PINNED.search(text_of(tree / "setup.py"))
+        runner = (tree / RUNNER).is_file()
+        scripts = all((tree / "utils" / _SCRIPTS[name][0]).is_file() for name in (CONVERTER, COPIES))
+        return cls(python, runner, runner or scripts, pinned[1] if pinned else None)
 
     @property
     def ruff_requirement(self) -> str:
         """Return what pip is asked to install."""
         return f"ruff=={self.ruff}" if self.ruff else "ruff"
 
+    def check_ruff(self, tree: Path) -> str:
+        """Return the version of the ruff that upstream's scripts call.
 
-def find_tools(tree: Path) -> UpstreamTools:
-    """Find the tools of a checkout without running anything."""
-    pinned = _PINNED.search(text_of(tree / "setup.py"))
-    ruff = pinned[1] if pinned else None
-    runner = (tree / RUNNER).is_file()
-    scripts = all((tree / "utils" / _SCRIPTS[name][0]).is_file() for name in (CONVERTER, COPIES))
-    return UpstreamTools(runner, runner or scripts, ruff)
+        Raises:
+            UpstreamError: there is none, and the converter cannot work without it.
+        """
+        version = self._ruff_version(tree)
+        if version is None:
+            wanted, path = self.ruff_requirement, self.python.path
+            raise UpstreamError(
+                f"upstream's converter needs {wanted}, and {path} has none: {path} -m pip install {wanted}"
+            )
+        return version
 
+    def fix(self, tree: Path, *, leave_out: Collection[str] = ()) -> tuple[CommandRun, ...]:
+        """Generate what is generated, update copies, mend docstrings and formatting; return the runs, in that order.
 
-def check_ruff(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> str:
-    """Return the version of the ruff that upstream's scripts call.
+        The converter and the copies take turns until neither changes anything for the other. The linter and the
+        formatter get only the files that differ from the commit, and are left out if ruff is not the pinned one. No
+        cache and no backup is left in the tree.
 
-    Raises:
-        UpstreamError: there is none, and the converter cannot work without it.
-    """
-    version = _ruff_version(python, tree)
-    if version is None:
-        wanted = tools.ruff_requirement
-        raise UpstreamError(
-            f"upstream's converter needs {wanted}, and {python.path} has none: {python.path} -m pip install {wanted}"
-        )
-    return version
+        Args:
+            leave_out: the names of fixers that are not run.
 
+        Raises:
+            UpstreamError: there is no ruff, without which the converter cannot work.
+        """
+        if not self.has_converter:
+            return ()
 
-def fix(
-    tools: UpstreamTools, python: PythonInterpreter, tree: Path, *, leave_out: Collection[str] = ()
-) -> tuple[CommandRun, ...]:
-    """Generate what is generated, update copies, mend docstrings and formatting; return the runs, in that order.
+        def run_fixer(name: str) -> CommandRun:
+            if self.runner:
+                return self.python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
+            return self.python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
 
-    The converter and the copies take turns until neither changes anything for the other. The linter and the formatter
-    get only the files that differ from the commit, and are left out if ruff is not the pinned one. No cache and no
-    backup is left in the tree.
+        git = Git(tree)
+        version = self.check_ruff(tree)
+        before = set(git.untracked())
+        runs: list[CommandRun] = []
+        difference = ""
+        try:
+            for name in (CONVERTER, COPIES) * _ROUNDS:
+                runs.append(run_fixer(name))
+                difference, old = git.run("diff", "--no-ext-diff", "HEAD"), difference
+                if len(runs) > 1 and difference == old:
+                    break
+            if DOCSTRINGS not in leave_out and DOCSTRINGS in self._checker_names(tree):
+                runs.append(run_fixer(DOCSTRINGS))
+        finally:
+            for name in set(git.untracked()) - before:
+                (tree / name).unlink(missing_ok=True)
+        files = [name for name in git.changed_files() if name.endswith(".py") and (tree / name).is_file()]
+        if files and version == (self.ruff or version):
+            runs += [self.python.tool("ruff", [*words, *files], tree) for words in (("check", "--fix"), ("format",))]
+        return tuple(runs)
 
-    Args:
-        leave_out: the names of fixers that are not run.
+    def drift(self, tree: Path, modular: Sequence[str] = ()) -> frozenset[str]:
+        """Return the files of a worktree at the base that the fixers change.
 
-    Raises:
-        UpstreamError: there is no ruff, without which the converter cannot work.
-    """
-    if not tools.has_converter:
-        return ()
+        The worktree is clean again afterwards.
 
-    def run_fixer(name: str) -> CommandRun:
-        if tools.runner:
-            return python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
-        return python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
+        Args:
+            modular: modular files to convert although they do not differ from the base.
 
-    git = Git(tree)
-    version = check_ruff(tools, python, tree)
-    before = set(untracked(git))
-    runs: list[CommandRun] = []
-    difference = ""
-    try:
-        for name in (CONVERTER, COPIES) * _ROUNDS:
-            runs.append(run_fixer(name))
-            difference, old = git.run("diff", "--no-ext-diff", "HEAD"), difference
-            if len(runs) > 1 and difference == old:
-                break
-        if DOCSTRINGS not in leave_out and DOCSTRINGS in _checker_names(tools, python, tree):
-            runs.append(run_fixer(DOCSTRINGS))
-    finally:
-        for name in set(untracked(git)) - before:
-            (tree / name).unlink(missing_ok=True)
-    files = [name for name in changed_files(git) if name.endswith(".py") and (tree / name).is_file()]
-    if files and version == (tools.ruff or version):
-        runs += [python.tool("ruff", [*words, *files], tree) for words in (("check", "--fix"), ("format",))]
-    return tuple(runs)
+        Raises:
+            UpstreamError: as `fix` does.
+        """
+        git = Git(tree)
+        try:
+            self.fix(tree)
+            if modular and self.has_converter:
+                options = ["--fix_and_overwrite", "--check_all", "--files", *modular]
+                self.python.run([f"utils/{_SCRIPTS[CONVERTER][0]}", *options], tree)
+            return frozenset(git.changed_files())
+        finally:
+            git.restore()
 
+    def checker_tasks(
+        self,
+        tree: Path,
+        *,
+        on_base: dict[str, CommandRun],
+        step: Callable[[str], None] = lambda _: None,
+    ) -> list[Callable[[TreePair], CheckerResult]]:
+        """Return one task for each checker of `tree`; what fails on the series is run on the base too.
 
-def drift(tools: UpstreamTools, python: PythonInterpreter, tree: Path, modular: Sequence[str] = ()) -> frozenset[str]:
-    """Return the files of a worktree at the base that the fixers change.
+        Tasks leave their trees as they were. Several may run at once in different trees.
 
-    The worktree is clean again afterwards.
+        Args:
+            on_base: what checkers that were run on the base did there; kept from one series to the next.
+            step: called with each checker's name before it runs.
+        """
+        if not self.has_converter:
+            lacks = f"{RUNNER} nor utils/check_copies.py and utils/check_modular_conversion.py"
+            reason = f"this checkout has neither {lacks}"
+            return [lambda _: CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason=reason)]
 
-    Args:
-        modular: modular files to convert although they do not differ from the base.
+        def result(name: str, trees: TreePair) -> CheckerResult:
+            step(name)
+            ran = self._run_checker(trees.series, name)
+            if ran.ok:
+                return CheckerResult(name, CheckStatus.OK, ran)
+            if name not in on_base:
+                on_base[name] = self._run_checker(trees.base, name)
+            return _compared(name, ran, on_base[name])
 
-    Raises:
-        UpstreamError: as `fix` does.
-    """
-    git = Git(tree)
-    try:
-        fix(tools, python, tree)
-        if modular and tools.has_converter:
-            options = ["--fix_and_overwrite", "--check_all", "--files", *modular]
-            python.run([f"utils/{_SCRIPTS[CONVERTER][0]}", *options], tree)
-        return frozenset(changed_files(git))
-    finally:
-        restore(git)
+        version = self._ruff_version(tree)
+        has = f"has ruff {version}" if version else "has no ruff"
+        pins = f"setup.py pins {self.ruff_requirement}" if self.ruff else "it needs ruff"
+        problem = f"{pins}, and the interpreter {has}: python -m pip install {self.ruff_requirement}"
+        tasks: list[Callable[[TreePair], CheckerResult]] = []
+        for name in self._checker_names(tree):
+            if name in _FORMATTED and (version is None or version != (self.ruff or version)):
+                missing = CheckerResult(name, CheckStatus.NOT_RUN, reason=problem)
+                tasks.append(lambda _, missing=missing: missing)  # type: ignore[misc]
+            else:
+                tasks.append(partial(result, name))
+        return tasks
 
+    def _checker_names(self, tree: Path) -> list[str]:
+        """List the checkers of a checkout in the order in which they are run.
 
-def checker_tasks(
-    tools: UpstreamTools,
-    python: PythonInterpreter,
-    tree: Path,
-    *,
-    on_base: dict[str, CommandRun],
-    step: Callable[[str], None] = lambda _: None,
-) -> list[Callable[[TreePair], CheckerResult]]:
-    """Return one task for each checker of `tree`; what fails on the series is run on the base too.
+        Raises UpstreamError if upstream's runner does not list them.
+        """
+        if not self.runner:
+            names = [_IMPORTS]
+            for name, (script, *options) in _SCRIPTS.items():
+                text = text_of(tree / "utils" / script)
+                if text and all(option in text for option in options):
+                    names.append(name)
+            return [*names, *_RUFF]
+        ran = self.python.run([RUNNER, "all", "--list"], tree)
+        names = _LISTED.findall(ran.output)
+        if not ran.ok or not names:
+            last = ran.output.rpartition("\n")[2]
+            raise UpstreamError(
+                f"`{ran.command}` does not list the checkers of this checkout (exit {ran.code}: {last})"
+            )
+        return names
 
-    Tasks leave their trees as they were. Several may run at once in different trees.
+    def _run_checker(self, tree: Path, name: str) -> CommandRun:
+        """Run one checker, and put back what it changes or leaves: a cache, or half a file if it was stopped."""
+        git = Git(tree)
+        before = set(git.changed_files())
+        try:
+            if self.runner:
+                return self.python.run([RUNNER, name, *_uncached(tree)], tree)
+            if name == _IMPORTS:
+                return self.python.run(["-c", "from transformers import *"], tree)
+            if name in _RUFF:
+                listed = _CHECKED.search(text_of(tree / "Makefile"))  # what upstream's Makefile passes to ruff
+                places = [*listed[1].split(), "setup.py", "conftest.py"] if listed else ["."]
+                there = [place for place in places if (tree / place).exists()]
+                return self.python.tool("ruff", [*_RUFF[name], *there], tree)
+            script, *options = _SCRIPTS[name]
+            return self.python.run([f"utils/{script}", *options], tree)
+        finally:
+            left = sorted(set(git.changed_files()) - before)
+            if left:
+                git.restore(left)
 
-    Args:
-        on_base: what checkers that were run on the base did there; kept from one series to the next.
-        step: called with each checker's name before it runs.
-    """
-    if not tools.has_converter:
-        lacks = f"{RUNNER} nor utils/check_copies.py and utils/check_modular_conversion.py"
-        reason = f"this checkout has neither {lacks}"
-        return [lambda _: CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason=reason)]
-
-    def result(name: str, trees: TreePair) -> CheckerResult:
-        step(name)
-        ran = _run_checker(tools, python, trees.series, name)
-        if ran.ok:
-            return CheckerResult(name, CheckStatus.OK, ran)
-        if name not in on_base:
-            on_base[name] = _run_checker(tools, python, trees.base, name)
-        return _compared(name, ran, on_base[name])
-
-    version = _ruff_version(python, tree)
-    has = f"has ruff {version}" if version else "has no ruff"
-    pins = f"setup.py pins {tools.ruff_requirement}" if tools.ruff else "it needs ruff"
-    problem = f"{pins}, and the interpreter {has}: python -m pip install {tools.ruff_requirement}"
-    tasks: list[Callable[[TreePair], CheckerResult]] = []
-    for name in _checker_names(tools, python, tree):
-        if name in _FORMATTED and (version is None or version != (tools.ruff or version)):
-            missing = CheckerResult(name, CheckStatus.NOT_RUN, reason=problem)
-            tasks.append(lambda _, missing=missing: missing)  # type: ignore[misc]
-        else:
-            tasks.append(partial(result, name))
-    return tasks
-
-
-def _checker_names(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> list[str]:
-    """List the checkers of a checkout in the order in which they are run.
-
-    Raises UpstreamError if upstream's runner does not list them.
-    """
-    if not tools.runner:
-        names = [_IMPORTS]
-        for name, (script, *options) in _SCRIPTS.items():
-            text = text_of(tree / "utils" / script)
-            if text and all(option in text for option in options):
-                names.append(name)
-        return [*names, *_RUFF]
-    ran = python.run([RUNNER, "all", "--list"], tree)
-    names = _LISTED.findall(ran.output)
-    if not ran.ok or not names:
-        last = ran.output.rpartition("\n")[2]
-        raise UpstreamError(f"`{ran.command}` does not list the checkers of this checkout (exit {ran.code}: {last})")
-    return names
-
-
-def _run_checker(tools: UpstreamTools, python: PythonInterpreter, tree: Path, name: str) -> CommandRun:
-    """Run one checker, and put back what it changes or leaves: a cache, or a half-written file if it was stopped."""
-    git = Git(tree)
-    before = set(changed_files(git))
-    try:
-        if tools.runner:
-            return python.run([RUNNER, name, *_uncached(tree)], tree)
-        if name == _IMPORTS:
-            return python.run(["-c", "from transformers import *"], tree)
-        if name in _RUFF:
-            listed = _CHECKED.search(text_of(tree / "Makefile"))  # what upstream's Makefile passes to ruff
-            places = [*listed[1].split(), "setup.py", "conftest.py"] if listed else ["."]
-            return python.tool("ruff", [*_RUFF[name], *filter(lambda place: (tree / place).exists(), places)], tree)
-        script, *options = _SCRIPTS[name]
-        return python.run([f"utils/{script}", *options], tree)
-    finally:
-        left = sorted(set(changed_files(git)) - before)
-        if left:
-            restore(git, left)
+    def _ruff_version(self, tree: Path) -> str | None:
+        ran = self.python.tool("ruff", ["--version"], tree)
+        return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
 
 
 def _compared(name: str, ran: CommandRun, before: CommandRun) -> CheckerResult:
@@ -268,11 +267,6 @@ def _compared(name: str, ran: CommandRun, before: CommandRun) -> CheckerResult:
         reason = f"it needs {missing[1]}, which the interpreter does not have"
         return CheckerResult(name, CheckStatus.NOT_RUN, ran, before, reason)
     return CheckerResult(name, CheckStatus.FAILED_BEFORE, ran, before, "the base fails in the same way")
-
-
-def _ruff_version(python: PythonInterpreter, tree: Path) -> str | None:
-    ran = python.tool("ruff", ["--version"], tree)
-    return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
 
 
 def _uncached(tree: Path) -> list[str]:

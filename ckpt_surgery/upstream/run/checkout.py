@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -44,7 +45,15 @@ def check_checkout(git: Git, base: str) -> BaseCommit:
         raise UpstreamError(
             f"{git.folder} has changes that are not committed ({changed[0][3:]}{more}): commit or stash them first"
         )
-    sha = _base_commit(git, base)
+    # a branch comes before a tag of the same name
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    shas = (git.asks(*asked, f"{name}^{{commit}}") for name in (f"refs/heads/{base}", f"refs/remotes/{base}", base))
+    sha = next(filter(None, shas), "")
+    if not sha:
+        branches = git.run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes").split("\n")
+        near = [*(name for name in branches if name.endswith(f"/{base}")), *get_close_matches(base, branches, n=1)]
+        hint = f"did you mean --base {near[0]}?" if near and near[0] else "name the branch to build on with --base"
+        raise UpstreamError(f"there is no commit {base!r} in {git.folder}: {hint}")
     if not git.asks("var", "GIT_COMMITTER_IDENT") or not (
         git.asks("config", "user.email") or "GIT_COMMITTER_EMAIL" in os.environ
     ):
@@ -55,69 +64,58 @@ def check_checkout(git: Git, base: str) -> BaseCommit:
     return BaseCommit(base, sha, git.run("show", "--no-patch", "--format=%cI", sha))
 
 
-def _base_commit(git: Git, base: str) -> str:
-    names = (f"refs/heads/{base}", f"refs/remotes/{base}", base)  # a branch comes before a tag of the same name
-    for name in names:
-        sha = git.asks("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        if sha:
-            return sha
-    branches = git.run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes").split("\n")
-    near = [*(name for name in branches if name.endswith(f"/{base}")), *get_close_matches(base, branches, n=1)]
-    hint = f"did you mean --base {near[0]}?" if near and near[0] else "name the branch to build on with --base"
-    raise UpstreamError(f"there is no commit {base!r} in {git.folder}: {hint}")
+@dataclass(frozen=True, slots=True)
+class SeriesBranch:
+    """The branch of a series in the user's checkout."""
 
+    git: Git
+    name: str
 
-def branch_of(group: str) -> str:
-    """Return the name of the branch of a series."""
-    return f"ckpt-surgery/{group}"
+    def tip(self) -> str:
+        """Return the commit that the branch points to; empty if there is none.
 
+        Raises:
+            UpstreamError: the branch is checked out somewhere, or holds something that was not made here.
+        """
+        shown = self.git.run("for-each-ref", "--format=%(objectname) %(worktreepath)", f"refs/heads/{self.name}")
+        tip, _, worktree = shown.partition(" ")
+        if worktree:
+            raise UpstreamError(
+                f"the branch {self.name} is checked out in {worktree}: switch to another one there first"
+            )
+        if tip and tip != self.git.asks("rev-parse", "--verify", "--quiet", f"refs/{self.name}"):
+            raise UpstreamError(
+                f"the branch {self.name} holds a commit that is not ours ({tip[:12]}): rename the branch to keep it "
+                f"(git branch -m {self.name} NAME), or delete it (git branch -D {self.name})"
+            )
+        return tip
 
-def free_branch(git: Git, branch: str) -> str:
-    """Return the tip of our own branch of that name; empty if there is none.
+    def set(self, tip: str) -> None:
+        """Point the branch to `tip`, if it is ours or does not exist.
 
-    Raises:
-        UpstreamError: the branch is checked out somewhere, or holds something that was not made here.
-    """
-    shown = git.run("for-each-ref", "--format=%(objectname) %(worktreepath)", f"refs/heads/{branch}")
-    tip, _, worktree = shown.partition(" ")
-    if worktree:
-        raise UpstreamError(f"the branch {branch} is checked out in {worktree}: switch to another one there first")
-    if tip and tip != git.asks("rev-parse", "--verify", "--quiet", f"refs/{branch}"):
-        raise UpstreamError(
-            f"the branch {branch} holds a commit that is not ours ({tip[:12]}): rename the branch to keep it "
-            f"(git branch -m {branch} NAME), or delete it (git branch -D {branch})"
-        )
-    return tip
+        Raises:
+            UpstreamError: as `tip` does.
+        """
+        before = self.tip()
+        if before != tip:
+            self._move(tip, before)
 
+    def put_back(self, tip: str, before: str) -> None:
+        """Undo a `set` to `tip`: the branch points to `before` again, unless it has moved since."""
+        if tip != before and self.git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{self.name}") == tip:
+            self._move(before, tip)
 
-def set_branch(git: Git, branch: str, tip: str) -> None:
-    """Point the branch to `tip`, if it is ours or does not exist.
-
-    Raises:
-        UpstreamError: as `free_branch` does.
-    """
-    before = free_branch(git, branch)
-    if before != tip:
-        _move(git, branch, tip, before)
-
-
-def put_back(git: Git, branch: str, tip: str, before: str) -> None:
-    """Undo a `set_branch` to `tip`: the branch points to `before` again, unless it has moved since."""
-    if tip != before and git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}") == tip:
-        _move(git, branch, before, tip)
-
-
-def _move(git: Git, branch: str, new: str, old: str) -> None:
-    """Move the branch and the ref that remembers it, both or neither; an empty name means that there is none."""
-    nothing = "0" * len(new or old)
-    orders = [
-        "start",
-        f"update refs/heads/{branch} {new or nothing} {old or nothing}",
-        f"update refs/{branch} {new or nothing}",
-        "prepare",
-        "commit",
-    ]
-    git.run("update-ref", "--no-deref", "--stdin", given="\n".join(orders) + "\n")
+    def _move(self, new: str, old: str) -> None:
+        """Move the branch and the ref that remembers it, both or neither; an empty name means that there is none."""
+        nothing = "0" * len(new or old)
+        orders = [
+            "start",
+            f"update refs/heads/{self.name} {new or nothing} {old or nothing}",
+            f"update refs/{self.name} {new or nothing}",
+            "prepare",
+            "commit",
+        ]
+        self.git.run("update-ref", "--no-deref", "--stdin", given="\n".join(orders) + "\n")
 
 
 @contextlib.contextmanager

@@ -55,6 +55,15 @@ class GitError(UpstreamError):
 
 
 @dataclass(frozen=True, slots=True)
+class BaseCommit:
+    """The base of a series: its name as given, its hash, and its committer date (ISO 8601)."""
+
+    name: str
+    sha: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
 class Git:
     """git in one working tree."""
 
@@ -106,71 +115,55 @@ class Git:
         """Run a command that ends each path with a zero byte, and return the paths."""
         return [path for path in self.run(*arguments).split("\0") if path]
 
+    def changed_files(self) -> list[str]:
+        """List the files that differ from the commit, new ones included, without compiled Python."""
+        tracked = self.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
+        return sorted({*tracked, *(name for name in self.untracked() if "__pycache__" not in name.split("/"))})
 
-@dataclass(frozen=True, slots=True)
-class BaseCommit:
-    """The base of a series: its name as given, its hash, and its committer date (ISO 8601)."""
+    def untracked(self) -> list[str]:
+        """List the files that git neither tracks nor ignores."""
+        return self.listed("ls-files", "--others", "--exclude-standard", "-z")
 
-    name: str
-    sha: str
-    date: str
+    def restore(self, files: Sequence[str] = ()) -> None:
+        """Put files back to the commit, all if none is named; new files are removed. Only for our worktrees."""
+        if not files:
+            self.run("reset", "--hard", "--quiet")
+            self.run("clean", "-d", "--force", "--quiet")
+            return
+        tracked = set(self.listed("ls-files", "-z", "--", *files))
+        if tracked:
+            self.run("checkout", "--quiet", "HEAD", "--", *sorted(tracked))
+        for name in set(files) - tracked:
+            (self.folder / name).unlink(missing_ok=True)
 
+    def commit(self, base: BaseCommit, message: str) -> str:
+        """Commit what is staged and return the hash; every commit has the base's date. Only for our worktrees."""
+        dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
+        self.run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-", given=message, env=dates)
+        return self.run("rev-parse", "HEAD")
 
-def changed_files(git: Git) -> list[str]:
-    """List the files of a worktree that differ from its commit, new ones included, without compiled Python."""
-    tracked = git.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
-    return sorted({*tracked, *(name for name in untracked(git) if "__pycache__" not in name.split("/"))})
+    def bring(self, tree: Git, tip: str) -> None:
+        """Copy a commit of one of our worktrees, with what it needs, to this checkout; no ref here changes."""
+        tree.run("update-ref", "refs/heads/finished", tip)
+        quiet = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+        self.run("fetch", *quiet, str(tree.folder), "refs/heads/finished")
 
+    def patches(self, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
+        """Write the commits after the base as patches to an absolute folder and return their file names in order.
 
-def untracked(git: Git) -> list[str]:
-    """List the files of a worktree that git neither tracks nor ignores."""
-    return git.listed("ls-files", "--others", "--exclude-standard", "-z")
+        They are the same however the user has configured git.
+        """
+        options = [*_PATCH, f"--output-directory={folder}"]
+        written = self.run("format-patch", *options, f"{base.sha}..{tip}", env=_NO_CONFIGURATION)
+        return tuple(Path(line).name for line in written.split("\n") if line)
 
-
-def restore(git: Git, files: Sequence[str] = ()) -> None:
-    """Put files of one of our worktrees back to its commit, all of them if none is named; new files are removed."""
-    if not files:
-        git.run("reset", "--hard", "--quiet")
-        git.run("clean", "-d", "--force", "--quiet")
-        return
-    tracked = set(git.listed("ls-files", "-z", "--", *files))
-    if tracked:
-        git.run("checkout", "--quiet", "HEAD", "--", *sorted(tracked))
-    for name in set(files) - tracked:
-        (git.folder / name).unlink(missing_ok=True)
-
-
-def commit(git: Git, base: BaseCommit, message: str) -> str:
-    """Commit what is staged in one of our worktrees and return the hash. Every commit has the base's date."""
-    dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
-    git.run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-", given=message, env=dates)
-    return git.run("rev-parse", "HEAD")
-
-
-def bring(git: Git, tree: Git, tip: str) -> None:
-    """Copy a commit of one of our worktrees, with what it needs, to the checkout; no ref there changes."""
-    tree.run("update-ref", "refs/heads/finished", tip)
-    quiet = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
-    git.run("fetch", *quiet, str(tree.folder), "refs/heads/finished")
-
-
-def patches(tree: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
-    """Write the commits after the base as patches to an absolute folder and return their file names in order.
-
-    They are the same however the user has configured git. `tree` is one of our worktrees.
-    """
-    options = [*_PATCH, f"--output-directory={folder}"]
-    written = tree.run("format-patch", *options, f"{base.sha}..{tip}", env=_NO_CONFIGURATION)
-    return tuple(Path(line).name for line in written.split("\n") if line)
-
-
-def same_after_am(git: Git, base: BaseCommit, tip: str, folder: Path, names: Sequence[str]) -> bool:
-    """Tell whether `git am` of the patches gives the tree of `tip`; `git` is one of our worktrees, at the base."""
-    try:
-        git.run("am", "--quiet", "--keep-cr", "--no-3way", *(str(folder / name) for name in names))
-        return git.run("rev-parse", "HEAD^{tree}") == git.run("rev-parse", f"{tip}^{{tree}}")
-    except GitError:
-        git.asks("am", "--abort")
-        return False
-    finally:
-        git.run("reset", "--hard", "--quiet", base.sha)
+    def same_after_am(self, base: BaseCommit, tip: str, folder: Path, names: Sequence[str]) -> bool:
+        """Tell whether `git am` of the patches gives the tree of `tip`. Only for our worktree at the base."""
+        try:
+            self.run("am", "--quiet", "--keep-cr", "--no-3way", *(str(folder / name) for name in names))
+            return self.run("rev-parse", "HEAD^{tree}") == self.run("rev-parse", f"{tip}^{{tree}}")
+        except GitError:
+            self.asks("am", "--abort")
+            return False
+        finally:
+            self.run("reset", "--hard", "--quiet", base.sha)

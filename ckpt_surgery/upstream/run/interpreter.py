@@ -55,6 +55,29 @@ class PythonInterpreter:
     running: set[subprocess.Popen[bytes]] = field(default_factory=set, repr=False, compare=False, kw_only=True)
     """The commands that run now; `kill_all` may be called from another thread."""
 
+    @classmethod
+    def find(cls, given: Path | None, checkout: Path) -> PythonInterpreter:
+        """Return the Python that is given (a program, or the folder of a virtual environment), or the checkout's own.
+
+        The latter is the one of its `.venv` or `venv`, of the active virtual environment, or the one that runs this.
+
+        Raises:
+            UpstreamError: what is given is not a program.
+        """
+        if given is None:
+            folders = [checkout / ".venv", checkout / "venv"]
+            folders += map(Path, filter(None, [os.environ.get("VIRTUAL_ENV")]))
+            own = (folder / "bin/python" for folder in folders if os.access(folder / "bin/python", os.X_OK))
+            return cls(Path(os.path.abspath(next(own, sys.executable))))
+        path = Path(os.path.abspath(given.expanduser()))
+        path = path / "bin/python" if path.is_dir() else path
+        if not os.access(path, os.X_OK):
+            raise UpstreamError(
+                f"there is no Python at {path}: name the Python that the checkout's requirements are installed in, "
+                "or its virtual environment"
+            )
+        return cls(path)
+
     def run(
         self,
         arguments: Sequence[str],
@@ -139,28 +162,6 @@ class PythonInterpreter:
         cut = f"... ({before} lines before these)" if before else ""
         parts = filter(None, [cut, "\n".join(lines).strip("\n"), ending])
         return CommandRun(self.neutral(shown, tree), code, "\n".join(parts))
-
-
-def find_interpreter(given: Path | None, checkout: Path) -> PythonInterpreter:
-    """Return the Python that is given (a program, or the folder of a virtual environment), or the checkout's own.
-
-    The latter is the one of its `.venv` or `venv`, of the active virtual environment, or the one that runs this.
-
-    Raises:
-        UpstreamError: what is given is not a program.
-    """
-    if given is None:
-        folders = [checkout / ".venv", checkout / "venv", *map(Path, filter(None, [os.environ.get("VIRTUAL_ENV")]))]
-        own = (folder / "bin/python" for folder in folders if os.access(folder / "bin/python", os.X_OK))
-        return PythonInterpreter(Path(os.path.abspath(next(own, sys.executable))))
-    path = Path(os.path.abspath(given.expanduser()))
-    path = path / "bin/python" if path.is_dir() else path
-    if not os.access(path, os.X_OK):
-        raise UpstreamError(
-            f"there is no Python at {path}: name the Python that the checkout's requirements are installed in, or its "
-            "virtual environment"
-        )
-    return PythonInterpreter(path)
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:

@@ -70,7 +70,12 @@ def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> st
     """
     for name, text in documents.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
-    kept = _changed_by_hand(old)
+    try:
+        made = dict(json.loads((old / _HASHES).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        made = {}
+    files = [path for path in old.iterdir() if path.is_file() and path.name != _HASHES] if old.is_dir() else []
+    kept = sorted(path.name for path in files if made.get(path.name) != _digest(path))
     for name in kept:
         new = folder / name
         if new.exists():
@@ -85,15 +90,3 @@ def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> st
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _changed_by_hand(old: Path) -> list[str]:
-    """List the files of a folder that are not as they were written here."""
-    if not old.is_dir():
-        return []
-    try:
-        hashes = dict(json.loads((old / _HASHES).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        hashes = {}
-    files = (path for path in old.iterdir() if path.is_file() and path.name != _HASHES)
-    return sorted(path.name for path in files if hashes.get(path.name) != _digest(path))

@@ -18,10 +18,10 @@ from ckpt_surgery.upstream.evidence.results import Evidence
 from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, files_of, text_of
 from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.planner import chosen_families, plan_series
-from ckpt_surgery.upstream.run.checkers import check_ruff, drift, find_tools
-from ckpt_surgery.upstream.run.checkout import branch_of, check_checkout, free_branch, put_back, set_branch, worktrees
-from ckpt_surgery.upstream.run.git import Git, bring, patches, restore, same_after_am
-from ckpt_surgery.upstream.run.interpreter import find_interpreter
+from ckpt_surgery.upstream.run.checkers import UpstreamTools
+from ckpt_surgery.upstream.run.checkout import SeriesBranch, check_checkout, worktrees
+from ckpt_surgery.upstream.run.git import Git
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.output_folder import check_folder, output_folder, write_documents
 from ckpt_surgery.upstream.run.reproduce import versions_of
 from ckpt_surgery.upstream.run.series import NO_REPAIR, SeriesBuild, build_series
@@ -82,12 +82,12 @@ def prepare(
             f"{options.base} of {checkout} has no {MODELS}: name a checkout of transformers, or another --base"
         )
     check_folder(options.out, checkout)
-    python = find_interpreter(options.python, checkout)
+    python = PythonInterpreter.find(options.python, checkout)
     with worktrees(git, base, "base", "series") as trees:
         base_tree = Git(trees["base"])
         top = base_tree.folder
         families = chosen_families(top, options.families)
-        tools = find_tools(top)
+        tools = UpstreamTools.of(top, python)
         step("read the models")
         versions = versions_of(python, top)
         versions |= {"ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
@@ -98,16 +98,15 @@ def prepare(
         idle = {family: NO_REPAIR for family in plan.idle if family in with_findings}
         check_folder(options.out, checkout, tuple(planned.name for planned in plan.series))
         for planned in plan.series:
-            free_branch(git, branch_of(planned.name))
+            SeriesBranch(git, planned.branch).tip()
         if not plan.series:
             return PrepareResult((), {}, idle)
         if tools.has_converter:
-            check_ruff(tools, python, top)
+            tools.check_ruff(top)
         space = Workspace(
             base=base,
             base_tree=base_tree,
             series_tree=Git(trees["series"]),
-            python=python,
             tools=tools,
             plan=plan,
             options=options,
@@ -120,7 +119,7 @@ def prepare(
         step("run upstream's fixers on the base")
         modular = sorted({file for family in changed for file in files_of(top, family, "modular_*.py")})
         names = [file.relative_to(top).as_posix() for file in modular]
-        space.drift = drift(tools, python, space.series_tree.folder, names)
+        space.drift = tools.drift(space.series_tree.folder, names)
         done: list[FinishedSeries] = []
         left_out: dict[str, str] = {}
         for planned in plan.series:
@@ -135,15 +134,15 @@ def prepare(
 
 def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence) -> FinishedSeries:
     """Judge a series, write its folder, and point its branch to it: all of it or nothing."""
-    tip, branch, out = build.commits[-1].sha, evidence.branch, space.options.out
+    tip, branch, out = build.commits[-1].sha, SeriesBranch(git, evidence.branch), space.options.out
     place = out / evidence.group
-    before = free_branch(git, branch)
+    before = branch.tip()
     try:
         with output_folder(out, evidence.group) as folder:
-            bring(git, space.series_tree, tip)
-            names = patches(space.series_tree, space.base, tip, folder)
-            restore(space.base_tree)  # upstream's checkers and tests may leave files behind
-            applies = same_after_am(space.base_tree, space.base, tip, folder, names)
+            git.bring(space.series_tree, tip)
+            names = space.series_tree.patches(space.base, tip, folder)
+            space.base_tree.restore()  # upstream's checkers and tests may leave files behind
+            applies = space.base_tree.same_after_am(space.base, tip, folder, names)
             evidence = judged(
                 replace(evidence, patches=names),
                 build.unreproduced,
@@ -158,8 +157,8 @@ def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence) 
                 BODY: pull_request_body(evidence, text_of(space.base_tree.folder / TEMPLATE)),
             }
             notice = write_documents(folder, documents, place)
-            set_branch(git, branch, tip)
+            branch.set(tip)
     except BaseException:
-        put_back(git, branch, tip, before)
+        branch.put_back(tip, before)
         raise
     return FinishedSeries(evidence, place, tuple(next_commands(evidence, place, git.folder)), notice)

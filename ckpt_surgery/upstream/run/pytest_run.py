@@ -38,6 +38,8 @@ _OPTIONS = ("-q", "-ra", "--tb=short", "--no-header", "--disable-warnings", "-p"
 # The same tests run several times in a tree: without compiled files, imports take more than half of each run.
 _COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 _SEVERITY = list(PytestOutcome)
+_OUTCOMES = {"failure": PytestOutcome.FAILED, "error": PytestOutcome.ERROR, "skipped": PytestOutcome.SKIPPED}
+"""What the elements of a JUnit report tell."""
 _FAMILY_TIMEOUT = 3600.0
 """Seconds for one run of all tests of a family."""
 
@@ -52,14 +54,24 @@ class PytestResult:
 
 @dataclass(frozen=True, slots=True)
 class PytestRun:
-    """One run: the command with its output, and the result of each test by its pytest id, in the order of the run.
-
-    `problem` is a sentence if no test was reached: what is missing, or how pytest ended.
-    """
+    """One run: the command with its output, and the result of each test by its pytest id, in the order of the run."""
 
     ran: CommandRun
     results: Mapping[str, PytestResult]
-    problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Say why no test was reached: what is missing, or how pytest ended; None if one was."""
+        if any(result.outcome is not PytestOutcome.ERROR for result in self.results.values()):
+            return None
+        command, code = self.ran.command, self.ran.code
+        if code == EXIT_TIMED_OUT:
+            return f"`{command}` did not end in time and was stopped"
+        if code == NO_TESTS:
+            return f"`{command}` selects no test"
+        lines = [line for line in self.ran.output.splitlines() if line.strip()] or ["no output"]
+        last = next((line.removeprefix("E ") for line in reversed(lines) if line.startswith("E ")), lines[-1])
+        return f"`{command}` reached no test (exit code {code}): {last.strip()}"
 
     def ids(self, *outcomes: PytestOutcome) -> tuple[str, ...]:
         """Return the tests that ended in one of these ways."""
@@ -93,7 +105,7 @@ def run_pytest(
         shown = shlex.join(["python", "-m", "pytest", *selected])
         ran = python.run(arguments, tree, shown=shown, timeout=timeout, env={**_COMPILED, "TMPDIR": folder})
         results = _read(report, tree) if report.is_file() else {}
-    return PytestRun(ran, results, _problem(ran, results))
+    return PytestRun(ran, results)
 
 
 def family_tests(
@@ -177,18 +189,15 @@ def _read(report: Path, tree: Path) -> dict[str, PytestResult]:
         name = _node_id(case.get("classname", ""), case.get("name", ""), tree)
         # A subtest has its own entry inside the test's, and a failing teardown a second test of the same name.
         entries = [results[name]] if name in results else []
-        entries += [_result(entry) for entry in case if entry.tag in ("failure", "error", "skipped")]
+        for entry in case:
+            outcome = _OUTCOMES.get(entry.tag)
+            if outcome is PytestOutcome.SKIPPED and entry.get("type") == "pytest.xfail":
+                outcome = PytestOutcome.XFAILED
+            if outcome is not None:
+                entries.append(PytestResult(outcome, next(iter((entry.get("message") or "").splitlines()), "")))
         passed = PytestResult(PytestOutcome.PASSED)
         results[name] = max(entries or [passed], key=lambda result: _SEVERITY.index(result.outcome))
     return results
-
-
-def _result(entry: ElementTree.Element) -> PytestResult:
-    reason = next(iter((entry.get("message") or "").splitlines()), "")
-    if entry.tag == "skipped":
-        xfailed = entry.get("type") == "pytest.xfail"
-        return PytestResult(PytestOutcome.XFAILED if xfailed else PytestOutcome.SKIPPED, reason)
-    return PytestResult(PytestOutcome.FAILED if entry.tag == "failure" else PytestOutcome.ERROR, reason)
 
 
 def _node_id(class_name: str, name: str, tree: Path) -> str:
@@ -200,16 +209,3 @@ def _node_id(class_name: str, name: str, tree: Path) -> str:
             return "::".join([path, *parts[end:], name])
     module = name.replace(".", "/") + ".py"  # a file that could not be imported
     return module if (tree / module).is_file() else name
-
-
-def _problem(ran: CommandRun, results: Mapping[str, PytestResult]) -> str | None:
-    """Say why no test was reached; None if one was."""
-    if any(result.outcome is not PytestOutcome.ERROR for result in results.values()):
-        return None
-    if ran.code == EXIT_TIMED_OUT:
-        return f"`{ran.command}` did not end in time and was stopped"
-    if ran.code == NO_TESTS:
-        return f"`{ran.command}` selects no test"
-    lines = [line for line in ran.output.splitlines() if line.strip()] or ["no output"]
-    last = next((line.removeprefix("E ") for line in reversed(lines) if line.startswith("E ")), lines[-1])
-    return f"`{ran.command}` reached no test (exit code {ran.code}): {last.strip()}"

@@ -5,9 +5,10 @@ What it changes is under `tests/` of the series; the base has the same test file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
@@ -60,19 +61,43 @@ def regression(
         folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
         return RegressionTest(family, RegressionKind.NONE, reason=f"the checkout has no {folder}")
     trial = _FamilyTrial(family, base, series, python, files)
-    before, after = trial.both(files, "checkpointing")
-    for run in (before, after):
+    runs = trial.both(files, "checkpointing")
+    for run in runs:
         if run.problem and run.ran.code != NO_TESTS:
             return RegressionTest(family, RegressionKind.NONE, reason=run.problem)
-    tests = red_to_green(before, after)
-    covered = trial.confirmed(RegressionKind.COVERED, tests)
-    return covered or _exception_removed(trial, after) or _added(trial, blocks, modes)
+    covered = trial.confirmed(RegressionKind.COVERED, runs.red_to_green)
+    return covered or trial.exception_removed(runs.after) or trial.added(blocks, modes)
 
 
-def red_to_green(before: PytestRun, after: PytestRun) -> tuple[str, ...]:
-    """Return the tests that fail in the first run and pass in the second. A skipped test does neither."""
-    failed = before.ids(PytestOutcome.FAILED)
-    return tuple(name for name in failed if after.outcome(name) is PytestOutcome.PASSED)
+class _Runs(NamedTuple):
+    """The same tests on the base and on the series."""
+
+    before: PytestRun
+    after: PytestRun
+
+    @property
+    def red_to_green(self) -> tuple[str, ...]:
+        """Return the tests that fail in the first run and pass in the second. A skipped test does neither."""
+        failed = self.before.ids(PytestOutcome.FAILED)
+        return tuple(name for name in failed if self.after.outcome(name) is PytestOutcome.PASSED)
+
+    @property
+    def why_not(self) -> str:
+        """Say why a new test shows nothing, if these are its runs in every test class of the family."""
+        problem = self.before.problem or self.after.problem
+        if problem:
+            return problem
+        green, red = (
+            ", ".join(dict.fromkeys(name.split("::")[1] if "::" in name else name for name in tests))
+            for tests in (self.before.ids(PytestOutcome.PASSED), self.after.ids(*BAD))
+        )
+        results = self.after.results.values()
+        skipped = sorted({result.reason for result in results if result.outcome is PytestOutcome.SKIPPED})
+        parts = [f"passes on the base already ({green})"] if green else []
+        parts += [f"fails on the series too ({red})"] if red else []
+        parts += [f"is skipped ({'; '.join(skipped)})"] if skipped else []
+        why = ", ".join(parts) or "did not do the same twice"
+        return f"a test that every block is recomputed, with the same gradients, {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,99 +110,80 @@ class _FamilyTrial:
     python: PythonInterpreter
     files: tuple[str, ...]
 
-    def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
+    def both(self, targets: Sequence[str], names: str = "") -> _Runs:
         """Run the same tests on the base and on the series, both with the test files of the series."""
         with tests_of_series(self.base, self.series, self.files):
             before = run_pytest(self.python, self.base, targets, names=names)
             after = run_pytest(self.python, self.series, targets, names=names)
-        return before, after
+        return _Runs(before, after)
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
         """Run these tests alone; None if they do not go from red to green again."""
         if not tests:
             return None
-        before, after = self.both(tests)
-        if set(red_to_green(before, after)) != set(tests):
+        runs = self.both(tests)
+        if set(runs.red_to_green) != set(tests):
             return None
         paths = sorted({name.partition("::")[0] for name in tests})
-        return RegressionTest(self.family, kind, tuple(paths), tuple(tests), before.ran, after.ran, reason)
+        return RegressionTest(self.family, kind, tuple(paths), tuple(tests), runs.before.ran, runs.after.ran, reason)
 
-    def none(self, reason: str, runs: tuple[PytestRun, PytestRun] | None = None) -> RegressionTest:
+    def none(self, reason: str, runs: _Runs | None = None) -> RegressionTest:
         """Say that there is no regression test; `runs` are those of a test that was tried."""
         before, after = (run.ran for run in runs) if runs else (None, None)
         return RegressionTest(self.family, RegressionKind.NONE, before=before, after=after, reason=reason)
 
-
-def _exception_removed(trial: _FamilyTrial, untouched: PytestRun) -> RegressionTest | None:
-    """Try upstream's own tests without what excludes the family; `untouched` is their run on the series with it."""
-    excluding = [found for path in trial.files for found in exclusions_in(path, text_of(trial.series / path))]
-    if not excluding:
-        return None
-    names = " or ".join(sorted({exclusion.subject.partition(".")[2] for exclusion in excluding}))
-    originals = {exclusion.path: exact_text(trial.series, exclusion.path) for exclusion in excluding}
-
-    def write_without(removed: Sequence[Exclusion]) -> None:
-        for path, text in originals.items():
-            own = [exclusion for exclusion in removed if exclusion.path == path]
-            write_texts(trial.series, {path: without(text, own)})
-
-    with restored(trial.series, originals) as keep:
-        write_without(excluding)
-        before, after = trial.both(trial.files, names)
-        shown = red_to_green(before, after)
-        worse = set(after.ids(*BAD)) - set(untouched.ids(*BAD))
-        removed = [exclusion for exclusion in excluding if exclusion.concerns(shown) and not exclusion.concerns(worse)]
-        tests = [name for name in shown if any(exclusion.concerns([name]) for exclusion in removed)]
-        write_without(removed)
-        reason = f"removed: {'; '.join(map(str, removed))}"
-        test = trial.confirmed(RegressionKind.EXCEPTION_REMOVED, tests, reason)
-        if test is None:
+    def exception_removed(self, untouched: PytestRun) -> RegressionTest | None:
+        """Try upstream's own tests without what excludes the family; `untouched` is their run on the series so far."""
+        excluding = [found for path in self.files for found in exclusions_in(path, text_of(self.series / path))]
+        if not excluding:
             return None
-        keep()
-        return replace(test, paths=tuple(sorted({exclusion.path for exclusion in removed})))
+        names = " or ".join(sorted({exclusion.subject.partition(".")[2] for exclusion in excluding}))
+        originals = {exclusion.path: exact_text(self.series, exclusion.path) for exclusion in excluding}
 
+        def write_without(removed: Sequence[Exclusion]) -> None:
+            for path, text in originals.items():
+                own = [exclusion for exclusion in removed if exclusion.path == path]
+                write_texts(self.series, {path: without(text, own)})
 
-def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) -> RegressionTest:
-    """Add a new test to the last test class in which it shows the repair; if none does, say why."""
-    sources = {path: exact_text(trial.series, path) for path in trial.files}
-    if any(TEST in source for source in sources.values()):
-        runs = trial.both(trial.files, TEST)
-        return trial.none(_why_not(*runs), runs)
-    classes = {path: model_tests(source) for path, source in sources.items()}
-    if not any(classes.values()):
-        return trial.none(f"no class in {', '.join(trial.files)} has upstream's generic model tests")
-    if not modes:
-        reason = "verify still finds a fault in every mode, so that no test of all gradients can pass"
-        return RegressionTest(trial.family, RegressionKind.IMPOSSIBLE, reason=reason)
-    text = method(blocks, modes, exact_text(trial.series, MODELING_UTILS))
-    with restored(trial.series, sources) as keep:
-        write_texts(trial.series, {path: with_method(source, classes[path], text) for path, source in sources.items()})
-        runs = trial.both(trial.files, TEST)
-        shown = red_to_green(*runs)
-        if shown:
-            path, holder, _ = shown[-1].split("::")
-            write_texts(trial.series, sources | {path: with_method(sources[path], [holder], text)})
-            test = trial.confirmed(RegressionKind.ADDED, shown[-1:])
-            if test is not None:
-                keep()
-                return test
-    return trial.none(_why_not(*runs), runs)
+        with restored(self.series, originals) as keep:
+            write_without(excluding)
+            runs = self.both(self.files, names)
+            shown = runs.red_to_green
+            worse = set(runs.after.ids(*BAD)) - set(untouched.ids(*BAD))
+            removed = [entry for entry in excluding if entry.concerns(shown) and not entry.concerns(worse)]
+            tests = [name for name in shown if any(exclusion.concerns([name]) for exclusion in removed)]
+            write_without(removed)
+            reason = f"removed: {'; '.join(map(str, removed))}"
+            test = self.confirmed(RegressionKind.EXCEPTION_REMOVED, tests, reason)
+            if test is None:
+                return None
+            keep()
+            return replace(test, paths=tuple(sorted({exclusion.path for exclusion in removed})))
 
-
-def _why_not(before: PytestRun, after: PytestRun) -> str:
-    """Say why the new test shows nothing, from its runs in every test class of the family."""
-    problem = before.problem or after.problem
-    if problem:
-        return problem
-    green, red = before.ids(PytestOutcome.PASSED), after.ids(*BAD)
-    results = after.results.values()
-    skipped = sorted({result.reason for result in results if result.outcome is PytestOutcome.SKIPPED})
-    parts = [f"passes on the base already ({_classes(green)})"] if green else []
-    parts += [f"fails on the series too ({_classes(red)})"] if red else []
-    parts += [f"is skipped ({'; '.join(skipped)})"] if skipped else []
-    why = ", ".join(parts) or "did not do the same twice"
-    return f"a test that every block is recomputed, with the same gradients, {why}"
-
-
-def _classes(tests: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(name.split("::")[1] if "::" in name else name for name in tests))
+    def added(self, blocks: Sequence[str], modes: Sequence[Mode]) -> RegressionTest:
+        """Add a new test to the last test class in which it shows the repair; if none does, say why."""
+        sources = {path: exact_text(self.series, path) for path in self.files}
+        if any(TEST in source for source in sources.values()):
+            runs = self.both(self.files, TEST)
+            return self.none(runs.why_not, runs)
+        classes = {path: model_tests(source) for path, source in sources.items()}
+        if not any(classes.values()):
+            return self.none(f"no class in {', '.join(self.files)} has upstream's generic model tests")
+        if not modes:
+            reason = "verify still finds a fault in every mode, so that no test of all gradients can pass"
+            return RegressionTest(self.family, RegressionKind.IMPOSSIBLE, reason=reason)
+        text = method(blocks, modes, exact_text(self.series, MODELING_UTILS))
+        with restored(self.series, sources) as keep:
+            write_texts(
+                self.series, {path: with_method(source, classes[path], text) for path, source in sources.items()}
+            )
+            runs = self.both(self.files, TEST)
+            shown = runs.red_to_green
+            if shown:
+                path, holder, _ = shown[-1].split("::")
+                write_texts(self.series, sources | {path: with_method(sources[path], [holder], text)})
+                test = self.confirmed(RegressionKind.ADDED, shown[-1:])
+                if test is not None:
+                    keep()
+                    return test
+        return self.none(runs.why_not, runs)

@@ -85,11 +85,18 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
         modes: the modes that the test tries, at least one.
         modeling_utils: the text of upstream's `modeling_utils.py`, which has the name of the method to call.
     """
+    plain = ""
+    if blocks:
+        names = [f'"{name}"' for name in sorted(set(blocks))]
+        line = f"        plain_blocks = {{{', '.join(names)}}}\n"
+        if len(line) > LINE_LENGTH + 1:
+            line = "        plain_blocks = {\n" + "".join(f"            {name},\n" for name in names) + "        }\n"
+        plain = f"        # Also found by name, as the test would not see them without their base class\n{line}"
     tried = [str(mode == "reentrant") for mode in sorted(set(modes))]
     new = "def activation_checkpointing_enable(" in modeling_utils
     filled = {
         "TEST": TEST,
-        "PLAIN": _plain_blocks(sorted(set(blocks))),
+        "PLAIN": plain,
         "MODES": f"({', '.join(tried)}{',' if len(tried) == 1 else ''})",
         "BLOCKS": (_BLOCKS_BY_NAME if blocks else _BLOCKS_BY_TYPE).rstrip("\n"),
         "ENABLE": "activation_checkpointing" if new else "gradient_checkpointing",
@@ -112,7 +119,7 @@ def model_tests(source: str) -> tuple[str, ...]:
 
 
 def with_method(source: str, classes: Sequence[str], text: str) -> str:
-    """Add the method `text` at the end of each of these classes, and the imports that it needs."""
+    """Add the method `text` at the end of each of these classes, and the imports that it needs and the file lacks."""
     positions = SourceText(source)
     edits = []
     for node in ast.parse(source).body:
@@ -120,29 +127,13 @@ def with_method(source: str, classes: Sequence[str], text: str) -> str:
             end = positions.line_end(positions.offset(node.end_lineno or node.lineno, 0))
             edits.append(Edit("", end, end, f"\n\n{text}".rstrip("\n").replace("\n", positions.newline)))
     after = apply_edits(source, edits)
-    for module, name in _IMPORTS:
-        after = _with_import(after, module, name)
+    for module, name in _IMPORTS:  # where isort puts them
+        facts = extract(after)
+        if any(entry.name == name for entry in facts.imports):
+            continue
+        absolute = [entry for entry in facts.imports if not entry.module.startswith(".")]
+        guards = [entry.guard for entry in absolute if "is_torch_available" in entry.guard]
+        guard = next((guard for guard in guards if not guard.startswith("not ")), "")
+        add = AddImport(module, name, width=LINE_LENGTH, guard=guard if (module, name) == _LAYER else "")
+        after = add.transform_module(cst.parse_module(after)).code
     return after
-
-
-def _plain_blocks(blocks: Sequence[str]) -> str:
-    """Return the lines that name the blocks that the base does not checkpoint."""
-    if not blocks:
-        return ""
-    names = [f'"{name}"' for name in blocks]
-    comment = "        # Also found by name, as the test would not see them without their base class\n"
-    line = f"        plain_blocks = {{{', '.join(names)}}}\n"
-    if len(line) > LINE_LENGTH + 1:
-        line = "        plain_blocks = {\n" + "".join(f"            {name},\n" for name in names) + "        }\n"
-    return comment + line
-
-
-def _with_import(source: str, module: str, name: str) -> str:
-    """Add an import of `name` where isort puts it, unless a top-level import has it already."""
-    facts = extract(source)
-    if any(entry.name == name for entry in facts.imports):
-        return source
-    absolute = [entry for entry in facts.imports if not entry.module.startswith(".")]
-    guards = [entry.guard for entry in absolute if "is_torch_available" in entry.guard]
-    guard = next((guard for guard in guards if not guard.startswith("not ")), "") if (module, name) == _LAYER else ""
-    return AddImport(module, name, width=LINE_LENGTH, guard=guard).transform_module(cst.parse_module(source)).code

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ckpt_surgery.codemods import rule_of
-from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.model_patches import family_of
@@ -21,8 +20,7 @@ from ckpt_surgery.upstream.evidence.results import CommandRun, Commit, ModelRow,
 from ckpt_surgery.upstream.evidence.signatures import changed_signatures
 from ckpt_surgery.upstream.layout import is_model_file
 from ckpt_surgery.upstream.plan.plan import PlannedCommit
-from ckpt_surgery.upstream.run.checkers import DOCSTRINGS, fix
-from ckpt_surgery.upstream.run.git import changed_files, commit, restore
+from ckpt_surgery.upstream.run.checkers import DOCSTRINGS
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.workspace import Workspace
 from ckpt_surgery.version import __version__
@@ -40,6 +38,7 @@ TRAILER = "Assisted-by: ckpt_surgery"
 class SeriesBuild:
     """The commits of a series so far, and what belongs to them."""
 
+    space: Workspace
     commits: list[Commit] = field(default_factory=list)
     regressions: list[RegressionTest] = field(default_factory=list)
     rows: tuple[ModelRow, ...] = ()
@@ -64,14 +63,123 @@ class SeriesBuild:
         """Return the families whose repair showed at their commit, and not on the finished series."""
         return sorted(self.families & self.repaired - {row.family for row in self.rows if row.better})
 
+    def add(self, planned: PlannedCommit) -> None:
+        """Repair the families of a commit and commit that with its tests, if it shows that something is repaired."""
+        space, name = self.space, ", ".join(planned.families)
+        tree = space.series_tree
+        if not any(map(space.is_faulty, planned.families)) and not space.options.include_unreproduced:
+            self.left_out |= dict.fromkeys(planned.families, NO_FAULT)
+            return
+        space.step(f"{name}: repair")
+        fixes = self._write(planned)
+        # what the fixers would change without us is put back
+        foreign = [file for file in tree.changed_files() if file in space.drift and file not in planned.paths]
+        if foreign:
+            tree.restore(foreign)
+        own = tree.changed_files()
+        families = {*map(family_of, filter(is_model_file, own)), *planned.families}
+        existing = (Path(file) for file in own if is_model_file(file) and (tree.folder / file).is_file())
+        paths = [path.relative_to("src").with_suffix("") for path in existing if not path.name.startswith("modular_")]
+        space.step(f"{name}: verify after the repair")
+        rows, imported = space.rows(families, [".".join(path.parts) for path in paths])
+        better = {row.family for row in rows if row.better}
+        unshown = [family for family in planned.families if family not in better]
+        if better.isdisjoint(planned.families) and not space.options.include_unreproduced:
+            tree.restore()
+            failed = [f"{ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok]
+            self.left_out |= dict.fromkeys(planned.families, "; ".join([NO_EFFECT, *failed]))
+            return
+        self.unreproduced += unshown
+        self.drifted |= space.drift & planned.paths
+        self.repaired |= better & set(planned.families)
+        space.step(f"{name}: regression test")
+        if own:
+            tree.run("add", "--all", "--", *own)
+        tests = self._regression_tests(planned, rows)
+        self.regressions += tests
+        test_paths = [path for test in tests for path in test.paths]
+        if test_paths:
+            tree.run("add", "--", *test_paths)
+        tree.run("checkout", "--quiet", "--", ".")  # upstream's tests may leave files behind
+        tree.run("clean", "-d", "--force", "--quiet")
+        space.base_tree.restore()
+        files = tree.changed_files()
+        if not files:  # an earlier commit brought it along as a copy, or nothing is left of it
+            self.left_out |= dict.fromkeys(planned.families, REVERTED)
+            return
+        regenerated = [file for file in files if space.tools.has_converter and file in space.plan.generated]
+        brought = [file for file in files if file not in {*planned.paths, *test_paths, *regenerated}]
+        source = any(map(is_model_file, files))
+        message = message_of(planned, source=source, regenerated=regenerated, brought=brought, tests=tests)
+        sha = tree.commit(space.base, message)
+        tree.restore()
+        self.unsafe += planned.breaking
+        self.rows = rows
+        self.commits.append(
+            Commit(
+                sha=sha,
+                subject=message.partition("\n")[0],
+                families=tuple(sorted(families)),
+                rules=planned.rules if source else (),
+                files=tuple(files),
+                imported=imported,
+                regenerated=tuple(regenerated),
+                checkers=tuple(brought),
+                fixes=fixes,
+            )
+        )
+
+    def _write(self, planned: PlannedCommit) -> tuple[CommandRun, ...]:
+        """Write the codemods' changes, then run upstream's converter, which alone writes generated files, and fixers.
+
+        Raises UpstreamError if a file cannot be written in its own encoding.
+        """
+        space = self.space
+        base, series = space.base_tree.folder, space.series_tree.folder
+        for change in planned.changes:
+            path = series / change.path
+            if space.tools.has_converter and change.path in space.plan.generated:
+                continue
+            if path.is_symlink():
+                raise UpstreamError(
+                    f"{path.name} is a symbolic link in the checkout: what it points to is not changed"
+                )
+            source = read_source(path)
+            if not isinstance(source, SourceFile):
+                raise UpstreamError(str(source))
+            problem = write_atomically(path, source.text, change.after, encoding=source.encoding, bom=source.bom)
+            if problem:
+                raise UpstreamError(str(problem))
+        unchanged = not any(any(changed_signatures(base, series, path)) for path in planned.paths)
+        # a docstring follows a signature; other faults of docstrings in the same file are not ours to mend
+        return space.tools.fix(series, leave_out=(DOCSTRINGS,) if unchanged else ())
+
+    def _regression_tests(self, planned: PlannedCommit, rows: Sequence[ModelRow]) -> list[RegressionTest]:
+        """Find or make the regression test of each family of a commit that has findings of its own."""
+        with_findings = {finding.family for finding in planned.findings}
+        tests = []
+        for family in (family for family in planned.families if family in with_findings):
+            measured = [row for row in rows if row.family == family and not row.problem]
+            tests.append(
+                regression(
+                    family,
+                    self.space.base_tree.folder,
+                    self.space.series_tree.folder,
+                    self.space.tools.python,
+                    blocks=planned.plain_blocks(family),
+                    modes=[mode for mode in MODES if all(row.gradients_equal for row in measured if row.mode == mode)],
+                )
+            )
+        return tests
+
 
 def build_series(space: Workspace, planned: Sequence[PlannedCommit]) -> SeriesBuild:
     """Make these commits on the base, in the worktree of the series, and return what came of it."""
     space.series_tree.run("checkout", "--quiet", "--detach", "--force", space.base.sha)
-    restore(space.series_tree)
-    build = SeriesBuild()
+    space.series_tree.restore()
+    build = SeriesBuild(space)
     for entry in planned:
-        _add_commit(space, build, entry)
+        build.add(entry)
     if len(build.commits) > 1:
         # A later commit may touch what an earlier one repairs, and the claim is about the whole series.
         space.step("verify the whole series")
@@ -79,72 +187,6 @@ def build_series(space: Workspace, planned: Sequence[PlannedCommit]) -> SeriesBu
         build.rows = tuple(sorted((*earlier, *build.rows), key=lambda row: row.family))
     build.left_out = {family: why for family, why in build.left_out.items() if family not in build.families}
     return build
-
-
-def _add_commit(space: Workspace, build: SeriesBuild, planned: PlannedCommit) -> None:
-    """Repair the families of a commit and commit that with its tests, if it shows that something is repaired."""
-    name, tree = ", ".join(planned.families), space.series_tree
-    if not any(map(space.is_faulty, planned.families)) and not space.options.include_unreproduced:
-        build.left_out |= dict.fromkeys(planned.families, NO_FAULT)
-        return
-    space.step(f"{name}: repair")
-    fixes = _write(space, planned)
-    # what the fixers would change without us is put back
-    foreign = [file for file in changed_files(tree) if file in space.drift and file not in planned.paths]
-    if foreign:
-        restore(tree, foreign)
-    own = changed_files(tree)
-    families = {*map(family_of, filter(is_model_file, own)), *planned.families}
-    existing = (Path(file) for file in own if is_model_file(file) and (tree.folder / file).is_file())
-    paths = [path.relative_to("src").with_suffix("") for path in existing if not path.name.startswith("modular_")]
-    space.step(f"{name}: verify after the repair")
-    rows, imported = space.rows(families, [".".join(path.parts) for path in paths])
-    better = {row.family for row in rows if row.better}
-    unshown = [family for family in planned.families if family not in better]
-    if better.isdisjoint(planned.families) and not space.options.include_unreproduced:
-        restore(tree)
-        failed = [f"{ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok]
-        build.left_out |= dict.fromkeys(planned.families, "; ".join([NO_EFFECT, *failed]))
-        return
-    build.unreproduced += unshown
-    build.drifted |= space.drift & planned.paths
-    build.repaired |= better & set(planned.families)
-    space.step(f"{name}: regression test")
-    if own:
-        tree.run("add", "--all", "--", *own)
-    tests = _regression_tests(space, planned, rows)
-    build.regressions += tests
-    test_paths = [path for test in tests for path in test.paths]
-    if test_paths:
-        tree.run("add", "--", *test_paths)
-    tree.run("checkout", "--quiet", "--", ".")  # upstream's tests may leave files behind
-    tree.run("clean", "-d", "--force", "--quiet")
-    restore(space.base_tree)
-    files = changed_files(tree)
-    if not files:  # an earlier commit brought it along as a copy, or nothing is left of it
-        build.left_out |= dict.fromkeys(planned.families, REVERTED)
-        return
-    regenerated = [file for file in files if space.tools.has_converter and file in space.plan.generated]
-    brought = [file for file in files if file not in {*planned.paths, *test_paths, *regenerated}]
-    source = any(map(is_model_file, files))
-    message = message_of(planned, source=source, regenerated=regenerated, brought=brought, tests=tests)
-    sha = commit(tree, space.base, message)
-    restore(tree)
-    build.unsafe += _breaking(planned)
-    build.rows = rows
-    build.commits.append(
-        Commit(
-            sha=sha,
-            subject=message.partition("\n")[0],
-            families=tuple(sorted(families)),
-            rules=planned.rules if source else (),
-            files=tuple(files),
-            imported=imported,
-            regenerated=tuple(regenerated),
-            checkers=tuple(brought),
-            fixes=fixes,
-        )
-    )
 
 
 def message_of(
@@ -179,53 +221,3 @@ def message_of(
         elif test.kind is RegressionKind.ADDED:
             lines += ["", f"New test: {listed(test.tests)}"]
     return "\n".join([*lines, "", f"{TRAILER} {__version__}", ""])
-
-
-def _write(space: Workspace, planned: PlannedCommit) -> tuple[CommandRun, ...]:
-    """Write the codemods' changes, then run upstream's converter, which alone writes generated files, and fixers.
-
-    Raises UpstreamError if a file cannot be written in its own encoding.
-    """
-    base, series = space.base_tree.folder, space.series_tree.folder
-    for change in planned.changes:
-        path = series / change.path
-        if space.tools.has_converter and change.path in space.plan.generated:
-            continue
-        if path.is_symlink():
-            raise UpstreamError(f"{path.name} is a symbolic link in the checkout: what it points to is not changed")
-        source = read_source(path)
-        if not isinstance(source, SourceFile):
-            raise UpstreamError(str(source))
-        problem = write_atomically(path, source.text, change.after, encoding=source.encoding, bom=source.bom)
-        if problem:
-            raise UpstreamError(str(problem))
-    unchanged = not any(any(changed_signatures(base, series, path)) for path in planned.paths)
-    # a docstring follows a signature; other faults of docstrings in the same file are not ours to mend
-    return fix(space.tools, space.python, series, leave_out=(DOCSTRINGS,) if unchanged else ())
-
-
-def _regression_tests(space: Workspace, planned: PlannedCommit, rows: Sequence[ModelRow]) -> list[RegressionTest]:
-    """Find or make the regression test of each family of a commit that has findings of its own."""
-    with_findings = {finding.family for finding in planned.findings}
-    tests = []
-    for family in (family for family in planned.families if family in with_findings):
-        measured = [row for row in rows if row.family == family and not row.problem]
-        tests.append(
-            regression(
-                family,
-                space.base_tree.folder,
-                space.series_tree.folder,
-                space.python,
-                blocks=planned.plain_blocks(family),
-                modes=[mode for mode in MODES if all(row.gradients_equal for row in measured if row.mode == mode)],
-            )
-        )
-    return tests
-
-
-def _breaking(planned: PlannedCommit) -> list[str]:
-    """List the unsafe repairs of a commit. A new base class is safe if the signature that it waits for changes too."""
-    settled = {code for rule in planned.rules for code in rule_of(rule).settles}
-    unsafe = (finding for finding in planned.findings if finding.applicability is Applicability.UNSAFE)
-    sentences = (f"{f.code} in {f.path}: {f.message}" for f in unsafe if f.code not in settled)
-    return list(dict.fromkeys(sentences))

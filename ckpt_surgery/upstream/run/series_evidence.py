@@ -10,9 +10,7 @@ from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, E
 from ckpt_surgery.upstream.evidence.signatures import changed_signatures
 from ckpt_surgery.upstream.layout import TESTS
 from ckpt_surgery.upstream.plan.plan import PlannedSeries
-from ckpt_surgery.upstream.run.checkers import checker_tasks
-from ckpt_surgery.upstream.run.checkout import branch_of
-from ckpt_surgery.upstream.run.git import Git, restore
+from ckpt_surgery.upstream.run.git import Git
 from ckpt_surgery.upstream.run.parallel import TreePair, run_all_in_trees
 from ckpt_surgery.upstream.run.pytest_run import family_tests
 from ckpt_surgery.upstream.run.series import NO_FAULT, NO_REPAIR, SeriesBuild
@@ -28,7 +26,7 @@ def gather_evidence(
     base, series = space.base_tree.folder, space.series_tree.folder
     return Evidence(
         group=planned.name,
-        branch=branch_of(planned.name),
+        branch=planned.branch,
         base=space.base.sha,
         base_name=space.base.name,
         status=SeriesStatus.NOT_READY,
@@ -55,14 +53,12 @@ def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tup
         space.step(f"{planned.name}: upstream's tests of {family}")
         shown = [name for test in build.regressions if test.family == family for name in test.tests]
         try:
-            return family_tests(family, trees.base, trees.series, space.python, shown=shown)
+            return family_tests(family, trees.base, trees.series, space.tools.python, shown=shown)
         finally:
-            restore(Git(trees.base))
-            restore(Git(trees.series))
+            Git(trees.base).restore()
+            Git(trees.series).restore()
 
-    checkers = checker_tasks(
-        space.tools,
-        space.python,
+    checkers = space.tools.checker_tasks(
         space.series_tree.folder,
         on_base=space.checkers_on_base,
         step=lambda name: space.step(f"{planned.name}: upstream's checker {name}"),
@@ -74,7 +70,7 @@ def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tup
         tests, missing = [], [CheckerResult("upstream's tests", CheckStatus.NOT_RUN, reason=reason)]
     # tests take longest, and start first
     tasks: list[Callable[[TreePair], CheckerResult]] = [*tests, *checkers]
-    results = run_all_in_trees(tasks, space.pairs(len(tasks)), space.python)
+    results = run_all_in_trees(tasks, space.pairs(len(tasks)), space.tools.python)
     return (*results[len(tests) :], *results[: len(tests)], *missing)
 
 

@@ -14,7 +14,6 @@ from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.run.checkers import UpstreamTools
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
-from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 from ckpt_surgery.upstream.run.reproduce import verify_tree
 
@@ -31,7 +30,6 @@ class Workspace:
     """The worktree that stays at the base."""
     series_tree: Git
     """The worktree that the series are made in, one after another."""
-    python: PythonInterpreter
     tools: UpstreamTools
     plan: SeriesPlan
     options: PrepareOptions
@@ -50,7 +48,7 @@ class Workspace:
         missing = sorted(set(families) - set(self._base_reports))
         if missing:
             tree = self.base_tree.folder
-            made = verify_tree(self.python, tree, missing, jobs=self.options.jobs, progress=self.progress)
+            made = verify_tree(self.tools.python, tree, missing, jobs=self.options.jobs, progress=self.progress)
             self._base_reports |= made.by_family
         return self._base_reports
 
@@ -70,7 +68,9 @@ class Workspace:
             return (), None
         names, tree = sorted(families), self.series_tree.folder
         before = self.base_reports(names)
-        after = verify_tree(self.python, tree, names, modules=modules, jobs=self.options.jobs, progress=self.progress)
+        after = verify_tree(
+            self.tools.python, tree, names, modules=modules, jobs=self.options.jobs, progress=self.progress
+        )
         rows = (row for name in names for row in rows_of(name, before[name], after.by_family[name]))
         return tuple(rows), after.imported
 

@@ -18,8 +18,7 @@ from ckpt_surgery.codemods.scripts.names import names_of
 from ckpt_surgery.codemods.scripts.slices import functions_to_follow
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.machine import to_sarif
-from ckpt_surgery.static.render.report import check_report
-from ckpt_surgery.static.render.text import finding_lines
+from ckpt_surgery.static.render.report import CheckReport
 from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
 from tests.codemods.tools import tree
 
@@ -111,8 +110,8 @@ def test_collectives_are_looked_for_by_what_a_file_calls_them(text: str, may: bo
 
 def test_a_finding_names_the_function_and_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree(tmp_path, {"train.py": SCRIPT}))
-    shown = check_report(check(["train.py"], select=CODES), RULES)
-    assert finding_lines(shown, width=200)[:2] == [
+    shown = CheckReport.of(check(["train.py"], select=CODES), RULES)
+    assert shown.finding_lines(width=200)[:2] == [
         "train.py",
         "  6:5 CKPT101 [unsafe] train: ddp.module(...) runs the module inside DistributedDataParallel: the "
         "backward on line 6 synchronises no gradient; call the wrapper, or sync_gradients(model) before the",

@@ -24,14 +24,7 @@ from ckpt_surgery.codemods.repair import Definition, MakeLayer
 from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.static.render import machine
 from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
-from ckpt_surgery.static.render.report import CheckReport, check_report, display_path, statistics
-from ckpt_surgery.static.render.text import (
-    apply_lines,
-    finding_lines,
-    information_lines,
-    statistics_lines,
-    summary_lines,
-)
+from ckpt_surgery.static.render.report import CheckReport, apply_lines, display_path
 from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, Note, Problem
 
 SAFE, UNSAFE, INFO, UNKNOWN = Applicability
@@ -71,7 +64,7 @@ def edits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(*findings: Finding, problems: tuple[Problem, ...] = (), suppressed: int = 0, **options: bool) -> CheckReport:
-    return check_report(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
+    return CheckReport.of(CheckResult(findings, problems, 12, suppressed, 1.25), RULES, **options)
 
 
 EDITS = (
@@ -104,7 +97,7 @@ class TestWhatIsShown:
         assert (everything.shown, everything.hidden) == (EVERY_KIND, {})
 
     def test_statistics_count_by_rule_and_leave_out_rules_without_findings(self) -> None:
-        counts = statistics(shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)))
+        counts = shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)).statistics
         assert [(rule.code, kinds) for rule, kinds in counts] == [
             ("CKPT001", {"safe": 1}),
             ("CKPT004", {"safe": 1, "unsafe": 1}),
@@ -128,7 +121,7 @@ class TestText:
             finding(),
             finding(line=2),
         ]
-        lines = finding_lines(shown(*every, show_info=True, show_unknown=True), width=120)
+        lines = shown(*every, show_info=True, show_unknown=True).finding_lines(width=120)
         assert lines == [
             "models/gpt2/modeling_gpt2.py",
             "  2:5 CKPT003 [safe] GPT2Block: `hidden_states` is passed by keyword",
@@ -142,7 +135,7 @@ class TestText:
 
     def test_information_is_a_line_a_file_where_it_is_not_shown(self) -> None:
         every = [finding(kind=INFO), finding(kind=INFO), finding("CKPT001", INFO), finding(kind=INFO, path="a.py")]
-        assert information_lines(shown(*every)) == [
+        assert shown(*every).information_lines() == [
             "Information (--show-info):",
             "  models/gpt2/modeling_gpt2.py: 2 x CKPT003, CKPT001",
             "  a.py: CKPT003",
@@ -151,20 +144,20 @@ class TestText:
 
     def test_messages_are_wrapped_as_one_paragraph_and_nothing_is_cut(self) -> None:
         message, path = "word " * 60 + "end", "/very-long/" * 12 + "modeling_x.py"
-        lines = finding_lines(shown(finding(message=message, path=path)), width=80)
+        lines = shown(finding(message=message, path=path)).finding_lines(width=80)
         text = " ".join(line.strip() for line in lines)
         assert message in text
         assert lines[0] == path
         assert all(len(line) <= 80 for line in lines if path not in line)
-        assert "one two" in finding_lines(shown(finding(message="one\ntwo")), width=200)[1]
+        assert "one two" in shown(finding(message="one\ntwo")).finding_lines(width=200)[1]
 
     def test_the_summary_says_what_was_found_hidden_and_can_be_repaired(self) -> None:
-        summary = "\n".join(summary_lines(shown(*EVERY_KIND, problems=PROBLEMS, suppressed=3), width=200))
+        summary = "\n".join(shown(*EVERY_KIND, problems=PROBLEMS, suppressed=3).summary_lines(width=200))
         assert "Checked 12 files in 1.2 s: 2 findings (1 safe, 1 unsafe), 3 suppressed, 2 problems." in summary
         assert "Not shown: 1 info (--show-info), 1 unknown (--show-unknown)." in summary
         assert "Can be repaired: 1 with `ckpt_surgery apply`." in summary
-        assert summary_lines(shown()) == ["Checked 12 files in 1.2 s: no findings."]
-        assert not any("repaired" in line for line in summary_lines(shown(finding()), width=200))
+        assert shown().summary_lines() == ["Checked 12 files in 1.2 s: no findings."]
+        assert not any("repaired" in line for line in shown(finding()).summary_lines(width=200))
 
     @pytest.mark.parametrize(
         ("kinds", "said"),
@@ -175,15 +168,15 @@ class TestText:
     )
     def test_the_summary_names_the_command_that_repairs(self, kinds: tuple[Applicability, ...], said: str) -> None:
         got = shown(*(finding(kind=kind, repairs=REPAIRS) for kind in kinds))
-        assert said in summary_lines(got, width=200)
+        assert said in got.summary_lines(width=200)
 
     def test_statistics_give_count_rule_and_summary(self) -> None:
-        lines = statistics_lines(shown(finding("CKPT004"), finding("CKPT004", UNSAFE)), width=200)
+        lines = shown(finding("CKPT004"), finding("CKPT004", UNSAFE)).statistics_lines(width=200)
         assert [" ".join(line.split()) for line in lines] == [
             "2 CKPT004 positional_past_state (1 safe, 1 unsafe): Past state passed by position.",
             "",
         ]
-        assert statistics_lines(shown()) == []
+        assert shown().statistics_lines() == []
 
 
 def applied(findings: tuple[Finding, ...], left: tuple[Finding, ...], **other: Any) -> ApplyResult:
@@ -213,7 +206,7 @@ class TestApplySummary:
 
     def test_what_another_rules_repair_settles_counts_as_repairable(self) -> None:
         reordered, settled = finding("CKPT005", UNSAFE, repairs=REPAIRS), finding(kind=UNSAFE, follows="CKPT005")
-        assert "Can be repaired: 2 with `apply --unsafe`." in summary_lines(shown(reordered, settled), width=200)
+        assert "Can be repaired: 2 with `apply --unsafe`." in shown(reordered, settled).summary_lines(width=200)
         both, alone = ((reordered, settled), "unsafe (--unsafe repairs them)"), ((settled,), "to be repaired by hand")
         for findings, why in (both, alone):
             lines = apply_lines(applied(findings, findings), RULES, width=200)

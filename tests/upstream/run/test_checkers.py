@@ -13,7 +13,7 @@ import pytest
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
-from ckpt_surgery.upstream.run.checkers import UpstreamTools, checker_tasks, drift, find_tools, fix
+from ckpt_surgery.upstream.run.checkers import UpstreamTools
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 from tests.upstream.toy_checkout import RUFF, commit, git, make, write
@@ -33,6 +33,8 @@ MAKEFILE = "check_dirs := examples src utils\n\nquality:\n\truff check $(check_d
 FEWER = {"generation": "scripts", "ruff": "another"}
 """Only those checkers are run that do not depend on the version of ruff."""
 
+PYTHON = PythonInterpreter(Path("python"))
+
 both = pytest.mark.parametrize("generation", ["checkers", "scripts"])
 
 
@@ -45,23 +47,23 @@ class Toy:
 
     @property
     def tools(self) -> UpstreamTools:
-        return find_tools(self.tree)
+        return UpstreamTools.of(self.tree, self.python)
 
     @property
     def python(self) -> PythonInterpreter:
         return PythonInterpreter(self.tree / ".venv/bin/python")
 
     def fix(self) -> tuple[CommandRun, ...]:
-        return fix(self.tools, self.python, self.tree)
+        return self.tools.fix(self.tree)
 
     def drift(self, *modular: str) -> tuple[str, ...]:
-        return tuple(drift(self.tools, self.python, self.tree, modular))
+        return tuple(self.tools.drift(self.tree, modular))
 
     def check(self) -> dict[str, CheckerResult]:
         return {outcome.name: outcome for outcome in self.outcomes()}
 
     def outcomes(self, **options: Any) -> list[CheckerResult]:
-        tasks = checker_tasks(self.tools, self.python, self.tree, **{"on_base": {}, **options})
+        tasks = self.tools.checker_tasks(self.tree, **{"on_base": {}, **options})
         return [task(TreePair(self.base, self.tree)) for task in tasks]
 
     def text(self, name: str) -> str:
@@ -122,7 +124,7 @@ def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
 def test_the_files_tell_the_tools(tmp_path: Path, files: list[str], runner: bool, has_converter: bool) -> None:
     for name in files:
         write(tmp_path / "utils" / name, "")
-    assert find_tools(tmp_path) == UpstreamTools(runner, has_converter)
+    assert UpstreamTools.of(tmp_path, PYTHON) == UpstreamTools(PYTHON, runner, has_converter)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_the_files_tell_the_tools(tmp_path: Path, files: list[str], runner: bool
 )
 def test_the_pinned_ruff_is_read_from_setup_py(tmp_path: Path, line: str, version: str | None) -> None:
     write(tmp_path / "setup.py", f"_deps = [\n    {line}\n]\n")
-    assert find_tools(tmp_path).ruff == version
+    assert UpstreamTools.of(tmp_path, PYTHON).ruff == version
 
 
 # fix

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.checkout import check_checkout, free_branch, put_back, set_branch
+from ckpt_surgery.upstream.run.checkout import SeriesBranch, check_checkout
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
 from ckpt_surgery.upstream.run.series import TRAILER
 from tests.upstream.git_toys import BRANCH, series, sh
@@ -89,10 +89,10 @@ def test_git_that_is_missing_is_reported(repository: Path, monkeypatch: pytest.M
 
 def test_a_branch_of_ours_is_replaced_and_found_again(repository: Path) -> None:
     git, _, tip = series(repository)
-    set_branch(git, BRANCH, tip)
-    assert free_branch(git, BRANCH) == tip
+    SeriesBranch(git, BRANCH).set(tip)
+    assert SeriesBranch(git, BRANCH).tip() == tip
     _, _, other = series(repository, "oak = 3\n")
-    set_branch(git, BRANCH, other)
+    SeriesBranch(git, BRANCH).set(other)
     assert git.run("rev-parse", BRANCH) == other
 
 
@@ -109,13 +109,13 @@ def test_a_branch_of_ours_is_replaced_and_found_again(repository: Path) -> None:
 )
 def test_a_branch_with_work_of_the_humans_is_never_overwritten(repository: Path, work: tuple[str, ...]) -> None:
     git, _, tip = series(repository)
-    set_branch(git, BRANCH, tip)
+    SeriesBranch(git, BRANCH).set(tip)
     sh(repository, "switch", "--quiet", BRANCH)
     sh(repository, *work)
     sh(repository, "switch", "--quiet", "main")
     human = git.run("rev-parse", BRANCH)
     with pytest.raises(UpstreamError, match=f"the branch {BRANCH} holds a commit that is not ours"):
-        set_branch(git, BRANCH, tip)
+        SeriesBranch(git, BRANCH).set(tip)
     assert git.run("rev-parse", BRANCH) == human
 
 
@@ -123,19 +123,19 @@ def test_a_branch_with_work_of_the_humans_is_never_overwritten(repository: Path,
 def test_a_branch_is_put_back(repository: Path, before: bool) -> None:
     git, _, tip = series(repository)
     if before:
-        set_branch(git, BRANCH, tip)
+        SeriesBranch(git, BRANCH).set(tip)
     _, _, other = series(repository, "oak = 3\n")
-    old = free_branch(git, BRANCH)
-    set_branch(git, BRANCH, other)
-    put_back(git, BRANCH, other, old)
-    assert free_branch(git, BRANCH) == old == (tip if before else "")
-    put_back(git, BRANCH, other, old)
-    assert free_branch(git, BRANCH) == old
+    old = SeriesBranch(git, BRANCH).tip()
+    SeriesBranch(git, BRANCH).set(other)
+    SeriesBranch(git, BRANCH).put_back(other, old)
+    assert SeriesBranch(git, BRANCH).tip() == old == (tip if before else "")
+    SeriesBranch(git, BRANCH).put_back(other, old)
+    assert SeriesBranch(git, BRANCH).tip() == old
 
 
 def test_a_branch_that_is_checked_out_is_left_alone(repository: Path) -> None:
     git, _, tip = series(repository)
-    set_branch(git, BRANCH, tip)
+    SeriesBranch(git, BRANCH).set(tip)
     sh(repository, "switch", "--quiet", BRANCH)
     with pytest.raises(UpstreamError, match=f"the branch {BRANCH} is checked out in {repository}"):
-        free_branch(git, BRANCH)
+        SeriesBranch(git, BRANCH).tip()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch, worktrees
-from ckpt_surgery.upstream.run.git import Git, GitError, changed_files, patches, restore, same_after_am
+from ckpt_surgery.upstream.run.checkout import SeriesBranch, check_checkout, worktrees
+from ckpt_surgery.upstream.run.git import Git, GitError
 from tests.upstream.git_toys import BRANCH, MESSAGE, series, sh, state
 
 
@@ -26,7 +26,7 @@ def test_no_hook_of_the_users_runs(repository: Path) -> None:
     before = state(repository)
     git, _, tip = series(repository)
     assert state(repository) == before
-    set_branch(git, BRANCH, tip)
+    SeriesBranch(git, BRANCH).set(tip)
     assert not list((repository / ".git").glob("ran-*"))
 
 
@@ -37,12 +37,12 @@ def test_changed_files_are_seen_and_put_back(repository: Path) -> None:
         (tree.folder / "oak.py").write_text("oak = 2\n")
         (tree.folder / "elm.py").unlink()
         (tree.folder / "fir.py").write_text("fir = 1\n")
-        assert changed_files(tree) == ["elm.py", "fir.py", "oak.py"]
-        restore(tree, ["fir.py", "elm.py"])
-        assert changed_files(tree) == ["oak.py"]
+        assert tree.changed_files() == ["elm.py", "fir.py", "oak.py"]
+        tree.restore(["fir.py", "elm.py"])
+        assert tree.changed_files() == ["oak.py"]
         (tree.folder / "fir.py").write_text("fir = 1\n")
-        restore(tree)
-        assert changed_files(tree) == []
+        tree.restore()
+        assert tree.changed_files() == []
         assert (tree.folder / "oak.py").read_text() == "oak = 1\n"
 
 
@@ -57,10 +57,10 @@ def test_patches_apply_and_are_the_same_whatever_git_is_set_to(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     git, base, tip = series(repository)
-    (name,) = patches(git, base, tip, tmp_path / "plain")
+    (name,) = git.patches(base, tip, tmp_path / "plain")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
     sh(repository, "config", "--global", setting, "true")
-    assert patches(git, base, tip, tmp_path / "set") == (name,)
+    assert git.patches(base, tip, tmp_path / "set") == (name,)
     assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "set" / name).read_bytes()
     sh(repository, "am", "--quiet", str(tmp_path / "plain" / name))
     assert sh(repository, "rev-parse", "HEAD^{tree}") == sh(repository, "rev-parse", f"{tip}^{{tree}}")
@@ -68,14 +68,14 @@ def test_patches_apply_and_are_the_same_whatever_git_is_set_to(
 
 def test_a_patch_that_does_not_give_the_tree_is_noticed(repository: Path, tmp_path: Path) -> None:
     git, base, tip = series(repository)
-    names = patches(git, base, tip, tmp_path)
+    names = git.patches(base, tip, tmp_path)
     with worktrees(git, base, "base") as places:
         tree = Git(places["base"])
-        assert same_after_am(tree, base, tip, tmp_path, names)
+        assert tree.same_after_am(base, tip, tmp_path, names)
         text = (tmp_path / names[0]).read_text()
         (tmp_path / names[0]).write_text(text.replace("+oak = 2", "+oak = 4"))
-        assert not same_after_am(tree, base, tip, tmp_path, names)
+        assert not tree.same_after_am(base, tip, tmp_path, names)
         (tmp_path / names[0]).write_text(text.replace("-oak = 1", "-oak = 9"))
-        assert not same_after_am(tree, base, tip, tmp_path, names)
+        assert not tree.same_after_am(base, tip, tmp_path, names)
         assert tree.run("rev-parse", "HEAD") == base.sha
-        assert changed_files(tree) == []
+        assert tree.changed_files() == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.interpreter import LINES, PythonInterpreter, find_interpreter
+from ckpt_surgery.upstream.run.interpreter import LINES, PythonInterpreter
 from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
 
 ROOT = Path(__file__).parents[3]
@@ -227,25 +227,25 @@ def program(path: Path, text: str = "#!/bin/sh\nexit 0\n") -> Path:
 
 def test_the_checkout_s_own_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    assert find_interpreter(None, tmp_path).path == Path(sys.executable)
+    assert PythonInterpreter.find(None, tmp_path).path == Path(sys.executable)
     active = program(tmp_path / "active/bin/python")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
-    assert find_interpreter(None, tmp_path).path == active
+    assert PythonInterpreter.find(None, tmp_path).path == active
     plain = program(tmp_path / "venv/bin/python")
-    assert find_interpreter(None, tmp_path).path == plain
+    assert PythonInterpreter.find(None, tmp_path).path == plain
     hidden = program(tmp_path / ".venv/bin/python")
-    assert find_interpreter(None, tmp_path).path == hidden
+    assert PythonInterpreter.find(None, tmp_path).path == hidden
     hidden.chmod(0o644)
-    assert find_interpreter(None, tmp_path).path == plain
+    assert PythonInterpreter.find(None, tmp_path).path == plain
 
 
 def test_the_one_that_is_named_wins_and_may_be_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / ".venv/bin/python")
     named = make_interpreter(tmp_path / "named")
-    assert find_interpreter(named, tmp_path).path == named
-    assert find_interpreter(tmp_path / "named", tmp_path).path == named
+    assert PythonInterpreter.find(named, tmp_path).path == named
+    assert PythonInterpreter.find(tmp_path / "named", tmp_path).path == named
     monkeypatch.chdir(tmp_path)
-    assert find_interpreter(Path("named"), tmp_path).path == named
+    assert PythonInterpreter.find(Path("named"), tmp_path).path == named
 
 
 @pytest.mark.parametrize(
@@ -261,5 +261,5 @@ def test_what_is_no_python_is_refused(tmp_path: Path, name: str, words: str) -> 
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes").write_text("")
     with pytest.raises(UpstreamError) as caught:
-        find_interpreter(tmp_path / name, tmp_path)
+        PythonInterpreter.find(tmp_path / name, tmp_path)
     assert str(caught.value).startswith(words.format(tmp_path))

@@ -37,6 +37,8 @@ from ckpt_surgery.upstream.evidence.results import (
 from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
 from ckpt_surgery.upstream.run import prepare as module
 from ckpt_surgery.upstream.run import series, series_evidence, workspace
+from ckpt_surgery.upstream.run.checkers import UpstreamTools
+from ckpt_surgery.upstream.run.checkout import SeriesBranch
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import run_all_in_trees
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
@@ -426,7 +428,7 @@ def test_files_that_fixers_change_elsewhere_are_not_part_of_a_repair(
 ) -> None:
     stale = with_a_stale_copy(toy, "AshAttention")
     if not seen_on_the_base:
-        monkeypatch.setattr(module, "drift", lambda *_: frozenset())
+        monkeypatch.setattr(UpstreamTools, "drift", lambda *_: frozenset())
     (prepared,) = made(toy, "birch").series
     assert (stale in prepared.evidence.files) is not seen_on_the_base
     if seen_on_the_base:
@@ -593,7 +595,7 @@ def left_behind(toy: Path, existing: Iterable[Path]) -> list[Path]:
     return [path for path in toy.parent.iterdir() if path not in existing]
 
 
-@pytest.mark.parametrize("where", ["build_series", "check", "evidence_markdown", "set_branch", "the move"])
+@pytest.mark.parametrize("where", ["build_series", "check", "evidence_markdown", "the branch", "the move"])
 @pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_whatever_ends_the_work_leaves_nothing_behind(
     toy: Path,
@@ -609,7 +611,9 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
     if where == "the move":
         monkeypatch.setattr(Path, "chmod", fail)
     elif where == "check":
-        monkeypatch.setattr(series_evidence, "checker_tasks", fail)
+        monkeypatch.setattr(UpstreamTools, "checker_tasks", fail)
+    elif where == "the branch":
+        monkeypatch.setattr(SeriesBranch, "set", fail)
     else:
         monkeypatch.setattr(module, where, fail)
     before, existing = state(toy), list(toy.parent.iterdir())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch, worktrees
+from ckpt_surgery.upstream.run.checkout import SeriesBranch, check_checkout, worktrees
 from ckpt_surgery.upstream.run.git import Git
 from tests.upstream.git_toys import BRANCH, series, sh, state
 
@@ -96,7 +96,7 @@ def test_every_kind_of_checkout_gets_its_series(repository: Path, tmp_path: Path
         sh(place, "add", ".")
         sh(place, "commit", "--quiet", "--message=first")
     git, base, tip = series(place)
-    set_branch(git, BRANCH, tip)
+    SeriesBranch(git, BRANCH).set(tip)
     assert sh(place, "rev-list", "--count", f"{base.sha}..{BRANCH}").strip() == "1"
     assert sh(place, "show", f"{BRANCH}:oak.py") == "oak = 2\n"
     sh(place, "fsck", "--strict")
