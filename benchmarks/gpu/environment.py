@@ -5,15 +5,12 @@ Uses the standard library alone.
 
 from __future__ import annotations
 
-import platform
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
 NEEDED = {"torch": ("2.8", "2.13.0"), "transformers": ("4.52.4", "5.23.0"), "rich": ("13.7", "15.0.0")}
 """What the parts cannot do without: the oldest version with which they run, and the one to bring."""
-MANYLINUX = [*(f"manylinux_2_{minor}" for minor in range(28, 16, -1)), "manylinux2014"]
-"""The tags of wheels for a machine of these years: pip takes no older ones along with a newer one."""
 
 
 def main() -> int:
@@ -23,8 +20,8 @@ def main() -> int:
         return 0
     wheels = [f"{name}=={NEEDED[name][1]}" for name in problems]
     lines = [
-        f"gpu: {', '.join(problems.values())}: on a machine with a network, of any kind, run",
-        f"  {shlex.join(['python3', '-m', 'pip', 'download', '--dest', 'wheels', *target(), *wheels])}",
+        f"gpu: {', '.join(problems.values())}: on a like machine with a network, run",
+        f"  {shlex.join(['python3', '-m', 'pip', 'download', '--dest', 'wheels', *wheels])}",
         "and here, with that folder copied,",
         f"  {shlex.join([sys.executable, '-m', 'pip', 'install', '--no-index', '--find-links', 'wheels', *wheels])}",
     ]
@@ -51,14 +48,6 @@ def problem_of(name: str, version: str) -> str:
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, as far as there are only numbers."""
     return tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
-
-
-def target() -> list[str]:
-    """Return the options with which pip loads wheels for this machine on any other."""
-    if sys.platform != "linux":
-        return []
-    platforms = [f"--platform={tag}_{platform.machine()}" for tag in MANYLINUX]
-    return ["--only-binary=:all:", f"--python-version={sys.version_info.major}.{sys.version_info.minor}", *platforms]
 
 
 if __name__ == "__main__":

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 RESUME = "--resume"
-_LENGTHS = ("8K", "32K", "128K", "128 tokens", "64 tokens")
-_PLOTTED = tuple(f"{where}: {what}, " for where in _LENGTHS for what in ("peak", "a step"))
-_OURS = [f"{what}, long_context{how}" for what in ("LoRA", "all weights, 8-bit AdamW") for how in ("", "(host=True)")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +20,7 @@ class Part:
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
     twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
     `--out FILE` names the json. One that `resumes` keeps each measurement as it is made, and goes on behind them.
-    `plotted` are the starts of the names of figures that the page draws as bars. Where a package that it `needs` is
-    not installed, it is skipped.
+    Where a package that it `needs` is not installed, it is skipped.
     """
 
     name: str
@@ -35,7 +31,6 @@ class Part:
     real: tuple[str, ...] = ()
     toy: tuple[str, ...] = ("--toy",)
     resumes: bool = True
-    plotted: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
     @property
@@ -74,7 +69,7 @@ class Result:
     """A part, its figures by name, and its `problem` where it did not end as it should.
 
     `no_room` are the measurements for which the device has too little memory, `errors` say why others failed, `notes`
-    what was left out, `failed` names tests, and `date` is the day on which it ended.
+    what was left out, and `failed` names tests.
     """
 
     part: Part
@@ -86,7 +81,6 @@ class Result:
     no_room: Sequence[str] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    date: str = ""
 
     @classmethod
     def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
@@ -101,7 +95,6 @@ class Result:
             content.get("no_room", ()),
             content.get("errors", {}),
             content.get("notes", ()),
-            content.get("date", ""),
         )
 
     @property
@@ -139,7 +132,6 @@ PARTS = (
         150,
         real=("offload", "--tokens", "8192", "32768"),
         toy=("offload", "--toy", "--tokens", "128"),
-        plotted=_PLOTTED,
     ),
     Part(
         "policies",
@@ -149,7 +141,6 @@ PARTS = (
         200,
         real=("save", "--tokens", "8192", "32768"),
         toy=("save", "--toy", "--tokens", "128"),
-        plotted=_PLOTTED,
     ),
     Part(
         "check_cost",
@@ -159,7 +150,6 @@ PARTS = (
         80,
         real=("checks",),
         toy=("checks", "--toy"),
-        plotted=_PLOTTED,
     ),
     Part(
         "plan_on_gpu",
@@ -175,15 +165,14 @@ PARTS = (
         "an 8B model trains at longer sequences with `long_context` than with transformers' own checkpointing",
         ("-m", "benchmarks.longest"),
         600,
-        plotted=tuple(f"{way}: longest" for way in ("LoRA, transformers", *_OURS)),
     ),
     Part(
-        "step_cost",
-        "What does a checkpointed step of tiny models cost: bytes, FLOPs, and the host's time for a call?",
+        "host_cost",
+        "What does a call of a block cost the host?",
         "a wrapped block's call costs the host little more than transformers' own",
-        ("-m", "benchmarks.step_cost"),
-        90,
-        real=("--gpu", "Llama", "GPTBigCode", "Mixtral", "T5", "Swin"),
+        ("-m", "benchmarks.host_cost"),
+        60,
+        real=("--gpu",),
         resumes=False,
     ),
     Part(
@@ -194,7 +183,6 @@ PARTS = (
         230,
         real=("offload", "--tokens", "131072"),
         toy=("offload", "--toy", "--tokens", "256"),
-        plotted=_PLOTTED,
     ),
     Part(
         "policies_128k",
@@ -204,7 +192,6 @@ PARTS = (
         230,
         real=("save", "--tokens", "131072"),
         toy=("save", "--toy", "--tokens", "256"),
-        plotted=_PLOTTED,
     ),
     Part(
         "ways",
@@ -214,6 +201,5 @@ PARTS = (
         90,
         real=("ways",),
         toy=("ways", "--toy"),
-        plotted=_PLOTTED,
     ),
 )
