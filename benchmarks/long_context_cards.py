@@ -1,12 +1,16 @@
-"""The peak of a step after `long_context` over the length of its text, for three ways to train: predicted on shapes.
+"""How many tokens fit on cards of four sizes after `long_context`, for three ways to train: predicted on shapes.
+
+    python -m benchmarks.long_context_cards [--page]
 
 Two blocks run; the weights, gradients and optimizer states of the others are added. That is enough, because nothing
 else of a block is on the device while another runs. Over the length the peak is the higher of two lines: short texts
 have it while a tile runs, long ones in the backward of attention. Both lines go through the same two lengths.
+Takes minutes; `--page` writes the figures of the table in docs/how-to/long-context.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -179,3 +183,18 @@ def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> 
         without_values(model.model)
         step, drawn = metered(model.model, model.inputs, model.shapes)
         return explanation_of(model.model, step, drawn, training_of(optimizer, 1, None, None)), step
+
+
+def main() -> None:
+    """Predict, print the table, and keep its figures if that is asked for."""
+    parser = argparse.ArgumentParser("long_context_cards", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--page", action="store_true", help="write the figures of the table")
+    options = parser.parse_args()
+    rows = list(card_rows())
+    print(cards_table(rows))
+    if options.page:
+        write_cards(rows)
+
+
+if __name__ == "__main__":
+    main()
