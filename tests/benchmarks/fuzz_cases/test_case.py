@@ -1,4 +1,4 @@
-"""Cases are the same for the same seed, can be written down, and are simplified one step at a time."""
+"""Cases are the same for the same seed, can be written down, and have everything that there is."""
 
 from __future__ import annotations
 
@@ -70,22 +70,6 @@ def test_a_seed_can_be_read() -> None:
 def test_what_is_no_case_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"that there is not|values to unpack"):
         Case.parsed(text)
-
-
-def test_simpler_cases_have_one_thing_less() -> None:
-    case = Case(1, "LateHook", ("Dropout", "LayerNorm"), 3, 5, 2, 0, True, "cpu", "matmul:2")
-    options = "every_n:2+reentrant:True+offload:cpu+save:matmul:2"
-    assert str(case) == f"1/LateHook/Dropout+LayerNorm/blocks:3+late:5+{options}"
-    fewer = ["+".join(other for other in options.split("+") if other != one) for one in options.split("+")]
-    assert {str(simpler).partition("/")[2] for simpler in case.simpler()} == {
-        f"LateHook/LayerNorm/blocks:3+late:5+{options}",
-        f"LateHook/Dropout/blocks:3+late:5+{options}",
-        f"OneStep/Dropout+LayerNorm/blocks:3+{options}",
-        f"LateSteps/Dropout+LayerNorm/blocks:3+late:5+{options}",
-        f"LateHook/Dropout+LayerNorm/late:5+{options}",
-        *(f"LateHook/Dropout+LayerNorm/blocks:3+late:5+{some}" for some in fewer),
-    }
-    assert Case(1).simpler() == []
 
 
 @pytest.mark.parametrize("name", FEATURES)
