@@ -43,7 +43,9 @@ demo: tools $(READY)  ## show bytes, seconds and gradients of models that people
 	$(VENV)/bin/python -m nox --session demo
 
 gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
-	@$(PYTHON) benchmarks/gpu/environment.py && $(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
+	@$(PYTHON) -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ("rich", "torch", "transformers"))))' || { \
+	  echo "make gpu runs with the packages of $(PYTHON): install torch 2.8, transformers 4.52.4 and rich 13.7, or later." >&2; exit 2; }
+	@$(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
 
 lint: tools $(READY)  ## what .pre-commit-config.yaml runs before a commit
 	$(VENV)/bin/python -m nox --session lint

@@ -6,7 +6,7 @@ import resource
 import statistics
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.figures import machine
@@ -85,12 +85,8 @@ class Steps:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Steps:
-        """Make steps of what `to_dict` returned."""
+        """Make steps of a mapping with their fields, and more."""
         return cls(tuple(kept["seconds"]), tuple(kept["host"]), kept["peak"], kept["loss"], kept["norm"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
-        return asdict(self)
 
     @property
     def median(self) -> float:

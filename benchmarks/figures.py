@@ -120,9 +120,8 @@ def option_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
 
 
 def gpu_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
-    """Make the parser of a benchmark that keeps its measurements as they are made, with `--resume` and `--toy`."""
+    """Make the parser of a benchmark that runs on a GPU, or with `--toy` on the processor."""
     parser = option_parser(program, doc)
-    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
     parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
     return parser
 

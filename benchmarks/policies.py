@@ -77,9 +77,6 @@ class Check(StrEnum):
     ONCE = "once"
     ALL = "all"
     OFFLOAD_GRADIENTS = "gradients with save_offload"
-    OFFLOAD_BYTES = "bytes with save_offload"
-    STAYS = "stays on the device"
-    BESIDE_BYTES = "bytes beside offload"
     LISTED = "listed"
 
 
@@ -88,9 +85,6 @@ CHECKS = {
     "two steps with the self-check at work",
     Check.OFFLOAD_GRADIENTS: "so they do with `save_offload=True`, with the processor as the host",
     Check.BYTES: "the bytes that the meter finds more than without `save` are those in the surgery's summary",
-    Check.BESIDE_BYTES: 'so they are with `offload="cpu"` alone',
-    Check.OFFLOAD_BYTES: "with `save_offload=True`, what leaves and what stays add up to them",
-    Check.STAYS: "no more stays then than one block's results",
     Check.ONCE: "recomputes that run whole blocks run each operator as often as the forward, less the results kept",
     Check.ALL: "of products, norms, convolutions and named operators, all that the blocks run are kept",
     Check.LISTED: "a name of nothing raises, and lists every operator that the blocks run, as often as they do",

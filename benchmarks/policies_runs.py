@@ -16,15 +16,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from benchmarks.plan_promise import UnseenHost
 from benchmarks.policies import Check, Family, Outcome
 from ckpt_surgery import SurgeryError, tiny_model, wrap_blocks
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import as_it_stands
-from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.policies import VOCABULARY
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.tiny import model_classes
@@ -41,7 +38,7 @@ class Setting:
     """A policy's effect on a model at one rate of dropout, and the failed checks.
 
     `results` of `operators` were kept, of so many `bytes` by the summary; the meter finds so many `added`. `unheld`
-    are those of what blocks return and nothing else keeps. With save_offload so many `left`, and so many `stayed`.
+    are those of what blocks return and nothing else keeps.
     """
 
     outcome: Outcome
@@ -51,8 +48,6 @@ class Setting:
     bytes: int = 0
     added: int = 0
     unheld: int = 0
-    left: int = 0
-    stayed: int = 0
 
 
 class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
@@ -91,7 +86,6 @@ class Subject:
     model: Any
     inputs: Mapping[str, Any]
     blocks: Mapping[str, nn.Module]
-    offloader: Any = None
     counts: CountingMode = field(default_factory=CountingMode)
     unheld: int = 0
     """Of the last step: the bytes of what blocks returned that nothing kept for the backward."""
@@ -137,8 +131,6 @@ class Subject:
             self.unheld = sum(size for storage, size in returned.values() if storage() is None)
 
         def loss(output: Any) -> Tensor:
-            if self.offloader is not None:
-                self.offloader._wait_for(0)  # what is on its way has left
             value = loss_of(output)
             value.register_hook(weigh)  # type: ignore[no-untyped-call]
             return value
@@ -178,11 +170,6 @@ class Bench:
         subject = Subject(own, self.inputs, blocks)
         if options:
             wrap_blocks(own, **options)
-        if "offload" in options:
-            subject.offloader = Offloader(UnseenHost(), minimum_bytes=0)
-            for block in blocks.values():
-                attributes = vars(block)
-                attributes[FUNCTION] = replace(attributes[FUNCTION], offloader=subject.offloader)
         return subject
 
     def measured(self, save: str, rate: float) -> Setting:
@@ -220,36 +207,15 @@ class Bench:
         return replace(setting, failed=failed, results=results)
 
     def _weighed(self, save: str) -> Setting:
-        """Measure the bytes of a policy that keeps something, on the device and away from it.
+        """Measure the bytes of a policy that keeps something.
 
         Each is measured in the first step of a copy: what a model keeps from its first step on is in all of them.
         """
         without, kept = self.subject(self_check="never"), self.subject(save=save, self_check="never")
-        away, beside = (self.subject(offload="cpu", self_check="never", **more) for more in ({}, {"save": save}))
-        moved = self.subject(**OFFLOAD, self_check="never", save=save)
-        bytes_of = {
-            each: subject.run().memory.kept for each, subject in enumerate((without, kept, away, beside, moved))
-        }
-        added, stayed = bytes_of[1] - bytes_of[0], bytes_of[4] - bytes_of[2]
-        left = moved.offloader.stats.bytes - away.offloader.stats.bytes
-        totals = {
-            Check.BYTES: (added, kept.summary),
-            Check.BESIDE_BYTES: (bytes_of[3] - bytes_of[2], beside.summary),
-            Check.OFFLOAD_BYTES: (left + stayed, moved.summary),
-        }
-        unheld, of_one_block = without.unheld, max(moved.surgery.policies[0].bytes.values())
-        failed = [check for check, (found, told) in totals.items() if not 0 <= found - told.bytes <= unheld]
-        failed += [Check.STAYS] if stayed > of_one_block + unheld else []
-        return Setting(
-            Outcome.KEPT,
-            tuple(failed),
-            tuple(kept.summary.operators),
-            bytes=kept.summary.bytes,
-            added=added,
-            unheld=unheld,
-            left=left,
-            stayed=stayed,
-        )
+        before, after = (subject.run().memory.kept for subject in (without, kept))
+        told, added, unheld = kept.summary, after - before, without.unheld
+        failed = () if 0 <= added - told.bytes <= unheld else (Check.BYTES,)
+        return Setting(Outcome.KEPT, failed, tuple(told.operators), bytes=told.bytes, added=added, unheld=unheld)
 
     def _same(self, references: Sequence[RunRecord], **options: Any) -> bool:
         """Tell whether a model has the gradients of the references bit for bit, with the self-check at work."""

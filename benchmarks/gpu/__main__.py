@@ -2,9 +2,9 @@
 
 All of it takes less than 40 minutes. With fewer, what does not fit is left out: the parts that prove most come first.
 Every part is a process of its own with a time limit, and what it measures is kept in out/gpu: a run that was ended
-goes on where it stopped. Where the code, the machine or a version has changed since, everything is measured anew.
-`--dry` runs every part on the processor with toy sizes, to show that the run holds together; its page is put beside
-its json files and never into docs/.
+goes on with the part that it did not finish. Where the code, the machine or a version has changed since, everything is
+measured anew. `--dry` runs every part on the processor with toy sizes, to show that the run holds together; its page
+is put beside its json files and never into docs/.
 """
 
 from __future__ import annotations
@@ -133,15 +133,13 @@ def result_of(part: Part, run: Run, left: float) -> Result:
         print(f"gpu: {part.name}: skipped: {skipped}", file=sys.stderr)
         return _keep(file, replace(kept, state=State.SKIPPED, problem=skipped))
     print(f"gpu: {part.name}: would prove that {part.claim}", file=sys.stderr, flush=True)
-    if not part.resumes:
-        file.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
     start = time.monotonic()
     state, problem = run_part(part, file, dry=run.dry, seconds=min(part.limit, left))
     result = Result.of(part, read_json(file))
     if not (problem or result.figures):
         state, problem = State.FAILED, "it wrote no figures"
-    seconds = kept.seconds + time.monotonic() - start
-    return _keep(file, replace(result, state=state, problem=problem, seconds=seconds))
+    return _keep(file, replace(result, state=state, problem=problem, seconds=time.monotonic() - start))
 
 
 def run_part(part: Part, file: Path, *, dry: bool, seconds: float) -> tuple[State, str]:

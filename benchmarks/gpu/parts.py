@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-RESUME = "--resume"
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -19,8 +17,7 @@ class Part:
 
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
     twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
-    `--out FILE` names the json. One that `resumes` keeps each measurement as it is made, and goes on behind them.
-    Where a package that it `needs` is not installed, it is skipped.
+    `--out FILE` names the json. Where a package that it `needs` is not installed, it is skipped.
     """
 
     name: str
@@ -30,7 +27,6 @@ class Part:
     seconds: int
     real: tuple[str, ...] = ()
     toy: tuple[str, ...] = ("--toy",)
-    resumes: bool = True
     needs: tuple[str, ...] = ()
 
     @property
@@ -50,8 +46,7 @@ class Part:
 
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
         """Return the command that runs it and writes `out`."""
-        resume = [RESUME] if self.resumes else []
-        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), *resume, "--out", str(out)]
+        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), "--out", str(out)]
 
 
 class State(StrEnum):
@@ -121,7 +116,6 @@ PARTS = (
         ("-m", "benchmarks.gpu.tests"),
         120,
         toy=("--dry",),
-        resumes=False,
         needs=("pytest",),
     ),
     Part(
@@ -130,8 +124,8 @@ PARTS = (
         "offload has no higher peak than transformers' own, and at 32K tokens costs 3 % of a step at most",
         ("-m", "benchmarks.gpu_steps"),
         150,
-        real=("offload", "--tokens", "8192", "32768"),
-        toy=("offload", "--toy", "--tokens", "128"),
+        real=("offload",),
+        toy=("offload", "--toy"),
     ),
     Part(
         "policies",
@@ -139,8 +133,8 @@ PARTS = (
         "keeping attention, or every second product, takes no longer than recomputing all, or torch's own policy",
         ("-m", "benchmarks.gpu_steps"),
         200,
-        real=("save", "--tokens", "8192", "32768"),
-        toy=("save", "--toy", "--tokens", "128"),
+        real=("save",),
+        toy=("save", "--toy"),
     ),
     Part(
         "check_cost",
@@ -160,38 +154,12 @@ PARTS = (
         toy=("--toy", "--steps", "1"),
     ),
     Part(
-        "longest",
-        "What is the longest sequence at which a model of 8 billion parameters trains?",
-        "an 8B model trains at longer sequences with `long_context` than with transformers' own checkpointing",
-        ("-m", "benchmarks.longest"),
-        600,
-    ),
-    Part(
         "host_cost",
         "What does a call of a block cost the host?",
         "a wrapped block's call costs the host little more than transformers' own",
         ("-m", "benchmarks.host_cost"),
         60,
         real=("--gpu",),
-        resumes=False,
-    ),
-    Part(
-        "offload_128k",
-        "What does offload do at 128K tokens?",
-        "offload costs 3 % of time at most at 128K tokens",
-        ("-m", "benchmarks.gpu_steps"),
-        230,
-        real=("offload", "--tokens", "131072"),
-        toy=("offload", "--toy", "--tokens", "256"),
-    ),
-    Part(
-        "policies_128k",
-        "And policies at 128K tokens?",
-        "what is kept at 128K tokens takes no longer than recomputing it",
-        ("-m", "benchmarks.gpu_steps"),
-        230,
-        real=("save", "--tokens", "131072"),
-        toy=("save", "--toy", "--tokens", "256"),
     ),
     Part(
         "ways",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -52,7 +53,7 @@ def kept(topic: str, lengths: Iterable[int], changes: Changes = MappingProxyType
     made: dict[str, Any] = {}
     for length in lengths:
         for way in TOPICS[topic].ways:
-            plain = {**STEPS.to_dict(), **(WATCHED if way.startswith("guard") else {})}
+            plain = {**asdict(STEPS), **(WATCHED if way.startswith("guard") else {})}
             change = changes.get(way, {})
             made[f"{length} tokens, {way}"] = None if change is None else {**plain, **change}
     return made
@@ -134,9 +135,9 @@ def test_a_release_without_its_own_offload_leaves_that_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_steps, "library_offloads", lambda: False)
-    monkeypatch.setattr(gpu_steps, "measured", lambda *_, **__: STEPS.to_dict())
+    monkeypatch.setattr(gpu_steps, "measured", lambda *_, **__: asdict(STEPS))
     out = tmp_path / "offload.json"
-    gpu_steps.main(["offload", "--toy", "--tokens", "64", "--out", str(out)])
+    gpu_steps.main(["offload", "--toy", "--out", str(out)])
     content = json.loads(out.read_text(encoding="utf-8"))
     assert content["notes"] == [gpu_steps.NO_THEIRS]
     assert not any(name.endswith(f", {THEIRS}") for name in content["figures"])

@@ -5,6 +5,8 @@ The parts are small scripts in processes; `test_parts` runs the code of the real
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from benchmarks.gpu import page
 from benchmarks.gpu.machine import Machine, seen, this_machine
 from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import PARTS, Part, Result, State
+from ckpt_surgery.optional import TESTED
 from tests.docs.pages import prose_faults
 
 pytestmark = pytest.mark.torch
@@ -157,6 +160,16 @@ def test_what_the_page_names_and_links_to_exists(tmp_path: Path) -> None:
     results = [Result(part, State.ENDED, "", FIGURES, 3.0, failed=failed, no_room=["32K"]) for part in PARTS]
     write_page(tmp_path / "gpu.md", results, gpu.described(MACHINE), dry=False)
     assert prose_faults((tmp_path / "gpu.md").read_text(encoding="utf-8"), str(tmp_path / "gpu.md")) == []
+
+
+def test_make_ends_where_something_is_missing(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")  # without its packages
+    python.chmod(0o755)
+    command = ["make", "--no-print-directory", "gpu", "DRY=1", f"PYTHON={python}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert all(f"{name} {oldest}" in done.stderr for name, (oldest, _) in TESTED.items())
 
 
 def test_without_a_gpu_nothing_is_measured_and_the_reason_is_reported(
