@@ -21,7 +21,7 @@ help:  ## show this help
 	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
 	@echo "               docs/coverage with what differs from the one before (TORCH=2.14.1: with another torch)"
 	@echo "make gpu       measure and test on a CUDA GPU with the torch and transformers of PYTHON, and write docs/gpu.md"
-	@echo "               (DRY=1: toy sizes on the processor; MINUTES=9: what proves most in nine minutes, and not in 40)"
+	@echo "               (DRY=1: toy sizes on the processor; MINUTES=9: what proves most in nine minutes, and not in 20)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
 	@echo "               PYTHON=python3.12 picks another interpreter (3.11 or later)"
 

@@ -3,23 +3,24 @@
     python -m benchmarks.gpu_steps offload
 
 A Llama-like model of 1.1 billion parameters in bfloat16. A topic has its ways, and every ratio is taken in one run:
-`ways` to checkpoint, `offload`, what `save` keeps, and what `checks` cost. Prints a table of figures and targets;
+`offload`, what `save` keeps, and what `checks` cost. Prints a table of figures and targets;
 writes json.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.device import GIGABYTE, Device, Steps, own_switch, wanted_device
-from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
+from benchmarks.device import GIGABYTE, Device, own_switch, wanted_device
+from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking
 from benchmarks.progress import Kept, Progress
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ LONG = 32 * 1024
 NO_THEIRS = "transformers' own offload is not measured: the installed release has none"
 CHUNK = 1024
 """The loss is that of the last positions only: all positions still reach it through the attention."""
-NONE, LIBRARY, WRAPPER, REENTRANT = "no checkpointing", "transformers", "checkpoint_wrapper", "transformers, reentrant"
-OURS = "wrap_blocks"
+NONE, LIBRARY, OURS = "no checkpointing", "transformers", "wrap_blocks"
 OFFLOAD, THEIRS, SAVE_ON_CPU = "wrap_blocks, offload", "transformers, offload", "save_on_cpu"
 ATTENTION, MATMUL, BOTH = "save attention", "save matmul:2", "save attention, matmul:2"
 SELECTIVE = "torch's policy for attention"
@@ -55,16 +55,6 @@ def library(model: Any, **options: Any) -> Iterator[None]:
     own_switch(model, "enable")({"use_reentrant": False, **options}, **offload)
     yield
     own_switch(model, "disable")()
-
-
-@contextmanager
-def wrapper(model: Any) -> Iterator[None]:
-    """Checkpoint with torch's checkpoint_wrapper."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-
-    blocks = list(model.layers)
-    apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
-    yield
 
 
 @contextmanager
@@ -112,8 +102,6 @@ def selective(model: Any) -> Any:
 WAYS: Mapping[str, Way] = {
     NONE: lambda model: nullcontext(),
     LIBRARY: library,
-    WRAPPER: wrapper,
-    REENTRANT: partial(library, use_reentrant=True),
     OURS: wrapped,
     THEIRS: partial(library, offload=True),
     SAVE_ON_CPU: saved_on_cpu,
@@ -128,6 +116,22 @@ WAYS: Mapping[str, Way] = {
     WATCHED: partial(wrapped, every=1),
     PROVED: partial(wrapped, every=1, prove=True),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Timed steps: the seconds of each, the peak in bytes, loss and gradient norm, and whether the guard was right."""
+
+    seconds: tuple[float, ...]
+    peak: int
+    loss: float
+    norm: float
+    right: bool | None = None
+
+    @property
+    def median(self) -> float:
+        """The seconds of the middle one."""
+        return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +159,14 @@ class Topic:
 
 
 TOPICS = {
-    "ways": Topic(
-        (OURS, NONE, LIBRARY, WRAPPER, REENTRANT),
-        (Ratio(OURS, NONE), Ratio(OURS, LIBRARY, step=1.02, peak=1.01)),
-        (8192,),
-        same=NONE,
-    ),
     "offload": Topic(
-        (OFFLOAD, OURS, THEIRS, SAVE_ON_CPU),
-        (Ratio(OFFLOAD, THEIRS, peak=1.0), Ratio(OFFLOAD, SAVE_ON_CPU), Ratio(OFFLOAD, OURS, step=1.03, long=True)),
+        (OFFLOAD, OURS, LIBRARY, THEIRS, SAVE_ON_CPU),
+        (
+            Ratio(OURS, LIBRARY, step=1.02, peak=1.01),
+            Ratio(OFFLOAD, THEIRS, peak=1.0),
+            Ratio(OFFLOAD, SAVE_ON_CPU),
+            Ratio(OFFLOAD, OURS, step=1.03, long=True),
+        ),
         (8192, LONG),
         same=OURS,
     ),
@@ -211,8 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 progress.note(NO_THEIRS)
                 continue
             progress.measure(f"{length} tokens, {way}", partial(measured, way, length, device, toy=options.toy))
-    shown = [plain_table(f"{program}: {device.name}", progress.figures)]
-    return finish(program, progress.figures, progress.text(), options.out, shown)
+    return finish(program, progress.figures, progress.text(), options.out)
 
 
 def library_offloads() -> bool:
@@ -222,7 +224,7 @@ def library_offloads() -> bool:
     return "offload" in signature(own_switch(PreTrainedModel, "enable")).parameters
 
 
-def measured(way: str, tokens: int, device: Device, *, toy: bool) -> dict[str, Any]:
+def measured(way: str, tokens: int, device: Device, *, toy: bool) -> Steps:
     """Time steps in one way, without the first, which check more; under a guard, say also what that saw."""
     import torch
 
@@ -230,13 +232,12 @@ def measured(way: str, tokens: int, device: Device, *, toy: bool) -> dict[str, A
     ids = torch.randint(VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device.kind)
     warm_up, steps = (3, 1) if toy else (5, 5)
     with WAYS[way](model) as watching:
-        taken: dict[str, Any] = asdict(timed_steps(model, ids, device, warm_up=warm_up, steps=steps))
-        if watching is not None:
-            report = watching.report()
-            expected = min(len(report.blocks), warm_up + steps) if way == PROVED else 0
-            taken["right"] = not report.faults and report.proved >= expected
-            taken["block"] = max((block.proof.alone_bytes for block in report.blocks), default=0)
-    return taken
+        taken = timed_steps(model, ids, device, warm_up=warm_up, steps=steps)
+        if watching is None:
+            return taken
+        report = watching.report()
+        expected = min(len(report.blocks), warm_up + steps) if way == PROVED else 0
+        return replace(taken, right=not report.faults and report.proved >= expected)
 
 
 def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu") -> nn.Module:
@@ -257,23 +258,22 @@ def timed_steps(model: nn.Module, ids: Tensor, device: Device, *, warm_up: int, 
     """Run and time steps of forward and backward. The peak is that of the timed ones."""
     import torch
 
-    def step() -> tuple[float, float, Tensor]:
+    def step() -> tuple[float, Tensor]:
         model.zero_grad(set_to_none=True)
         device.synchronize()
         start = perf_counter()
         loss = model(input_ids=ids).last_hidden_state[:, -CHUNK:].float().square().mean()  # no logits in memory
         torch.autograd.backward(loss)
-        queued = perf_counter()
         device.synchronize()
-        return perf_counter() - start, queued - start, loss.detach()
+        return perf_counter() - start, loss.detach()
 
     for _ in range(warm_up):  # kernels are chosen and loaded, memory is taken and pinned
         step()
     device.reset_peak()
-    seconds, host, losses = zip(*(step() for _ in range(steps)), strict=True)
+    seconds, losses = zip(*(step() for _ in range(steps)), strict=True)
     peak = device.peak()
     squares = [value.grad.float().square().sum() for value in model.parameters() if value.grad is not None]
-    return Steps(tuple(seconds), tuple(host), peak, float(losses[-1]), float(torch.stack(squares).sum().sqrt()))
+    return Steps(seconds, peak, float(losses[-1]), float(torch.stack(squares).sum().sqrt()))
 
 
 def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
@@ -281,14 +281,16 @@ def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
     made: list[Figure] = []
     for length in lengths:
         where = f"{length // 1024}K" if length >= 1024 else f"{length} tokens"
-        found = {way: kept[name] for way in topic.ways if (name := f"{length} tokens, {way}") in kept}
-        steps = {way: Steps.of(taken) for way, taken in found.items() if taken}
+        found: dict[str, Steps | None] = {
+            way: kept[name] for way in topic.ways if (name := f"{length} tokens, {way}") in kept
+        }
+        steps = {way: taken for way, taken in found.items() if taken}
         for way, each in steps.items():
-            made += [
-                Figure(f"{where}: a step, {way}", each.seconds, "s"),
-                Figure(f"{where}: the host's share of a step, {way}", each.host, "s"),
-                Figure(f"{where}: peak, {way}", (each.peak / GIGABYTE,), "GB"),
-            ]
+            made.append(Figure(f"{where}: a step, {way}", each.seconds, "s"))
+            made.append(Figure(f"{where}: peak, {way}", (each.peak / GIGABYTE,), "GB"))
+            if each.right is not None:
+                right = Target(1.0, at_least=True)
+                made.append(Figure(f"{where}: no false alarm, {way}", (float(each.right),), "", right))
         if topic.ways[0] in found and topic.ways[0] not in steps:
             made.append(Figure(f"{where}: {topic.ways[0]} fits", (0.0,), "", Target(1.0, at_least=True)))
         for ratio in topic.ratios:
@@ -303,11 +305,6 @@ def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
                 ("gradient norm", one.norm - other.norm, other.norm, SAME_GRADIENTS),
             ):
                 made.append(Figure(f"{where}: {what}, {way} / {topic.same} - 1", (abs(apart) / whole,), "x", target))
-        for way, taken in found.items():
-            if taken and "right" in taken:
-                right = Target(1.0, at_least=True)
-                made.append(Figure(f"{where}: no false alarm, {way}", (float(taken["right"]),), "", right))
-                made.append(Figure(f"{where}: what a block keeps alone, {way}", (taken["block"] / GIGABYTE,), "GB"))
     return made
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.plan_on_gpu import MODELS, config_of
+from benchmarks.plan_on_gpu import MODELS, config_of, model_on_shapes
 from benchmarks.survey import COVERAGE
 from ckpt_surgery.planning.devices import MARGIN
 from ckpt_surgery.text import markdown_table
@@ -35,7 +34,6 @@ MEMORIES = (24, 48, 80, 141)
 LENGTHS = (64, 128)
 """Thousands of tokens of the texts that run: the attention of shorter ones has its peak in another block."""
 _ATTENTION_BACKWARD = "attention_backward"
-LORA = 16
 _LAYERS = 2
 _POSITIONS = 2**22
 _QWEN = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "tie_word_embeddings": False}
@@ -156,20 +154,9 @@ def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: 
 
 def on_shapes(recipe: Recipe, thousands: int, layers: int) -> ReleasedModel:
     """Return the first layers of the model without data, and a text for it."""
-    import torch
-
-    from ckpt_surgery.planning.lora import add_lora
-    from ckpt_surgery.planning.target import main_class, released
-    from ckpt_surgery.survey.resolve import resolve
-
     sizes = {"num_hidden_layers": layers, "max_position_embeddings": _POSITIONS}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps({**recipe.config, **sizes}), encoding="utf-8")
-        target = main_class(resolve([folder], variants=False))
-        found = released(target, tokens=thousands * 1024, batch=1, dtype=torch.bfloat16)
-    if recipe.lora:
-        add_lora(found.model, LORA, found.shapes, four_bits=recipe.four_bits)
-    return found
+    config, tokens = {**recipe.config, **sizes}, thousands * 1024
+    return model_on_shapes(config, tokens, 1, lora=recipe.lora, four_bits=recipe.four_bits)
 
 
 def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> tuple[Explanation, StepAllocations]:

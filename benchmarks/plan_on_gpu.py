@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.device import GIGABYTE, Device, wanted_device
-from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
+from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 from ckpt_surgery.text import plural
 
@@ -138,8 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if made and not made["measured"]:
             progress.note(f"{case}: {NO_ROOM} for such a step")
     progress.measure(_PLAN, lambda: plan_and_every(device, options.steps))
-    shown = [plain_table(f"plans: {device.name}", progress.figures)]
-    return finish("plan_on_gpu", progress.figures, progress.text(), options.out, shown)
+    return finish("plan_on_gpu", progress.figures, progress.text(), options.out)
 
 
 def figures(kept: Kept, device: Device) -> list[Figure]:
@@ -175,26 +174,31 @@ def told_and_measured(case: Case, device: Device) -> dict[str, int]:
 
 
 def on_shapes(case: Case, device: Device) -> ReleasedModel:
-    """Return the model without data, and its inputs."""
+    """Return the model of a case without data, and its inputs; small where it runs on the processor."""
+    toy = device.kind == "cpu"
+    sizes = {name: value for name, value in TOY.items() if name in MODELS[case.model] or name == "image_size"}
+    config = {**MODELS[case.model], **(sizes if toy else {})}
+    tokens = case.thousands * (8 if toy else 1024) or None
+    wanted = case.texts if case.thousands else case.images
+    return model_on_shapes(config, tokens, min(wanted, 2) if toy else wanted, lora=case.lora, four_bits=case.four_bits)
+
+
+def model_on_shapes(
+    config: Mapping[str, Any], tokens: int | None, batch: int, *, lora: bool, four_bits: bool
+) -> ReleasedModel:
+    """Return the model of a configuration without data, and its inputs."""
     import torch
 
     from ckpt_surgery.planning.lora import add_lora
     from ckpt_surgery.planning.target import main_class, released
     from ckpt_surgery.survey.resolve import resolve
 
-    toy = device.kind == "cpu"
-    config = dict(MODELS[case.model])
-    if toy:
-        config.update({name: value for name, value in TOY.items() if name in config or name == "image_size"})
-    tokens = case.thousands * (8 if toy else 1024) or None
-    wanted = case.texts if case.thousands else case.images
-    batch = min(wanted, 2) if toy else wanted
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         target = main_class(resolve([folder], variants=False))
         found = released(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
-    if case.lora:
-        add_lora(found.model, LORA, found.shapes, four_bits=case.four_bits)
+    if lora:
+        add_lora(found.model, LORA, found.shapes, four_bits=four_bits)
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +20,7 @@ from packaging.version import Version
 
 from benchmarks import survey
 from benchmarks.release_table import copied, options_of, tally, written_by_verify
-from benchmarks.stopwatch import CommandFailed
-from benchmarks.stopwatch import measure as run_command
+from benchmarks.stopwatch import CommandFailed, run_tests
 from ckpt_surgery import apply, check
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.versions import installed_versions
@@ -35,8 +33,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "Tests that need torch": ("tests", "-m", "torch and not transformers4 and not gpu and not slow"),
 }
 """What of the project's tests is run on a release, as arguments of pytest."""
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
-PASSED = re.compile(r"(\d+) passed")
+WORKERS = ("-n", "2", "--dist", "loadfile")
 Release = Mapping[str, Any]
 """The figures of one release.
 
@@ -79,7 +76,7 @@ def measure(jobs: int, *, tests: bool) -> tuple[Release, str]:
         "classes": len(trained_classes()),
         "names": names_of_models(),
         "source": source,
-        "tests": {what: run_tests(words) for what, words in TESTS.items()} if tests else {},
+        "tests": {what: run_tests(*WORKERS, *words) for what, words in TESTS.items()} if tests else {},
         "verdicts": {r.label: (r.status, r.repair.status if r.repair else "not repaired") for r in reports},
     }
     return release, page
@@ -124,14 +121,6 @@ def names_of_models() -> dict[str, int]:
         counts.update(list(inspect.signature(kind.forward).parameters))  # type: ignore[attr-defined]
         counts.update(name for name in dir(kind) if "checkpointing" in name)
     return dict(sorted(counts.items()))
-
-
-def run_tests(words: Sequence[str]) -> Mapping[str, Any]:
-    """Run tests of this project on two workers. Raises CommandFailed where pytest does not end by itself."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-rfE", "--no-header", *words]
-    ended = run_command(command, folder=survey.ROOT, accept=(0, 1), keep=200_000)
-    passed = PASSED.search(ended.output)
-    return {"passed": int(passed[1]) if passed else 0, "failed": FAILED.findall(ended.output)}
 
 
 def as_json(release: Release) -> str:

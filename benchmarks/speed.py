@@ -1,8 +1,8 @@
 """How fast are the commands, and how much memory do they take? Each as a user runs it.
 
-    python -m benchmarks.speed [check apply help verify explain] [--tree FOLDER] [--rounds 3]
+    python -m benchmarks.speed [check apply help verify explain]
 
-`check` and `apply` on a release of transformers, or on other people's code, beside `ast.parse` of the same files;
+`check` and `apply` on a release of transformers, beside `ast.parse` of the same files;
 `--help`, which imports neither torch nor transformers; `verify` of one model type and of a part of them all; `explain`
 on the shapes of Llama 8B and 405B and of DeepSeek-V3. Prints a table of figures and targets; writes json. Takes about
 five minutes on two idle cores. Exits with 1 where a target is missed.
@@ -22,15 +22,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.figures import ROOT, Figure, Target, document, finish, option_parser, plain_table, rounds_option
+from benchmarks.figures import ROOT, Figure, Target, document, finish, option_parser
 from benchmarks.stopwatch import CommandFailed, Run, measure
 from tests.releases import ReleaseError, fetch
 
 CHECKED, REPAIRED = "5.23.0", "4.52.4"
 """The release that `check` reads, and the one that `apply` rewrites."""
 MEGABYTE = 10**6
-PARSING = Target(2.0), Target(1.3)
-"""How often `ast.parse` of the same files `check` may take: of a release, and of other people's code."""
+PARSING = Target(2.0)
+"""How often `ast.parse` of the same files `check` may take."""
 LARGEST = Target(600.0)
 """The megabytes of the largest process of `check` and `apply`."""
 HEAVY = ("torch", "transformers")
@@ -56,30 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 1 where a target is missed, 2 where it could not run."""
     parser = option_parser("speed", __doc__)
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help=f"only some of {', '.join(COMMANDS)}")
-    parser.add_argument("--rounds", type=rounds_option, default=1, metavar="N", help="runs of each (default: 1)")
-    parser.add_argument("--tree", type=Path, metavar="FOLDER", help="check this, not a release of transformers")
     options = parser.parse_args(arguments)
     if unknown := set(options.commands) - set(COMMANDS):
         parser.error(f"{min(unknown)} is none of {', '.join(COMMANDS)}")
     measured: list[Figure] = []
     try:
         for name in options.commands or COMMANDS:
-            for _ in range(options.rounds):
-                with tempfile.TemporaryDirectory(prefix="speed-") as scratch:
-                    measured = merged(measured, COMMANDS[name](Path(scratch), options.tree))
+            with tempfile.TemporaryDirectory(prefix="speed-") as scratch:
+                measured += COMMANDS[name](Path(scratch))
     except (ReleaseError, CommandFailed) as error:
         print(f"speed: {error}.", file=sys.stderr)
         return 2
-    return finish("speed", measured, document(measured), options.out, [plain_table("speed", measured)])
-
-
-def merged(before: Sequence[Figure], more: Iterator[Figure]) -> list[Figure]:
-    """Add the values of a further round to those of the same figures."""
-    by_name = {figure.name: figure for figure in before}
-    for figure in more:
-        values = by_name[figure.name].values if figure.name in by_name else ()
-        by_name[figure.name] = Figure(figure.name, (*values, *figure.values), figure.unit, figure.target)
-    return list(by_name.values())
+    return finish("speed", measured, document(measured), options.out)
 
 
 def ours(*words: str | Path, cache: Path, accept: tuple[int, ...] = (0,), **environment: str) -> Run:
@@ -90,11 +78,11 @@ def ours(*words: str | Path, cache: Path, accept: tuple[int, ...] = (0,), **envi
     return measure([sys.executable, "-m", "ckpt_surgery", *words], environment=more, accept=accept, keep=10**6)
 
 
-def check(scratch: Path, tree: Path | None) -> Iterator[Figure]:
+def check(scratch: Path) -> Iterator[Figure]:
     """Time `check` without and with its cache, beside `ast.parse` of the files that it reads."""
     from ckpt_surgery.static.discover import discover, read_sources
 
-    folder = tree or fetch(CHECKED) / "models"
+    folder = fetch(CHECKED) / "models"
     texts = [source.text for source in read_sources(discover([folder])[0])[0]]
     start = perf_counter()
     for text in texts:
@@ -105,21 +93,21 @@ def check(scratch: Path, tree: Path | None) -> Iterator[Figure]:
     cold, warm = (ours(*words, cache=scratch, accept=(0, 2)) for _ in range(2))  # 2 where a file does not parse
     yield Figure("check, cold", (cold.seconds,), "s")
     yield Figure("check, warm", (warm.seconds,), "s", Target(1.0))
-    yield Figure("check, cold / ast.parse", (cold.seconds / parsing,), "x", PARSING[tree is not None])
+    yield Figure("check, cold / ast.parse", (cold.seconds / parsing,), "x", PARSING)
     yield Figure("check, cold: largest process", (cold.peak / MEGABYTE,), "MB", LARGEST)
 
 
-def apply(scratch: Path, tree: Path | None) -> Iterator[Figure]:
+def apply(scratch: Path) -> Iterator[Figure]:
     """Time `apply` on a copy."""
     folder = scratch / "transformers"
-    shutil.copytree(tree or fetch(REPAIRED), folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(fetch(REPAIRED), folder, ignore=shutil.ignore_patterns("__pycache__"))
     # It ends with 1 where it leaves repairs that only `--unsafe` makes.
     run = ours("apply", "--jobs", "2", folder, cache=scratch / "cache", accept=(0, 1, 2))
     yield Figure("apply", (run.seconds,), "s")
     yield Figure("apply: largest process", (run.peak / MEGABYTE,), "MB", LARGEST)
 
 
-def help_(scratch: Path, tree: Path | None) -> Iterator[Figure]:
+def help_(scratch: Path) -> Iterator[Figure]:
     """Time `--help`. Raises CommandFailed where it imports what is heavy."""
     run = ours("--help", cache=scratch)
     imports = ours("--help", cache=scratch, PYTHONPROFILEIMPORTTIME="1").errors
@@ -129,7 +117,7 @@ def help_(scratch: Path, tree: Path | None) -> Iterator[Figure]:
     yield Figure("--help", (run.seconds,), "s", Target(0.3))
 
 
-def verify(scratch: Path, tree: Path | None) -> Iterator[Figure]:
+def verify(scratch: Path) -> Iterator[Figure]:
     """Time `verify` of one model type, and of a twentieth of them all."""
     output = scratch / "report.json"
     words = ("--jobs", "2", "--exit-zero", "--output-format", "json", "--output", output)
@@ -141,7 +129,7 @@ def verify(scratch: Path, tree: Path | None) -> Iterator[Figure]:
     yield Figure("verify: classes a minute", (60 * len(reports) / many.seconds,), "1/min")
 
 
-def explain(scratch: Path, tree: Path | None) -> Iterator[Figure]:
+def explain(scratch: Path) -> Iterator[Figure]:
     """Time `explain` of each of the shapes."""
     for name, (config, tokens, seconds, megabytes) in SHAPES.items():
         text = json.dumps({"torch_dtype": "bfloat16", **config})
@@ -152,7 +140,7 @@ def explain(scratch: Path, tree: Path | None) -> Iterator[Figure]:
         yield Figure(f"explain {name}: memory", (run.peak / MEGABYTE,), "MB", limit)
 
 
-COMMANDS: dict[str, Callable[[Path, Path | None], Iterator[Figure]]] = {
+COMMANDS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "check": check,
     "apply": apply,
     "help": help_,

@@ -120,10 +120,10 @@ PARTS = (
     ),
     Part(
         "offload",
-        "What does activation offload take off the GPU, and at what cost?",
-        "offload has no higher peak than transformers' own, and at 32K tokens costs 3 % of a step at most",
+        "What do checkpointing and offload take off the GPU, and at what cost?",
+        "both have no higher peak than transformers' own, and offload at 32K tokens costs 3 % of a step at most",
         ("-m", "benchmarks.gpu_steps"),
-        150,
+        190,
         real=("offload",),
         toy=("offload", "--toy"),
     ),
@@ -160,14 +160,5 @@ PARTS = (
         ("-m", "benchmarks.host_cost"),
         60,
         real=("--gpu",),
-    ),
-    Part(
-        "ways",
-        "What does a step of a 1.1-billion-parameter model take, in every way to checkpoint it?",
-        "`wrap_blocks` takes no more memory and time than transformers' and torch's own checkpointing",
-        ("-m", "benchmarks.gpu_steps"),
-        90,
-        real=("ways",),
-        toy=("ways", "--toy"),
     ),
 )

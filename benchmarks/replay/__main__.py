@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.table import Table
-
-from benchmarks.figures import PLAIN_WIDTH, console_of
 from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
 from benchmarks.replay.sites import Tree, read
 from ckpt_surgery.cli.terminal import progress_bar
 from ckpt_surgery.static.results import ApplyResult
+from ckpt_surgery.text import text_table
 from tests.releases import SHA256, ReleaseError, fetch
 
 Apply = Callable[..., ApplyResult]
@@ -65,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ReleaseError, FileNotFoundError) as error:
         print(f"replay: {error}.", file=sys.stderr)
         return 2
-    console = console_of(PLAIN_WIDTH)
-    console.print(table(f"{options.before} repaired by codemods against {options.after}", result))
-    for line in report(result):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    print(f"{options.before} repaired by codemods against {options.after}:")
+    print(*table(result), *report(result), sep="\n")
     return 1 if result.worse or result.problems else 0
 
 
@@ -114,7 +110,7 @@ def _supported(models: Path) -> set[str]:
     return {name for name, text in texts if f"{_FLAG} = True" in text or f"{_FLAG}: bool = True" in text}
 
 
-def table(title: str, result: Replay) -> Table:
+def table(result: Replay) -> list[str]:
     """Count the grades."""
     columns = {
         "comparable inline branches": [site for site in result.sites if site.comparable],
@@ -122,17 +118,9 @@ def table(title: str, result: Replay) -> Table:
         "plain calls": [site for site in result.sites if not site.inline],
         "classes": result.classes,
     }
-    grid = Table(title=title, title_style="bold")
-    grid.add_column("grade", no_wrap=True)
     counts = [Counter(item.grade for item in items) for items in columns.values()]
-    for name in columns:
-        grid.add_column(name, justify="right")
-    for grade in Grade:
-        style = "bold red" if grade is Grade.WORSE and result.worse else ""
-        grid.add_row(grade, *(str(count[grade] or "") for count in counts), style=style)
-    grid.add_section()
-    grid.add_row("all", *(str(len(items)) for items in columns.values()), style="bold")
-    return grid
+    rows = [[grade, *(str(count[grade] or "") for count in counts)] for grade in Grade]
+    return text_table(["grade", *columns], [*rows, ["all", *(str(len(items)) for items in columns.values())]])
 
 
 def report(result: Replay) -> Iterator[str]:

@@ -38,12 +38,6 @@ def test_no_case_of_one_seed_is_one_of_another() -> None:
     assert cases(20, 1)[3] == Case.parsed("1000003")
 
 
-def test_cases_of_one_kind_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert all("late" in case.kinds for case in cases(20, 0, "late"))
-    assert main(["--kind", "nothing"]) == 2
-    assert "nothing is no kind" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("outcome", "code"), [(Outcome.EQUAL, 0), (Outcome.CRASHED, 1)])
 def test_one_case_shows_what_differs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, code: int
@@ -51,11 +45,6 @@ def test_one_case_shows_what_differs(
     monkeypatch.setattr(judge, "judge", lambda case: Result(case, outcome, "reason", ("first", "second")))
     assert main(["--case", "12"]) == code
     assert capsys.readouterr().out.splitlines() == [str(Case.drawn(12)), outcome, "first", "second"]
-
-
-def test_what_is_no_case_cannot_be_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--case", "nothing"]) == 2
-    assert capsys.readouterr().err.startswith("fuzz: ")
 
 
 def fuzzed(setup: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -85,21 +85,6 @@ def test_the_page_names_every_class_that_is_not_fused() -> None:
     assert "bfloat16 of 0 classes" in written
 
 
-def test_the_page_names_classes_that_round_more_in_bfloat16() -> None:
-    rows = [
-        row("A", half=0.01, own_half=0.01),
-        row("B", half=0.012, own_half=0.01),
-        row("C", half=0.0108, own_half=0.01),
-        row("D", half=0.0, own_half=0.0),
-    ]
-    written = page(rows, 4)
-    assert "Steps in bfloat16 of 3 classes" in written
-    assert "In 2 of them" in written
-    assert "1.08 times as far in the median" in written
-    assert "| `B` | 1.2e-02 | 1.0e-02 |" in written
-    assert "`C`" not in written
-
-
 def test_how_far_gradients_are_apart_is_relative_to_their_norm() -> None:
     exact = (1.0, {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}, 0)
     other = (1.0, {"a": torch.tensor([3.0, 0.5]), "b": torch.tensor([4.0])}, 0)

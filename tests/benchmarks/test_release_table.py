@@ -95,37 +95,11 @@ def column(outcomes: dict[str, Outcome], **more: Any) -> dict[str, Any]:
     return {"versions": {"torch": "2.13.0", "transformers": "5.0.0"}, "outcomes": outcomes, **plain, **more}
 
 
-def test_the_page_says_what_became_of_each_class_and_why() -> None:
-    llama, mixtral, router = "LlamaForCausalLM", "MixtralForCausalLM", "MixtralForCausalLM (router loss)"
-    why = {llama: "It calls `f` by keyword."}
-    findings: dict[str, Any] = {"files": 1200, "before": {"safe": 7, "info": 2}, "after": {"info": 3}}
-    columns = {
-        "4.52.4": column({llama: Outcome.REPAIRED, mixtral: Outcome.OK}, reasons=why, **findings),
-        "5.0.0": column({llama: Outcome.REPAIRED, router: Outcome.FAILED, mixtral: Outcome.OK}, reasons=why),
-    }
-    table = rows(PAGE.text(columns))
-    assert table[f"`{llama}`"] == ["4.52.4, 5.0.0", "repaired", "It calls `f` by keyword."]
-    assert table[f"`{mixtral}`"] == ["ok", "ok"]
-    assert table[f"`{router}`"] == ["absent", "failed"]
-    assert (table["**ok**"], table["**repaired**"], table["**absent**"]) == (["1", "1"], ["1", "1"], ["1", "0"])
-    assert table["files"] == ["1,200", "0"]
-    assert (table["**findings**"], table["safe findings"]) == (["9 → 3", "0 → 0"], ["7 → 0", "0 → 0"])
-
-
 def test_a_failed_class_or_a_safe_finding_that_is_left_fails_the_run() -> None:
     healthy = column({"LlamaForCausalLM": Outcome.REFUSED}, after={"info": 1})
     assert not failed(healthy)
     assert failed({**healthy, "outcomes": {"LlamaForCausalLM": Outcome.FAILED}})
     assert failed({**healthy, "after": {"safe": 1}})
-
-
-@pytest.mark.torch
-def test_a_release_without_a_column_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(release_table, "installed", lambda package: {package: "4.0.0"})
-    assert release_table.main([]) == 2
-    assert capsys.readouterr().err.startswith("release_table: transformers 4.0.0 is none of 4.52.4, ")
 
 
 def test_a_run_replaces_its_column_and_writes_the_page(

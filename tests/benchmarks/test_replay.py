@@ -112,11 +112,6 @@ def test_upstream_as_ours_is_identical_everywhere(tmp_path: Path) -> None:
     assert grades == [Grade.IDENTICAL, Grade.IDENTICAL]
 
 
-def test_keywords_in_another_order_are_identical(tmp_path: Path) -> None:
-    swapped = "layer(hidden_states, mask, encoder_hidden_states, use_cache=use_cache, past_key_value=past)"
-    assert graded(tmp_path, repaired(), repaired(swapped)).grade is Grade.IDENTICAL
-
-
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -159,12 +154,6 @@ def test_a_fault_of_ours_is_worse(tmp_path: Path, call: str, reason: str) -> Non
     assert reason in site.reasons
 
 
-def test_another_result_target_is_worse(tmp_path: Path) -> None:
-    site = graded(tmp_path, repaired(target="hidden_states = "), repaired())
-    assert site.grade is Grade.WORSE
-    assert site.reasons == ("the result goes elsewhere: outputs = <call> became hidden_states = <call>",)
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -196,14 +185,6 @@ def test_the_guard_that_turns_the_cache_off_may_stay_or_go(tmp_path: Path, kept:
     before = BEFORE.replace("        for index", guard)
     ours = repaired().replace("        for index", guard) if kept else repaired()
     assert graded(tmp_path, ours, repaired(), before).grade is Grade.IDENTICAL
-
-
-def test_a_statement_lost_from_the_else_branch_is_worse(tmp_path: Path) -> None:
-    before = BEFORE + "                outputs = outputs[0]\n"
-    kept = repaired() + "            outputs = outputs[0]\n"
-    assert graded(tmp_path, kept, repaired(), before).grade is Grade.IDENTICAL
-    site = graded(tmp_path / "other", repaired(), kept, before)
-    assert (site.grade, site.reasons) == (Grade.WORSE, ("other code of the method changed: - outputs = outputs[0]",))
 
 
 def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
@@ -335,11 +316,6 @@ def test_a_class_that_lost_a_base_is_worse(tmp_path: Path) -> None:
     assert (item.grade, item.reasons) == (Grade.WORSE, ("lost the base Mixin",))
 
 
-def test_a_class_that_is_gone_is_worse(tmp_path: Path) -> None:
-    (item,) = bases(tmp_path, "class A(nn.Module): pass", "x = 1", "class A(nn.Module): pass")
-    assert (item.grade, item.reasons) == (Grade.WORSE, ("the class is gone",))
-
-
 def test_a_class_made_a_layer_through_its_parent_is_harmless(tmp_path: Path) -> None:
     before = "class P(nn.Module): pass\nclass A(P): pass"
     ours = "class P(GradientCheckpointingLayer): pass\nclass A(P): pass"
@@ -358,12 +334,6 @@ def test_both_definitions_of_a_guarded_class_are_graded_import_or_class(tmp_path
     assert grades == {"import Inner as Block": Grade.WORSE, "class Block(nn.Module)": Grade.IDENTICAL}
 
 
-def test_a_layer_imported_under_another_name_is_a_layer(tmp_path: Path) -> None:
-    source = "from ...modeling_layers import GradientCheckpointingLayer as GCL\nclass A(GCL): pass\n"
-    (fact,) = read(tree(tmp_path, source)).classes
-    assert fact.is_layer_itself
-
-
 # What is read
 
 
@@ -373,16 +343,6 @@ def test_the_else_branch_says_what_is_passed_and_the_branch_counts_once(tmp_path
     assert dict(site.arguments.keywords)["past_key_value"] == "past"
     assert (site.callee, site.target, site.blocks, site.switched) == ("layer", "outputs = <call>", ("ToyLayer",), True)
     assert site.inline < site.line
-
-
-@pytest.mark.parametrize(
-    "callee",
-    ["layer.__call__", "layer.forward", "layer", "partial(layer.__call__, **kwargs)", "create_custom_forward(layer)"],
-)
-def test_every_spelling_of_the_checkpointed_callee_is_seen(tmp_path: Path, callee: str) -> None:
-    site = only_site(tmp_path, BEFORE.replace("layer.__call__", callee))
-    assert site.inline
-    assert site.callee == "layer"
 
 
 @pytest.mark.parametrize(
@@ -406,11 +366,6 @@ def test_the_block_is_found_however_the_stack_is_built_and_walked(tmp_path: Path
     source = BEFORE.replace("self.layers = nn.ModuleList([ToyLayer(config) for _ in range(2)])", stack)
     source = source.replace("for index, layer in enumerate(self.layers):", loop)
     assert only_site(tmp_path, source).blocks == ("ToyLayer",)
-
-
-def test_a_block_called_by_index_is_found(tmp_path: Path) -> None:
-    source = repaired("self.layers[index](hidden_states)")
-    assert only_site(tmp_path, source).arguments.positional == (("hidden_states", "hidden_states"),)
 
 
 @pytest.mark.parametrize(
@@ -466,11 +421,6 @@ def test_a_checkpointed_call_of_no_block_is_followed_in_the_other_trees(tmp_path
     assert graded(tmp_path / "other", before, after, before).reasons == ("the inline branch is left",)
 
 
-def test_files_of_other_frameworks_are_not_read(tmp_path: Path) -> None:
-    root = tree(tmp_path, BEFORE, toy__modeling_tf_toy=BEFORE, toy__modeling_flax_toy=BEFORE, toy__helpers=BEFORE)
-    assert {site.path for site in read(root).sites} == {"toy/modeling_toy.py"}
-
-
 def test_the_judge_shares_no_code_with_the_codemods() -> None:
     for module in (replay_sites, replay_grade):
         assert module.__file__
@@ -520,9 +470,7 @@ def test_upstreams_own_tree_as_ours_ends_with_0_and_leaves_the_release_as_it_was
     apply = FakeApply(releases / "4.53.0/models")
     assert run(monkeypatch, apply) == 0
     printed = capsys.readouterr().out
-    assert [cell.strip() for cell in next(line for line in printed.splitlines() if "identical" in line).split("│")][
-        2:-1
-    ] == ["2", "2", "", "2"]
+    assert next(line for line in printed.splitlines() if "identical" in line).split() == ["identical", "2", "2", "2"]
     assert "Inline branches left in ours: 0." in printed
     assert "note: toy.py: a comment had to go" in printed
     assert apply.given

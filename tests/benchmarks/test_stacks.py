@@ -72,23 +72,9 @@ def test_an_undo_that_leaves_something_behind_is_reported(monkeypatch: pytest.Mo
     assert wrong(row)
 
 
-def test_a_model_without_blocks_says_why() -> None:
-    row = measured(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    assert "single layers" in row["problem"]
-    assert not wrong(row)
-
-
 @pytest.mark.parametrize(("peak", "more"), [(50, False), (49, True)])
 def test_a_higher_peak_than_the_librarys_own_is_reported(peak: int, more: bool) -> None:
     assert keeps_more(row(library_switch={"kept": 10, "peak": peak})) is more
-
-
-def test_the_page_shows_what_is_wrong() -> None:
-    bad = row(verdicts={"non_reentrant": "", "reentrant": "gradients lost"}, undone=False)
-    text = PAGE.text({"versions": {"timm": "1.0"}, "rows": [bad, row(model="VGG", problem="no blocks")]})
-    assert "| ViT | tiny | 4 `Block` | equal | gradients lost | 10 % | 25 % | has none | **not exact** |" in text
-    assert "| timm: VGG | no blocks |" in text
-    assert "Of 2 models, `wrap_blocks` found blocks in 1. 1 had wrong gradients" in text
 
 
 def test_every_goal_is_met_in_every_library() -> None:

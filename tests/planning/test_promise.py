@@ -30,7 +30,7 @@ class UnseenHost:
     """A transport of an `Offloader` whose host copies no mode sees, as if in another memory."""
 
     def put(self, source: Any) -> Any:
-        with _disable_current_modes():  # type: ignore[no-untyped-call]
+        with _disable_current_modes():
             return source.clone()
 
     def finish(self, host_copy: Any) -> None:
@@ -54,7 +54,7 @@ def kept_with(model: Any, inputs: Mapping[str, Any], choice: Any) -> int:
         return kept_by_a_step(model, inputs)
 
 
-@pytest.mark.parametrize("name", ["T5ForConditionalGeneration", "LlavaForConditionalGeneration"])
+@pytest.mark.parametrize("name", ["T5ForConditionalGeneration"])
 def test_plans_keep_what_they_promise(name: str) -> None:
     made = tiny(name)
     without_layer_drop(made.model)

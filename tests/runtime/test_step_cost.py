@@ -56,8 +56,8 @@ def record(model: Any, inputs: Any, way: str) -> RunRecord:
     blocks = {names[block.module]: block.module for block in find_blocks(own)}
     mode: Any = {LIBRARY: "non_reentrant", OURS: "non_reentrant", REENTRANT: "reentrant"}.get(way)
     ran = run_step(own, inputs, blocks=blocks, checkpointing=mode, switch=as_it_stands)
-    gradients, buffers = ({plain(name): each for name, each in of.items()} for of in (ran.gradients, ran.buffers))
-    return replace(ran, gradients=gradients, buffers=buffers)
+    gradients = {plain(name): each for name, each in ran.gradients.items()}
+    return replace(ran, gradients=gradients, buffers={plain(name): each for name, each in ran.buffers.items()})
 
 
 @pytest.mark.parametrize("name", FAMILIES)

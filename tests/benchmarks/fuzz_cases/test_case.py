@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 pytest.importorskip("torch")
 
 from benchmarks.fuzz_cases.case import FEATURES, GROUPS, SCENARIOS, STORES, Case
 from benchmarks.fuzz_cases.loops import FIRST_STEPS
-from benchmarks.fuzz_cases.model import Feature, FuzzBlock, Output
 from benchmarks.fuzz_cases.run import train
 from benchmarks.fuzz_cases.snapshot import differences
 
@@ -38,12 +35,6 @@ def test_cases_have_every_feature_loop_and_option() -> None:
     }
     assert {(case.reentrant, bool(case.save)) for case in many} == {(False, True), (False, False), (True, False)}
     assert {case.late for case in many} == {0, *range(FIRST_STEPS, 9)}
-
-
-def test_caches_meet_steps_of_two_forwards_and_half_checkpointed_models() -> None:
-    many = [case for case in map(Case.drawn, range(4000)) if "caches" in case.kinds]
-    met = {(case.scenario, case.every_n, case.first) for case in many}
-    assert met >= {(loop, *partly) for loop in ("SummedLosses", "DroppedForward") for partly in ((2, 0), (1, 1))}
 
 
 def test_no_two_features_have_one_name() -> None:
@@ -83,21 +74,3 @@ def test_every_training_loop_ends(name: str) -> None:
     run = train(Case(3, name, ("Dropout",)))
     assert run.error is None
     assert run.notes
-
-
-def test_features_that_are_not_related_build_other_attributes() -> None:
-    builders: dict[str, set[type[Feature]]] = {}
-    for kind in FEATURES.values():
-        relative = [base for base in kind.__mro__ if issubclass(base, Feature) and base not in (Feature, Output)][-1]
-        for seed in range(8):  # of either variant
-            block = FuzzBlock(0)
-            before = attributes(block)
-            kind(random.Random(seed)).build(block, 0)
-            for attribute in attributes(block) - before:
-                builders.setdefault(attribute, set()).add(relative)
-    assert builders
-    assert {attribute: kinds for attribute, kinds in builders.items() if len(kinds) > 1} == {}
-
-
-def attributes(block: FuzzBlock) -> set[str]:
-    return {*vars(block), *block._parameters, *block._buffers, *block._modules}

@@ -20,7 +20,7 @@ from benchmarks.survey import ROOT
 
 pytestmark = pytest.mark.torch
 
-STEPS = ("offload", "policies", "check_cost", "ways")
+STEPS = ("offload", "policies", "check_cost")
 """The parts that run here with toy sizes."""
 
 
