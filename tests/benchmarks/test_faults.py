@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,12 +167,6 @@ def test_a_cause_counts_only_where_the_fault_is_found(case: Case) -> None:
 def page(*rows: Row) -> str:
     """Render the page of the figures, as they are kept in json."""
     return PAGE.text(json.loads(json.dumps(figures_of(Table(rows)))))
-
-
-def test_the_page_counts_faults_held_out(case: Case) -> None:
-    row = _row(replace(case, held_out=True), {"watch": {**QUIET, "found": True, "said": []}}, {}, (True, False))
-    assert "Of 1 held out" in page(row)
-    assert "## Missed by ours\n\nNone." in page(row)
 
 
 def test_a_fault_that_nobody_found_stays_in_the_table(case: Case) -> None:

@@ -20,6 +20,7 @@ from benchmarks.gpu_steps import (
     ATTENTION,
     CHECKED,
     IN_TURN,
+    LIBRARY,
     LONG,
     NONE,
     OFFLOAD,
@@ -90,7 +91,7 @@ def test_offload_of_short_texts_has_no_target_of_time() -> None:
 
 
 def test_what_did_not_fit_has_no_figures_and_ours_has_to() -> None:
-    others: dict[str, None] = dict.fromkeys((OURS, THEIRS, SAVE_ON_CPU))
+    others: dict[str, None] = dict.fromkeys((OURS, LIBRARY, THEIRS, SAVE_ON_CPU))
     made = figures(TOPICS["offload"], (LONG,), kept("offload", (LONG,), others))
     assert {figure.name.rpartition("step, ")[2].rpartition("peak, ")[2] for figure in made} == {OFFLOAD}
     assert missed("offload", {OFFLOAD: None}) == [f"{OFFLOAD} fits"]

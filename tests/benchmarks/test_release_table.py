@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import release_table, survey
+from benchmarks import release_table
 from benchmarks.release_table import CLASSES, PAGE, RELEASES, Outcome, failed, outcome_of, reason_of
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
@@ -32,12 +32,6 @@ def report(before: ModeReport | None, after: ModeReport | None, **more: Any) -> 
     """Report a class with the status `before`, and `after` after `wrap_blocks`; None where there is no model."""
     repair = None if after is None else Repair((after,))
     return Report("A", modes=() if before is None else (before,), repair=repair, **more)
-
-
-def rows(text: str) -> dict[str, list[str]]:
-    """Read the rows of all tables of a page, by their first cell."""
-    cells = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
-    return {first: rest for first, *rest in cells}
 
 
 def test_the_page_has_every_class_and_release_and_nothing_stays_wrong() -> None:
@@ -100,21 +94,6 @@ def test_a_failed_class_or_a_safe_finding_that_is_left_fails_the_run() -> None:
     assert not failed(healthy)
     assert failed({**healthy, "outcomes": {"LlamaForCausalLM": Outcome.FAILED}})
     assert failed({**healthy, "after": {"safe": 1}})
-
-
-def test_a_run_replaces_its_column_and_writes_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
-    old = {release: column({"LlamaForCausalLM": Outcome.FAILED}) for release in RELEASES[:2]}
-    PAGE.write(old)
-    new = column({"LlamaForCausalLM": Outcome.OK})
-    monkeypatch.setattr(release_table, "installed", lambda package: {package: RELEASES[1]})
-    monkeypatch.setattr(release_table, "measure", lambda jobs: new)
-    assert release_table.main([]) == 0
-    assert PAGE.read() == {**old, RELEASES[1]: new}
-    assert rows(PAGE.markdown.read_text(encoding="utf-8"))["`LlamaForCausalLM`"] == ["failed", "ok"]
-    assert "1 ok" in capsys.readouterr().out
 
 
 def test_the_models_are_examined_and_a_copy_of_them_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,17 +117,6 @@ def test_a_module_that_could_not_be_imported_before_is_no_failure(tmp_path: Path
     assert measured["requires"] == ""
 
 
-def test_distributions_of_one_package_are_measured_as_one(toy: Path, tmp_path: Path) -> None:
-    other = tree(tmp_path / "other", {"toy/modeling_other.py": MODEL.replace("Toy", "Other")})
-    assert wild.measure([toy, other], "1.0", imports=False)["findings"] == {"CKPT001": {"safe": 2}}
-    wheels = wild.wheels_by_package()
-    assert [name for name in wheels if name in {*wild.PART_OF, *wild.IMPORTED_ALONG}] == []
-    assert [wheel.split("-")[0] for wheel in wheels["flash_linear_attention"]] == [
-        "flash_linear_attention",
-        "fla_core",
-    ]
-
-
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the figures of two packages in a folder."""
     monkeypatch.setattr(survey, "COVERAGE", tmp_path)

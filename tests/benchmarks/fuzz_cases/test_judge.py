@@ -147,11 +147,6 @@ def test_a_fault_that_begins_late_is_silent_where_nothing_is_looked_at() -> None
     assert outcome(replacing(running_twice), scenario="LateHook", late=LATE) is Outcome.SILENT
 
 
-@pytest.mark.parametrize("scenario", ["LateSummedLosses", "LateEvaluation"])
-def test_what_begins_late_is_right_without_checkpointing(scenario: str) -> None:
-    assert outcome(untreated, "Dropout", scenario=scenario, late=LATE) is Outcome.EQUAL
-
-
 def test_every_feature_can_begin_late() -> None:
     case = replace(case_with("CountAttribute", "LateSteps", _variant=True), late=LATE)
     run = train(case)
@@ -220,12 +215,6 @@ def test_a_case_that_has_no_reference_counts_for_nothing(monkeypatch: pytest.Mon
     monkeypatch.setitem(catalog.FEATURES, kind.__name__, kind)
     monkeypatch.setitem(catalog.KIND_OF, kind.__name__, "layers")
     assert outcome(checkpointed, kind.__name__) is Outcome.INVALID
-
-
-def test_variants_of_a_feature_depend_on_its_name_and_the_seed_only() -> None:
-    alone, beside = case_of("Unused", seed=4), case_of("Dropout", "Unused", seed=4)
-    assert vars(alone.make_features()[0])["_variant"] == vars(beside.make_features()[1])["_variant"]
-    assert {vars(case_of("Unused", seed=seed).make_features()[0])["_variant"] for seed in range(20)} == {True, False}
 
 
 def lose(target: torch.Tensor, source: torch.Tensor) -> None:
