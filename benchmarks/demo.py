@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import lacking
 from ckpt_surgery.cli.terminal import progress_bar
 from ckpt_surgery.text import size, text_table
 
@@ -72,10 +71,8 @@ CASES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo. Return 0, or 2 where it could not run."""
+    """Run the demo."""
     argparse.ArgumentParser(prog="demo", description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
-    if lacking("demo", "torch", "transformers"):
-        return 2
     rows = []
     with progress_bar() as progress:
         for at, case in enumerate(CASES):

@@ -7,10 +7,8 @@ import json
 import os
 import platform
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from ckpt_surgery.measure.versions import installed_versions
@@ -77,14 +75,6 @@ def machine() -> str:
     return f"{platform.machine()}, {os.cpu_count()} processors"
 
 
-def lacking(program: str, *packages: str) -> bool:
-    """Tell whether a package is missing, and print its name if so."""
-    missing = next((name for name in packages if find_spec(name) is None), "")
-    if missing:
-        print(f"{program}: No module named '{missing}'.", file=sys.stderr)
-    return bool(missing)
-
-
 def option_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
     """Make a parser described by the first line of the module's docstring, with the option `--out`."""
     parser = argparse.ArgumentParser(prog=program, description=(doc or "").partition("\n")[0])
@@ -102,17 +92,13 @@ def gpu_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def finish(program: str, measured: Sequence[Figure], text: str, out: Path) -> int:
+def finish(measured: Sequence[Figure], text: str, out: Path) -> int:
     """Write `text`, the json, to `out`, and print the figures with their medians, targets and verdicts.
 
-    Returns the exit code: 0; 1 if a target is missed; 2 if the json cannot be written.
+    Returns the exit code: 0; 1 if a target is missed.
     """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        print(f"{program}: {error.filename or out}: {error.strerror or error}.", file=sys.stderr)
-        return 2
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
     rows = [[each.name, f"{each.median:.4g}", each.unit, str(each.target or ""), each.verdict] for each in measured]
     print(*text_table(["figure", "median", "unit", "target", ""], rows, right="median"), sep="\n")
     print(f"Figures written to {out}")

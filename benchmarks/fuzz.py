@@ -17,7 +17,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import lacking
 from benchmarks.survey import TOO_LONG, Row, Survey, rows_of
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", metavar="KIND", help="only cases of a kind: late, caches, ... (default: all)")
     parser.add_argument("--case", metavar="CASE", help="run one case again: its seed, or what the table shows")
     options = parser.parse_args(arguments)
-    if lacking("fuzz", "torch", "numpy"):
-        return 2
     try:
         if options.case is not None:
             return _one(options.case)

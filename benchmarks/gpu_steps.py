@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.device import GIGABYTE, Device, own_switch, wanted_device
-from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking
+from benchmarks.figures import Figure, Target, finish, gpu_parser
 from benchmarks.progress import Kept, Progress
 
 if TYPE_CHECKING:
@@ -199,8 +199,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = gpu_parser("gpu_steps", __doc__)
     parser.add_argument("topic", choices=TOPICS)
     options = parser.parse_args(arguments)
-    if lacking("gpu_steps", "torch", "transformers"):
-        return 2
     if (device := wanted_device("gpu_steps", toy=options.toy)) is None:
         return 2
     topic = TOPICS[options.topic]
@@ -214,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 progress.note(NO_THEIRS)
                 continue
             progress.measure(f"{length} tokens, {way}", partial(measured, way, length, device, toy=options.toy))
-    return finish(program, progress.figures, progress.text(), options.out)
+    return finish(progress.figures, progress.text(), options.out)
 
 
 def library_offloads() -> bool:

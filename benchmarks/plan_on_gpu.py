@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.device import GIGABYTE, Device, wanted_device
-from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking
+from benchmarks.figures import Figure, Target, finish, gpu_parser
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 from ckpt_surgery.text import plural
 
@@ -128,8 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = gpu_parser("plan_on_gpu", __doc__)
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
     options = parser.parse_args(arguments)
-    if lacking("plan_on_gpu", "torch", "transformers"):
-        return 2
     if (device := wanted_device("plan_on_gpu", toy=options.toy)) is None:
         return 2
     progress = Progress("plan_on_gpu", options.out, lambda kept: figures(kept, device), device)
@@ -138,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if made and not made["measured"]:
             progress.note(f"{case}: {NO_ROOM} for such a step")
     progress.measure(_PLAN, lambda: plan_and_every(device, options.steps))
-    return finish("plan_on_gpu", progress.figures, progress.text(), options.out)
+    return finish(progress.figures, progress.text(), options.out)
 
 
 def figures(kept: Kept, device: Device) -> list[Figure]:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ReleaseError, CommandFailed) as error:
         print(f"speed: {error}.", file=sys.stderr)
         return 2
-    return finish("speed", measured, document(measured), options.out)
+    return finish(measured, document(measured), options.out)
 
 
 def ours(*words: str | Path, cache: Path, accept: tuple[int, ...] = (0,)) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import speed
-from benchmarks.figures import Figure, Target, lacking
+from benchmarks.figures import Figure, Target
 from benchmarks.stopwatch import Run
 from tests.codemods.snippets import PLAIN
 from tests.codemods.tools import FOO, tree
@@ -55,9 +55,3 @@ def test_a_miss_sets_the_exit_code(
     monkeypatch.setattr(speed, "explain", lambda scratch: iter(()))
     assert speed.main(["--out", str(tmp_path / "speed.json")]) == code
     assert ("missed" in capsys.readouterr().out) == bool(code)
-
-
-def test_the_first_package_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not lacking("speed", "rich", "json")
-    assert lacking("speed", "rich", "no_such_package", "nor_this_one")
-    assert capsys.readouterr().err == "speed: No module named 'no_such_package'.\n"
