@@ -6,10 +6,8 @@ forward to the backward, the seconds of a step, and how its gradients differ fro
 
 from __future__ import annotations
 
-import argparse
-import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -70,9 +68,8 @@ CASES = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Run the demo."""
-    argparse.ArgumentParser(prog="demo", description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
     rows = []
     with progress_bar() as progress:
         for at, case in enumerate(CASES):
@@ -81,7 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += list(rows_of(case))
     print("\n".join(text_table(HEADINGS, rows)))
     print("Kept: from forward to backward. Of Llama 3.2 and 4 it is the vision tower.")
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +154,4 @@ def cells(step: Step, without: Step) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -119,16 +119,9 @@ def _with_output_held(model: ReleasedModel) -> Explanation:
         held.append(output)
         return cast(Tensor, output.loss)
 
-    return _with_loss(model, model.inputs, loss, Optimizer.ADAMW)
-
-
-def _with_loss(
-    model: ReleasedModel, inputs: Mapping[str, Any], loss: Callable[[Any], Tensor], optimizer: Optimizer
-) -> Explanation:
-    """Explain a step with a loss of its own."""
     with CudaOperators():
-        step, drawn = metered(model.model, inputs, model.shapes, loss)
-    return explanation_of(model.model, step, drawn, TrainingSetup(optimizer))
+        step, drawn = metered(model.model, model.inputs, model.shapes, loss)
+    return explanation_of(model.model, step, drawn, TrainingSetup(Optimizer.ADAMW))
 
 
 def offload() -> list[Row]:

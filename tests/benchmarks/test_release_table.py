@@ -106,7 +106,7 @@ def test_the_models_are_examined_and_a_copy_of_them_repaired(tmp_path: Path, mon
 
     monkeypatch.setattr(release_table, "installed_models", lambda: models)
     monkeypatch.setattr(release_table, "written_by_verify", written)
-    found = release_table.measure(1)
+    found = release_table.measure()
     assert asked[:2] == ["SwinForImageClassification", "--levels"]
     assert (found["files"], found["before"], found["after"]) == (1, {"safe": 1}, {})
     assert "GradientCheckpointingLayer" not in (tmp_path / "package" / FOO).read_text(encoding="utf-8")
