@@ -341,17 +341,11 @@ def _whys(heading: str, whys: Iterable[tuple[str, str]]) -> str:
 
 
 def conclude(rows: Sequence[Mapping[str, Any]], known: int, page: bool) -> bool:
-    """Print how many classes were compared and which steps differ, and tell whether one does."""
+    """Show the classes, and tell whether a step differs."""
     examined = sorted(map(row_of, rows), key=lambda row: row.name)
-    compared = [row for row in examined if row.problem is None]
-    fused = sum(row.way == Way.FUSED for row in compared)
-    print(f"{plural(len(examined), 'class', 'classes')}: {len(compared)} compared, {fused} of them without logits")
-    differing = [row for row in compared if row.differs]
-    print(*(f"{row.name} differs by {row.far:.1e}" for row in differing), sep="\n")
-    if page:
-        figures = {"versions": installed("torch", "transformers"), "classes": known}
-        PAGE.write({**figures, "rows": [asdict(row) for row in examined]})
-    return bool(differing)
+    figures = {"versions": installed("torch", "transformers"), "classes": known}
+    PAGE.show({**figures, "rows": [asdict(row) for row in examined]}, page)
+    return any(row.differs for row in examined)
 
 
 PAGE = Page(

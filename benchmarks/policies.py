@@ -177,17 +177,18 @@ def _cell(release: Mapping[str, Any], case: str) -> str:
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
-    """Print what failed, and tell whether anything did."""
+    """Show the figures of the installed release, and tell whether anything failed."""
     release = figures_of(rows)
-    if page:
-        own = release["versions"]["transformers"]
-        releases = [release, *(each for each in PAGE.read() if each["versions"]["transformers"] != own)]
-        PAGE.write(sorted(releases, key=lambda each: Version(each["versions"]["transformers"]), reverse=True))
-    for name, setting in failed(release).items():
-        print(f"{name}: {', '.join(setting['failed'])}: {setting}")
-    for case, why in release["problems"].items():
-        print(f"{case}: {why}")
-    print(f"{len(release['settings'])} of {known} cases")
+
+    def version(each: Mapping[str, Any]) -> Version:
+        return Version(each["versions"]["transformers"])
+
+    def merged(kept: Sequence[Any]) -> list[Any]:
+        return sorted(
+            [release, *(each for each in kept if version(each) != version(release))], key=version, reverse=True
+        )
+
+    PAGE.show([release], page, merged)
     return bool(failed(release) or release["problems"])
 
 

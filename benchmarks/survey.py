@@ -63,6 +63,12 @@ class Page:
         """Render the page of these figures; by default of those that are kept."""
         return paragraphs(self.notice, *self.sections(self.read() if figures is None else figures)) + "\n"
 
+    def show(self, figures: Any, keep: bool, merged: Callable[[Any], Any] | None = None) -> None:
+        """Print the page of these figures; keep them if they are to be kept, `merged` with those that are there."""
+        print(self.text(figures))
+        if keep:
+            self.write(merged(self.read()) if merged else figures)
+
     def write(self, figures: Any) -> None:
         """Keep the figures, and write the page of them."""
         self.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

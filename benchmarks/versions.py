@@ -267,8 +267,8 @@ def key(row: Row) -> tuple[Version, Version, Version]:
     return Version(torch.public), transformers, python
 
 
-def figures_of(rows: Sequence[Row], kept: Sequence[Row]) -> tuple[Row, list[Row]]:
-    """Return the row of what was tried, and with it all rows: it replaces an earlier one of its versions."""
+def figures_of(rows: Sequence[Row]) -> Row:
+    """Return the row of what was tried."""
     versions = {"python": platform.python_version(), **installed_versions()}
     versions.pop("ckpt-surgery", None)
     worked: dict[str, list[str]] = {}
@@ -285,8 +285,7 @@ def figures_of(rows: Sequence[Row], kept: Sequence[Row]) -> tuple[Row, list[Row]
             reasons.setdefault(door, {})[name] = row["problem"]
         else:
             worked[door].append(name)
-    made = {"versions": versions, "worked": worked, "reasons": reasons, **found}
-    return made, sorted({**{key(row): row for row in kept}, key(made): made}.values(), key=key)
+    return {"versions": versions, "worked": worked, "reasons": reasons, **found}
 
 
 def sections(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -325,11 +324,11 @@ def _share(row: Row, door: str) -> str:
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
-    """Print the page of what was tried alone, and tell whether something does not work."""
-    made, every = figures_of(rows, PAGE.read()["rows"])
-    if page:
-        PAGE.write({"rows": every})
-    print(PAGE.text({"rows": [made]}))
+    """Show what was tried, and tell whether something does not work."""
+    made = figures_of(rows)
+    PAGE.show(
+        {"rows": [made]}, page, lambda kept: {"rows": [*{key(row): row for row in (*kept["rows"], made)}.values()]}
+    )
     return bool(made["missed"]) or any(made["reasons"].values())
 
 

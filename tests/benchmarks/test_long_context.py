@@ -69,7 +69,7 @@ def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:
 def test_a_step_that_differs_is_named_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert not conclude([each for each in ROWS if each["case"] != "B"], 9, False)
     assert conclude(ROWS, 9, False)
-    assert "7 classes: 5 compared, 2 of them without logits\nB differs by 1.0e+00" in capsys.readouterr().out
+    assert "| `B` | 1e+00 |" in capsys.readouterr().out
 
 
 def test_the_page_names_every_class_that_is_not_fused() -> None:

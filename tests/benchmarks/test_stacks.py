@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from torch import Tensor, nn
 
-from benchmarks import survey
+from benchmarks import stacks, survey
 from benchmarks.stacks import PAGE, cases, conclude, keeps_more, tried, wrong
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
 from ckpt_surgery.runtime.surgery.surgery import Surgery
@@ -88,6 +88,7 @@ def test_rows_of_a_library_are_replaced_and_what_is_wrong_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survey, "COVERAGE", tmp_path)
+    monkeypatch.setattr(stacks, "installed", lambda name: {name: "1"})
     before = [{key: each[key] for key in each if key != "case"} for each in (row("timm"), row("torch", model="B"))]
     PAGE.write({"versions": {"torch": "1", "timm": "1.0"}, "rows": before})
     assert not conclude([row("torch", model="C")], 2, True)
