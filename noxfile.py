@@ -173,8 +173,8 @@ def integrations(session: nox.Session) -> None:
 @nox.parametrize("major", [5, 4], ids=["5", "4"])
 def cases(session: nox.Session, major: int) -> None:
     """Trainings that went wrong for somebody, each through the doors that should tell or mend it."""
-    release = "5.23.0" if major == 5 else "4.57.6"
-    install(session, f"transformers-{major}", TORCH, f"transformers=={release}", project="test")
+    release, *more = ("5.23.0", "diffusers") if major == 5 else ("4.57.6",)
+    install(session, f"transformers-{major}", TORCH, f"transformers=={release}", *more, project="test")
     session.run("python", "-m", "benchmarks.cases", *session.posargs, env=TEST_ENVIRONMENT)
 
 

@@ -93,3 +93,17 @@ def fit(
 def squares(model: nn.Module) -> Callable[[], Tensor]:
     """Return the loss of a `Stack` on random vectors."""
     return lambda: model(torch.randn(4, 8, 4)).square().mean()
+
+
+def kept_bytes(run: Callable[[], object]) -> int:
+    """Return what a forward saves for its backward, in bytes."""
+    total = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal total
+        total += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return total
