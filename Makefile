@@ -21,7 +21,7 @@ help:  ## show this help
 	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
 	@echo "               docs/coverage with what differs from the one before (TORCH=2.14.1: with another torch)"
 	@echo "make gpu       measure and test on a CUDA GPU with the torch and transformers of PYTHON, and write docs/gpu.md"
-	@echo "               (DRY=1: toy sizes on the processor; MINUTES=9: what proves most in nine minutes, and not in 40)"
+	@echo "               (DRY=1: toy sizes on the processor; MINUTES=9: what proves most in nine minutes, and not in 20)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
 	@echo "               PYTHON=python3.12 picks another interpreter (3.11 or later)"
 
@@ -43,7 +43,9 @@ demo: tools $(READY)  ## show bytes, seconds and gradients of models that people
 	$(VENV)/bin/python -m nox --session demo
 
 gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
-	@$(PYTHON) benchmarks/gpu/environment.py && $(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
+	@$(PYTHON) -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ("rich", "torch", "transformers"))))' || { \
+	  echo "make gpu runs with the packages of $(PYTHON): install torch 2.8, transformers 4.52.4 and rich 13.7, or later." >&2; exit 2; }
+	@$(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
 
 lint: tools $(READY)  ## what .pre-commit-config.yaml runs before a commit
 	$(VENV)/bin/python -m nox --session lint

@@ -133,7 +133,7 @@ def floors(session: nox.Session) -> None:
 def releases(session: nox.Session, release: str) -> None:
     """Try the most used classes under one release of transformers: a column of docs/coverage/releases.md."""
     install(session, RELEASES[release], TORCH, f"transformers=={release}", "pillow", "scipy", project="torch")
-    session.run("python", "-m", "benchmarks.release_table", *session.posargs, env=TEST_ENVIRONMENT)
+    session.run("python", "-m", "benchmarks.release_table", env=TEST_ENVIRONMENT)
 
 
 @nox.session

@@ -6,15 +6,12 @@ forward to the backward, the seconds of a step, and how its gradients differ fro
 
 from __future__ import annotations
 
-import argparse
-import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.figures import lacking
 from ckpt_surgery.cli.terminal import progress_bar
 from ckpt_surgery.text import size, text_table
 
@@ -71,11 +68,8 @@ CASES = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo. Return 0, or 2 where it could not run."""
-    argparse.ArgumentParser(prog="demo", description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
-    if lacking("demo", "torch", "transformers"):
-        return 2
+def main() -> None:
+    """Run the demo."""
     rows = []
     with progress_bar() as progress:
         for at, case in enumerate(CASES):
@@ -84,7 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += list(rows_of(case))
     print("\n".join(text_table(HEADINGS, rows)))
     print("Kept: from forward to backward. Of Llama 3.2 and 4 it is the vision tower.")
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +154,4 @@ def cells(step: Step, without: Step) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

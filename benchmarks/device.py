@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import resource
-import statistics
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.figures import machine
@@ -71,31 +69,6 @@ def wanted_device(benchmark: str, *, toy: bool) -> Device | None:
     if device is None:
         print(f"{benchmark}: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
     return device
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Timed steps: the seconds of each and of the host's share, the peak in bytes, and loss and gradient norm."""
-
-    seconds: tuple[float, ...]
-    host: tuple[float, ...]
-    peak: int
-    loss: float
-    norm: float
-
-    @classmethod
-    def of(cls, kept: Mapping[str, Any]) -> Steps:
-        """Make steps of what `to_dict` returned."""
-        return cls(tuple(kept["seconds"]), tuple(kept["host"]), kept["peak"], kept["loss"], kept["norm"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
-        return asdict(self)
-
-    @property
-    def median(self) -> float:
-        """The seconds of the middle one."""
-        return statistics.median(self.seconds)
 
 
 def own_switch(model: Any, end: str) -> Any:

@@ -1,25 +1,26 @@
 """What do steps of a real size take on a CUDA GPU in each way to checkpoint them: seconds, peak, loss and gradients?
 
-    python -m benchmarks.gpu_steps offload --tokens 8192 32768
+    python -m benchmarks.gpu_steps offload
 
-A Llama-like model of 1.1 billion parameters in bfloat16, with half its layers beyond 32K tokens. A topic has its ways,
-and every ratio is taken in one run: `ways` to checkpoint, `offload`, what `save` keeps, and what `checks` cost. Prints
-a table of figures and targets; writes json.
+A Llama-like model of 1.1 billion parameters in bfloat16. A topic has its ways, and every ratio is taken in one run:
+`offload`, what `save` keeps, and what `checks` cost. Prints a table of figures and targets;
+writes json.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.device import GIGABYTE, Device, Steps, own_switch, wanted_device
-from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
+from benchmarks.device import GIGABYTE, Device, own_switch, wanted_device
+from benchmarks.figures import Figure, Target, finish, gpu_parser
 from benchmarks.progress import Kept, Progress
 
 if TYPE_CHECKING:
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
 LARGE = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
 """With 24 layers and a vocabulary of 32,000 it has 1.1 billion parameters."""
 TOY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
-LAYERS, FEW_LAYERS, TOY_LAYERS, VOCABULARY = 24, 12, 3, 32_000
+LAYERS, TOY_LAYERS, VOCABULARY = 24, 3, 32_000
+TOY_LENGTHS = (64,)
 LONG = 32 * 1024
-"""Beyond this many tokens, layers and timed steps are fewer: a step takes long."""
-FEW = f"beyond 32K tokens the model has {FEW_LAYERS} of its {LAYERS} layers, because a step takes long"
+"""From this many tokens on, the time of offload has a target."""
 NO_THEIRS = "transformers' own offload is not measured: the installed release has none"
 CHUNK = 1024
 """The loss is that of the last positions only: all positions still reach it through the attention."""
-NONE, LIBRARY, WRAPPER, REENTRANT = "no checkpointing", "transformers", "checkpoint_wrapper", "transformers, reentrant"
-OURS = "wrap_blocks"
+NONE, LIBRARY, OURS = "no checkpointing", "transformers", "wrap_blocks"
 OFFLOAD, THEIRS, SAVE_ON_CPU = "wrap_blocks, offload", "transformers, offload", "save_on_cpu"
 ATTENTION, MATMUL, BOTH = "save attention", "save matmul:2", "save attention, matmul:2"
 SELECTIVE = "torch's policy for attention"
@@ -55,16 +55,6 @@ def library(model: Any, **options: Any) -> Iterator[None]:
     own_switch(model, "enable")({"use_reentrant": False, **options}, **offload)
     yield
     own_switch(model, "disable")()
-
-
-@contextmanager
-def wrapper(model: Any) -> Iterator[None]:
-    """Checkpoint with torch's checkpoint_wrapper."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-
-    blocks = list(model.layers)
-    apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
-    yield
 
 
 @contextmanager
@@ -112,8 +102,6 @@ def selective(model: Any) -> Any:
 WAYS: Mapping[str, Way] = {
     NONE: lambda model: nullcontext(),
     LIBRARY: library,
-    WRAPPER: wrapper,
-    REENTRANT: partial(library, use_reentrant=True),
     OURS: wrapped,
     THEIRS: partial(library, offload=True),
     SAVE_ON_CPU: saved_on_cpu,
@@ -128,6 +116,22 @@ WAYS: Mapping[str, Way] = {
     WATCHED: partial(wrapped, every=1),
     PROVED: partial(wrapped, every=1, prove=True),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Timed steps: the seconds of each, the peak in bytes, loss and gradient norm, and whether the guard was right."""
+
+    seconds: tuple[float, ...]
+    peak: int
+    loss: float
+    norm: float
+    right: bool | None = None
+
+    @property
+    def median(self) -> float:
+        """The seconds of the middle one."""
+        return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +155,19 @@ class Topic:
     ways: tuple[str, ...]
     ratios: tuple[Ratio, ...]
     tokens: tuple[int, ...]
-    toy_tokens: tuple[int, ...] = (128,)
     same: str = ""
 
 
 TOPICS = {
-    "ways": Topic(
-        (OURS, NONE, LIBRARY, WRAPPER, REENTRANT),
-        (Ratio(OURS, NONE), Ratio(OURS, LIBRARY, step=1.02, peak=1.01)),
-        (8192,),
-        same=NONE,
-    ),
     "offload": Topic(
-        (OFFLOAD, OURS, THEIRS, SAVE_ON_CPU),
-        (Ratio(OFFLOAD, THEIRS, peak=1.0), Ratio(OFFLOAD, SAVE_ON_CPU), Ratio(OFFLOAD, OURS, step=1.03, long=True)),
-        (8192, LONG, 4 * LONG),
-        (128, 256),
+        (OFFLOAD, OURS, LIBRARY, THEIRS, SAVE_ON_CPU),
+        (
+            Ratio(OURS, LIBRARY, step=1.02, peak=1.01),
+            Ratio(OFFLOAD, THEIRS, peak=1.0),
+            Ratio(OFFLOAD, SAVE_ON_CPU),
+            Ratio(OFFLOAD, OURS, step=1.03, long=True),
+        ),
+        (8192, LONG),
         same=OURS,
     ),
     "save": Topic(
@@ -176,8 +177,7 @@ TOPICS = {
             *(Ratio(way, OURS) for way in (NONE, SELECTIVE)),
             Ratio(ATTENTION, SELECTIVE, step=1.02, peak=1.01),
         ),
-        (8192, LONG, 4 * LONG),
-        (128, 256),
+        (8192, LONG),
         same=OURS,
     ),
     "checks": Topic(
@@ -188,7 +188,6 @@ TOPICS = {
             Ratio(PROVED, OURS, step=1.30),
         ),
         (8192,),
-        (64,),
     ),
 }
 SAME_LOSS, SAME_GRADIENTS = Target(0.0), Target(1e-3)
@@ -199,27 +198,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 1 where a target is missed, 2 where it could not run."""
     parser = gpu_parser("gpu_steps", __doc__)
     parser.add_argument("topic", choices=TOPICS)
-    parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="sequence lengths")
     options = parser.parse_args(arguments)
-    if lacking("gpu_steps", "torch", "transformers"):
-        return 2
     if (device := wanted_device("gpu_steps", toy=options.toy)) is None:
         return 2
     topic = TOPICS[options.topic]
-    lengths = options.tokens or (topic.toy_tokens if options.toy else topic.tokens)
+    lengths = TOY_LENGTHS if options.toy else topic.tokens
     program = f"gpu_steps {options.topic}"
     made = partial(figures, topic, lengths)
-    progress = Progress(program, options.out, made, device, resume=options.resume, tokens=lengths)
+    progress = Progress(program, options.out, made, device)
     for length in lengths:
         for way in topic.ways:
             if way == THEIRS and not library_offloads():
                 progress.note(NO_THEIRS)
                 continue
             progress.measure(f"{length} tokens, {way}", partial(measured, way, length, device, toy=options.toy))
-    if not options.toy and any(length > LONG for length in lengths):
-        progress.note(FEW)
-    shown = [plain_table(f"{program}: {device.name}", progress.figures)]
-    return finish(program, progress.figures, progress.text, options.out, shown)
+    return finish(progress.figures, progress.text(), options.out)
 
 
 def library_offloads() -> bool:
@@ -229,22 +222,20 @@ def library_offloads() -> bool:
     return "offload" in signature(own_switch(PreTrainedModel, "enable")).parameters
 
 
-def measured(way: str, tokens: int, device: Device, *, toy: bool) -> dict[str, Any]:
+def measured(way: str, tokens: int, device: Device, *, toy: bool) -> Steps:
     """Time steps in one way, without the first, which check more; under a guard, say also what that saw."""
     import torch
 
-    long = tokens > LONG
-    model = llama(TOY_LAYERS if toy else FEW_LAYERS if long else LAYERS, TOY if toy else LARGE, device.kind)
+    model = llama(TOY_LAYERS if toy else LAYERS, TOY if toy else LARGE, device.kind)
     ids = torch.randint(VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device.kind)
-    warm_up, steps = (3, 1) if toy or long else (5, 5)
+    warm_up, steps = (3, 1) if toy else (5, 5)
     with WAYS[way](model) as watching:
-        taken: dict[str, Any] = timed_steps(model, ids, device, warm_up=warm_up, steps=steps).to_dict()
-        if watching is not None:
-            report = watching.report()
-            expected = min(len(report.blocks), warm_up + steps) if way == PROVED else 0
-            taken["right"] = not report.faults and report.proved >= expected
-            taken["block"] = max((block.proof.alone_bytes for block in report.blocks), default=0)
-    return taken
+        taken = timed_steps(model, ids, device, warm_up=warm_up, steps=steps)
+        if watching is None:
+            return taken
+        report = watching.report()
+        expected = min(len(report.blocks), warm_up + steps) if way == PROVED else 0
+        return replace(taken, right=not report.faults and report.proved >= expected)
 
 
 def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu") -> nn.Module:
@@ -253,7 +244,7 @@ def llama(layers: int, sizes: Mapping[str, int], device: str = "cpu") -> nn.Modu
     from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(0)
-    limits = {"vocab_size": VOCABULARY, "max_position_embeddings": 4 * LONG}
+    limits = {"vocab_size": VOCABULARY, "max_position_embeddings": LONG}
     config = LlamaConfig(**sizes, **limits, num_hidden_layers=layers, use_cache=False)
     config._attn_implementation = "sdpa"
     with torch.device(device):
@@ -265,23 +256,22 @@ def timed_steps(model: nn.Module, ids: Tensor, device: Device, *, warm_up: int, 
     """Run and time steps of forward and backward. The peak is that of the timed ones."""
     import torch
 
-    def step() -> tuple[float, float, Tensor]:
+    def step() -> tuple[float, Tensor]:
         model.zero_grad(set_to_none=True)
         device.synchronize()
         start = perf_counter()
         loss = model(input_ids=ids).last_hidden_state[:, -CHUNK:].float().square().mean()  # no logits in memory
         torch.autograd.backward(loss)
-        queued = perf_counter()
         device.synchronize()
-        return perf_counter() - start, queued - start, loss.detach()
+        return perf_counter() - start, loss.detach()
 
     for _ in range(warm_up):  # kernels are chosen and loaded, memory is taken and pinned
         step()
     device.reset_peak()
-    seconds, host, losses = zip(*(step() for _ in range(steps)), strict=True)
+    seconds, losses = zip(*(step() for _ in range(steps)), strict=True)
     peak = device.peak()
     squares = [value.grad.float().square().sum() for value in model.parameters() if value.grad is not None]
-    return Steps(tuple(seconds), tuple(host), peak, float(losses[-1]), float(torch.stack(squares).sum().sqrt()))
+    return Steps(seconds, peak, float(losses[-1]), float(torch.stack(squares).sum().sqrt()))
 
 
 def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
@@ -289,14 +279,16 @@ def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
     made: list[Figure] = []
     for length in lengths:
         where = f"{length // 1024}K" if length >= 1024 else f"{length} tokens"
-        found = {way: kept[name] for way in topic.ways if (name := f"{length} tokens, {way}") in kept}
-        steps = {way: Steps.of(taken) for way, taken in found.items() if taken}
+        found: dict[str, Steps | None] = {
+            way: kept[name] for way in topic.ways if (name := f"{length} tokens, {way}") in kept
+        }
+        steps = {way: taken for way, taken in found.items() if taken}
         for way, each in steps.items():
-            made += [
-                Figure(f"{where}: a step, {way}", each.seconds, "s"),
-                Figure(f"{where}: the host's share of a step, {way}", each.host, "s"),
-                Figure(f"{where}: peak, {way}", (each.peak / GIGABYTE,), "GB"),
-            ]
+            made.append(Figure(f"{where}: a step, {way}", each.seconds, "s"))
+            made.append(Figure(f"{where}: peak, {way}", (each.peak / GIGABYTE,), "GB"))
+            if each.right is not None:
+                right = Target(1.0, at_least=True)
+                made.append(Figure(f"{where}: no false alarm, {way}", (float(each.right),), "", right))
         if topic.ways[0] in found and topic.ways[0] not in steps:
             made.append(Figure(f"{where}: {topic.ways[0]} fits", (0.0,), "", Target(1.0, at_least=True)))
         for ratio in topic.ratios:
@@ -311,11 +303,6 @@ def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
                 ("gradient norm", one.norm - other.norm, other.norm, SAME_GRADIENTS),
             ):
                 made.append(Figure(f"{where}: {what}, {way} / {topic.same} - 1", (abs(apart) / whole,), "x", target))
-        for way, taken in found.items():
-            if taken and "right" in taken:
-                right = Target(1.0, at_least=True)
-                made.append(Figure(f"{where}: no false alarm, {way}", (float(taken["right"]),), "", right))
-                made.append(Figure(f"{where}: what a block keeps alone, {way}", (taken["block"] / GIGABYTE,), "GB"))
     return made
 
 

@@ -229,15 +229,10 @@ def _table(rows: Iterable[Row]) -> str:
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
-    """Print how many classes and modes agree how, and tell whether any disagrees."""
+    """Show how many classes and modes agree how, and tell whether any disagrees."""
     figures = figures_of(rows, known)
-    if page:
-        PAGE.write(figures)
-    found = {kind: sum(counts.values()) for kind, counts in figures["counts"].items()}
-    for comparison, count in found.items():
-        print(f"{count:5} {comparison}")
-    print(f"{sum(figures['problems'].values()):5} no verdict")
-    return any(found[comparison] for comparison in DISAGREEMENTS)
+    PAGE.show(figures, page)
+    return any(any(figures["counts"][comparison].values()) for comparison in DISAGREEMENTS)
 
 
 PAGE = Page("guard", written_by("python -m benchmarks.guard_survey", "guard"), sections)

@@ -172,18 +172,10 @@ def _sizes(step: Row) -> str:
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
-    """Print the counts and each class that differs, and tell whether kept bytes differ."""
-    for row in rows:
-        for when, step in row.get("steps", {}).items():
-            if step["agreement"] in SHOWN:
-                print(f"{row['case']}, checkpointing {when}: {step}")
-    found = counts(rows)
-    for agreement, count in found.most_common():
-        print(f"{count:5} {agreement}")
-    if page:
-        every = PAGE.read() | {installed("transformers")["transformers"]: figures_of(rows, known)}
-        PAGE.write(dict(sorted(every.items(), reverse=True)))
-    return found[Agreement.KEPT_DIFFERS] > 0
+    """Show the figures of the installed release, and tell whether kept bytes differ."""
+    own = {installed("transformers")["transformers"]: figures_of(rows, known)}
+    PAGE.show(own, page, lambda kept: dict(sorted((kept | own).items(), reverse=True)))
+    return counts(rows)[Agreement.KEPT_DIFFERS] > 0
 
 
 PAGE = Page("kept_bytes", "<!-- Written by `python -m docs.generate` from kept_bytes.json. -->", sections)

@@ -2,55 +2,32 @@
 
 Each class is built tiny, with random weights, in float64 and without dropout, in a process of its own. One training
 step of it is held against one after `long_context`: the loss, and each gradient by its largest difference, relative to
-the largest gradient. Also the most bytes alive in each step, by the project's meter, and which losses were computed
-without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared. Then
-both steps in bfloat16, with all casts: how far the gradients of each are from those in float32.
-Writes a line of json for each class; goes on where it was stopped. Prints a table; with `--page` it also writes the
-figures of docs/coverage/long_context.md, and `python -m docs.generate` the page. With `--peak`: the most bytes alive
-in a step of a few larger models instead, untouched and after `long_context`. With `--cards`: the tokens that fit on
-one card, predicted on shapes; `--page` then writes the figures of the table in docs/how-to/long-context.md.
+the largest gradient; and which losses were computed without logits. Casts to float32 in the model's code are left out
+in both steps: they would hide what is compared. Then both steps in bfloat16, with all casts: how far the gradients of
+each are from those in float32. Exits with 1 where a step differs.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import asdict
-from math import isfinite
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from math import inf, isfinite
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.figures import lacking, option_parser
-from benchmarks.long_context_report import CLOSE, PAGE, Problem, Row, Way, peak_ratio
-from benchmarks.long_context_report import rows_of as report_rows
-from benchmarks.survey import Survey, installed, rows_of
-from ckpt_surgery.text import plural
+from benchmarks.survey import MODELS, Page, Survey, installed
+from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
 
-SECONDS = 300
 TOKENS = 256
 """What is said of the length of a batch, so that the tiny MLPs run in several shards."""
-PEAK_CLASSES = ("LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3ForCausalLM", "CohereForCausalLM")
-PEAK_SIZES = {
-    "vocab_size": 32000,
-    "hidden_size": 256,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 2048,
-    "tokens": 2048,
-}
-WAYS: Mapping[str, Mapping[str, bool]] = {
-    "not cut": {"cut": False},
-    "cut": {},
-    "cut, tiles on the host": {"host": True},
-}
-LAYERS = 4
+CLOSE = 1e-12
+FARTHER = 1.1
+"""How much farther from float32 the gradients of a step in bfloat16 may be than those of the model's own step."""
 _MAKERS = ("empty", "empty_like", "full", "full_like", "ones", "ones_like", "tensor", "zeros", "zeros_like")
 """The functions of torch that make tensors, in float32 where their callers say so."""
 Step = tuple[float, Mapping[str, Any], int]
@@ -58,60 +35,11 @@ Step = tuple[float, Mapping[str, Any], int]
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Return 0; 1 where a step differs; 2 where it could not run."""
-    parser = option_parser("long_context", __doc__)
-    parser.add_argument("names", nargs="*", metavar="CLASS", help="only these classes")
-    parser.add_argument(
-        "--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class"
-    )
-    parser.add_argument("--peak", action="store_true", help="compare the peaks of larger models instead")
-    parser.add_argument(
-        "--tokens", metavar="N,M", help="what a token takes of a GPU, predicted between so many thousands of tokens"
-    )
-    parser.add_argument(
-        "--cards", action="store_true", help="how many tokens fit on cards of four sizes, predicted; takes minutes"
-    )
-    parser.add_argument("--page", action="store_true", help="write the figures of the page from the whole file")
-    options = parser.parse_intermixed_args(arguments)
-    if lacking("long_context", "torch", "transformers"):
-        return 2
-    import torch
-
+def causal_classes() -> list[str]:
+    """Return the classes for causal and conditional generation."""
     from ckpt_surgery.tiny import model_classes
 
-    torch.set_num_threads(1)
-    if options.peak:
-        for name in options.names or PEAK_CLASSES:
-            own, ours = peaks(name)
-            print(f"{name}: {own / 2**20:.0f} MiB, {ours / 2**20:.0f} MiB after long_context", flush=True)
-        return 0
-    if options.tokens:
-        shorter, longer = map(int, options.tokens.split(","))
-        for way, choice in WAYS.items():
-            for line in a_token(way, choice, shorter, longer):
-                print(line, flush=True)
-        return 0
-    if options.cards:
-        from benchmarks.long_context_cards import card_rows, cards_table, write_cards
-
-        predicted = list(card_rows())
-        print(cards_table(predicted))
-        if options.page:
-            write_cards(predicted)
-        return 0
-    every = [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
-    names = options.names or every
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    survey = Survey("long_context", __doc__, lambda: every, examine, seconds=SECONDS, most_bytes=6 * 2**30)
-    survey.run(names, options.rows)
-    examined = report_rows({**row, "class": row["case"]} for row in rows_of(options.rows))
-    rows = [row for row in examined if row.name in names]
-    print(*table(rows), sep="\n")
-    if options.page:
-        figures = {"versions": installed("torch", "transformers"), "classes": len(every)}
-        PAGE.write({**figures, "rows": [asdict(row) for row in examined]})
-    return int(any(row.differs for row in rows))
+    return [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
 
 
 def examine(name: str) -> Mapping[str, Any]:
@@ -147,13 +75,10 @@ def examine(name: str) -> Mapping[str, Any]:
             ours = step(model, inputs)
         except Exception as error:
             return {"kind": Problem.RAISED, "problem": f"{type(error).__name__}: {error}"}
-        own_peak, peak = own[2], ours[2] if ours else 0
         loss, gradients = apart(own, ours)
         result = {
             "loss": loss,
             "gradients": gradients,
-            "peak": peak,
-            "own_peak": own_peak,
             "fused": context.fused_losses,
             "made": context.made_logits,
             "heads": {head.owner: head.reason for head in context.heads},
@@ -200,40 +125,6 @@ def distance(exact: Step | None, other: Step | None) -> float:
     squares = [(float((other[1][n] - g).square().sum()), float(g.square().sum())) for n, g in exact[1].items()]
     apart, whole = map(sum, zip(*squares, strict=True))
     return float((apart / whole) ** 0.5) if whole else float("inf")
-
-
-def peaks(name: str, **sizes: int) -> tuple[int, int]:
-    """Return the most bytes alive in a step of one model, untouched and after `long_context`, with these `sizes`."""
-    import torch
-    import transformers
-
-    from ckpt_surgery.long_sequences.long_context import long_context
-
-    size = {**PEAK_SIZES, **sizes}
-    tokens = size.pop("tokens")
-    model_class = getattr(transformers, name)
-    torch.manual_seed(0)
-    model = model_class(model_class.config_class(**size, pad_token_id=0)).train()
-    ids = torch.randint(1, size["vocab_size"], (1, tokens))
-    own = step(model, {"input_ids": ids, "labels": ids})
-    with long_context(model):
-        ours = step(model, {"input_ids": ids, "labels": ids})
-    if own is None or ours is None:
-        raise ValueError(f"{name} computes no loss")
-    return own[2], ours[2]
-
-
-def a_token(way: str, options: Mapping[str, Any], *thousands: int) -> Iterator[str]:
-    """Say what four layers of a Llama of 8B with LoRA take at so many thousands of tokens, and a token more."""
-    from benchmarks.long_context_cards import LLAMA_LORA, explained, on_shapes
-
-    peaks = []
-    for number in thousands:
-        told, _ = explained(on_shapes(LLAMA_LORA, number, LAYERS), **options)
-        peaks.append(told.peak_bytes)
-        products = (told.forward_flops + told.backward_flops) / 1e12
-        yield f"{way}, {number}K tokens: {told.peak_bytes / 1e9:.2f} GB, {products:.0f} TFLOP"
-    yield f"{way}: {(peaks[-1] - peaks[0]) / (thousands[-1] - thousands[0]) / 1024 / 1e6:.4f} MB a token"
 
 
 def step(model: Any, inputs: Mapping[str, Any], seed: int = 0) -> Step | None:
@@ -324,23 +215,144 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """Write how many classes were compared, with the outcomes, and why others were not."""
+class Problem(StrEnum):
+    """Why a class was not compared."""
+
+    NOT_BUILT = "no tiny model of it could be made"
+    NO_LOSS = "it computes no loss from its tiny inputs"
+    OWN_STEP = "its own step does not run in float64"
+    REFUSED = "`long_context` refuses it"
+    RAISED = "the step after `long_context` raised"
+    ENDED = "its process ended, or took too long"
+
+
+class Way(StrEnum):
+    """The way in which a compared class computed its loss."""
+
+    FUSED = "the loss was computed without logits"
+    MADE = "logits were made for a part of the loss, or for all of it"
+    ALONE = "the head, or the loss, was left alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One class. `far` is the largest relative difference in the loss, the gradients, and the gradients after `undo`.
+
+    `half` and `own_half` say how far the gradients in bfloat16 are from those in float32, relative to the norm of
+    those, after `long_context` and without it: 0 where there is no such step.
+
+    `cut` counts the blocks cut at their attention; `not_cut` says why others were not, with their classes. With a
+    `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
+    """
+
+    name: str
+    problem: str | None
+    way: str | None
+    far: float
+    why: str
+    tiled: int = 0
+    cut: int = 0
+    not_cut: str = ""
+    half: float = 0.0
+    own_half: float = 0.0
+
+    @property
+    def farther(self) -> bool:
+        """Whether it rounds worse in bfloat16 than the model's own step."""
+        return not self.half <= FARTHER * self.own_half
+
+    @property
+    def differs(self) -> bool:
+        """Whether the step was another."""
+        return self.problem is None and not self.far < CLOSE
+
+
+def row_of(data: Mapping[str, Any]) -> Row:
+    """Read what was found of a class."""
+    if "loss" not in data:
+        problem = Problem(data["kind"]) if "kind" in data else Problem.ENDED
+        return Row(data["case"], problem, None, 0.0, str(data["problem"]))
+    levels = [float(data[level]) for level in ("loss", "gradients", "undone")]
+    far = next((level for level in levels if level != level), max(levels))
+    sizes = {name: data[name] for name in ("tiled", "cut")}
+    sizes |= {name: data.get(name, 0.0) for name in ("half", "own_half")}
+    sizes["not_cut"] = "; ".join(f"{name}: {reason}" for name, reason in sorted(data["not_cut"].items()))
+    if data["made"]:
+        return Row(data["case"], None, Way.MADE, far, f"for {', '.join(data['made'])}", **sizes)
+    if data["fused"]:
+        return Row(data["case"], None, Way.FUSED, far, "", **sizes)
+    reasons = sorted({str(reason) for reason in data["heads"].values() if reason})
+    return Row(data["case"], None, Way.ALONE, far, ", ".join(reasons) or "its loss is no cross-entropy", **sizes)
+
+
+def sections(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sections of the page."""
+    rows = [Row(**row) for row in figures["rows"]]
+    versions = listed([f"{name} {version}" for name, version in figures["versions"].items()])
     compared = [row for row in rows if row.problem is None]
-    fused = [row for row in compared if row.way == Way.FUSED]
-    lines = [
-        f"{plural(len(rows), 'class', 'classes')}: {len(compared)} compared, {len(fused)} of them without logits",
-        f"within {CLOSE:g}: {sum(not row.differs for row in compared)}",
-    ]
-    lines += [f"  {row.name}: {row.far:.1e}" for row in compared if row.differs]
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        if row.way != Way.FUSED:
-            names.setdefault(row.problem or f"{row.way}: {row.why}", []).append(row.name)
-    lines += [f"{len(each)} x {reason}: {', '.join(each)}" for reason, each in names.items()]
-    ratio = peak_ratio(rows)
-    return lines if ratio is None else [*lines, f"peak, own / long_context, median of those fused: {ratio:.2f}"]
+    differing = [row for row in compared if row.differs]
+    largest = max((row.far for row in compared if not row.differs), default=0.0)
+    tiled = sum(row.tiled > 0 for row in compared)
+    whole = sum(row.cut > 0 and not row.not_cut for row in compared)
+    partly = sum(row.cut > 0 and bool(row.not_cut) for row in compared)
+    halves = [row for row in compared if 0 < row.own_half < inf]
+    ratios = sorted(row.half / row.own_half for row in halves)
+    yield "# long_context by class"
+    yield (
+        f"A training step after `long_context` held against the step of the model's own code, in float64, for tiny "
+        f"models with random weights ({versions}): {len(rows)} of {figures['classes']} classes for causal and "
+        "conditional generation. `python -m benchmarks.long_context` measures it, and goes on where it stopped."
+    )
+    yield (
+        f"{plural(len(compared), 'class was', 'classes were')} compared: loss, every gradient, and every gradient "
+        f"after `undo`. In {len(compared) - len(differing)} of them nothing differs by more than {CLOSE:g}, relative "
+        f"to the loss or the largest gradient; by {largest:.0e} at most. In {tiled}, MLPs were tiled. Tiny models say "
+        "nothing of memory."
+    )
+    yield (
+        f"In {plural(whole, 'class', 'classes')} all blocks were cut at their attention, in {partly} some, and in "
+        f"{len(compared) - whole - partly} none."
+    )
+    yield (
+        f"Steps in bfloat16 of {plural(len(halves), 'class', 'classes')} were held against those in float32, by the "
+        f"norm of all gradients. In {sum(not row.farther for row in halves)} of them the step after `long_context` is "
+        f"at most {FARTHER - 1:.0%} farther away than the model's own step; "
+        f"{f'{ratios[len(ratios) // 2]:.2f}' if ratios else '-'} times as far in the median."
+    )
+    counts = [[way, str(sum(row.way == way for row in compared))] for way in Way]
+    yield markdown_table(["of the classes that were compared", "classes"], counts)
+    yield _table("## Where the step differs", ["class", "by"], [[code(r.name), f"{r.far:.0e}"] for r in differing])
+    farther = [[code(row.name), f"{row.half:.1e}", f"{row.own_half:.1e}"] for row in halves if row.farther]
+    yield _table("## Where bfloat16 rounds more", ["class", "after `long_context`", "its own"], farther)
+    for way in (Way.MADE, Way.ALONE):
+        yield _whys(f"{way[0].upper()}{way[1:]}", [(r.name, r.why) for r in compared if r.way == way])
+    uncut = [(row.name, row.not_cut or "no block ran") for row in compared if row.not_cut or not row.cut]
+    yield _whys("Why blocks were not cut", uncut)
+    for problem in Problem:
+        yield _whys(f"Not compared: {problem}", [(r.name, r.why) for r in rows if r.problem == problem])
 
 
+def _table(heading: str, heads: list[str], cells: list[list[str]]) -> str:
+    return titled(heading, markdown_table(heads, cells) if cells else "")
+
+
+def _whys(heading: str, whys: Iterable[tuple[str, str]]) -> str:
+    return _table(f"## {heading}", ["class", "why"], [[code(name), prose(why)] for name, why in whys])
+
+
+def conclude(rows: Sequence[Mapping[str, Any]], known: int, page: bool) -> bool:
+    """Show the classes, and tell whether a step differs."""
+    examined = sorted(map(row_of, rows), key=lambda row: row.name)
+    figures = {"versions": installed("torch", "transformers"), "classes": known}
+    PAGE.show({**figures, "rows": [asdict(row) for row in examined]}, page)
+    return any(row.differs for row in examined)
+
+
+PAGE = Page(
+    "long_context",
+    "<!-- Written by `python -m docs.generate` from long_context.json: run `python -m benchmarks.long_context`. -->",
+    sections,
+)
+SURVEY = Survey("long_context", __doc__, causal_classes, examine, conclude, MODELS, 300.0, 6 * 2**30, shuffled=False)
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

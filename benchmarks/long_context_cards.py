@@ -1,20 +1,23 @@
-"""The peak of a step after `long_context` over the length of its text, for three ways to train: predicted on shapes.
+"""How many tokens fit on cards of four sizes after `long_context`, for three ways to train: predicted on shapes.
+
+    python -m benchmarks.long_context_cards [--page]
 
 Two blocks run; the weights, gradients and optimizer states of the others are added. That is enough, because nothing
 else of a block is on the device while another runs. Over the length the peak is the higher of two lines: short texts
 have it while a tile runs, long ones in the backward of attention. Both lines go through the same two lengths.
+Takes minutes; `--page` writes the figures of the table in docs/how-to/long-context.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.plan_on_gpu import MODELS, config_of
+from benchmarks.plan_on_gpu import MODELS, config_of, model_on_shapes
 from benchmarks.survey import COVERAGE
 from ckpt_surgery.planning.devices import MARGIN
 from ckpt_surgery.text import markdown_table
@@ -31,7 +34,6 @@ MEMORIES = (24, 48, 80, 141)
 LENGTHS = (64, 128)
 """Thousands of tokens of the texts that run: the attention of shorter ones has its peak in another block."""
 _ATTENTION_BACKWARD = "attention_backward"
-LORA = 16
 _LAYERS = 2
 _POSITIONS = 2**22
 _QWEN = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "tie_word_embeddings": False}
@@ -152,20 +154,9 @@ def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: 
 
 def on_shapes(recipe: Recipe, thousands: int, layers: int) -> ReleasedModel:
     """Return the first layers of the model without data, and a text for it."""
-    import torch
-
-    from ckpt_surgery.planning.lora import add_lora
-    from ckpt_surgery.planning.target import main_class, released
-    from ckpt_surgery.survey.resolve import resolve
-
     sizes = {"num_hidden_layers": layers, "max_position_embeddings": _POSITIONS}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps({**recipe.config, **sizes}), encoding="utf-8")
-        target = main_class(resolve([folder], variants=False))
-        found = released(target, tokens=thousands * 1024, batch=1, dtype=torch.bfloat16)
-    if recipe.lora:
-        add_lora(found.model, LORA, found.shapes, four_bits=recipe.four_bits)
-    return found
+    config, tokens = {**recipe.config, **sizes}, thousands * 1024
+    return model_on_shapes(config, tokens, 1, lora=recipe.lora, four_bits=recipe.four_bits)
 
 
 def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> tuple[Explanation, StepAllocations]:
@@ -179,3 +170,18 @@ def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> 
         without_values(model.model)
         step, drawn = metered(model.model, model.inputs, model.shapes)
         return explanation_of(model.model, step, drawn, training_of(optimizer, 1, None, None)), step
+
+
+def main() -> None:
+    """Predict, print the table, and keep its figures if that is asked for."""
+    parser = argparse.ArgumentParser("long_context_cards", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--page", action="store_true", help="write the figures of the table")
+    options = parser.parse_args()
+    rows = list(card_rows())
+    print(cards_table(rows))
+    if options.page:
+        write_cards(rows)
+
+
+if __name__ == "__main__":
+    main()

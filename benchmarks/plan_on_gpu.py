@@ -1,14 +1,14 @@
 """Does a step take what `explain` says, and is a plan as fast as the best `every_n` of the same memory?
 
 Steps on a CUDA GPU: models of one and eight billion parameters, a mixture of experts and a vision model, in small
-batches and large ones, with and without checkpointing, adapters, weights of 4 bits and a fused loss. What is told may
-be under what is measured by 1 %, and over by 3 %. Then one plan, held against every n-th block at its budget.
+batches and large ones, with and without checkpointing, adapters, weights of 4 bits, a fused loss and `long_context`.
+What is told may be under what is measured by 1 %, and over by 3 %. Then one plan, held against every n-th block at its
+budget.
 Prints a table of figures and targets; writes json. With --toy on the processor, where bytes are those of the meter.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.device import GIGABYTE, Device, wanted_device
-from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
+from benchmarks.figures import Figure, Target, finish, gpu_parser
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 from ckpt_surgery.text import plural
 
@@ -83,6 +83,7 @@ class Case:
     fused_loss: bool = False
     four_bits: bool = False
     texts: int = 1
+    long_context: bool = False
 
     def __str__(self) -> str:
         size = f"{self.thousands}K" if self.thousands else plural(self.images, "image")
@@ -92,6 +93,7 @@ class Case:
             "4 bits": self.four_bits,
             "checkpointed": self.checkpointed,
             "fused loss": self.fused_loss,
+            "long_context": self.long_context,
         }
         return ", ".join([self.model, size, *(word for word, holds in said.items() if holds)])
 
@@ -105,6 +107,7 @@ CASES = (
     Case("Llama 8B", 16, checkpointed=True, fused_loss=True),
     Case("Llama 8B", 4, lora=True),
     Case("Llama 8B", 64, lora=True, checkpointed=True, fused_loss=True),
+    Case("Llama 8B", 32, lora=True, long_context=True),
     Case("Qwen3-MoE, 8 layers", 4),
     Case("Qwen3-MoE, 8 layers", 16, checkpointed=True),
     Case("ViT-L", images=128),
@@ -122,25 +125,18 @@ _PLAN = f"a plan for {PLANNED}"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
-    options = _options(arguments)
-    if lacking("plan_on_gpu", "torch", "transformers"):
-        return 2
+    parser = gpu_parser("plan_on_gpu", __doc__)
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
+    options = parser.parse_args(arguments)
     if (device := wanted_device("plan_on_gpu", toy=options.toy)) is None:
         return 2
-    progress = Progress("plan_on_gpu", options.out, lambda kept: figures(kept, device), device, resume=options.resume)
+    progress = Progress("plan_on_gpu", options.out, lambda kept: figures(kept, device), device)
     for case in CASES:
         made = progress.measure(str(case), partial(told_and_measured, case, device))
         if made and not made["measured"]:
             progress.note(f"{case}: {NO_ROOM} for such a step")
     progress.measure(_PLAN, lambda: plan_and_every(device, options.steps))
-    shown = [plain_table(f"plans: {device.name}", progress.figures)]
-    return finish("plan_on_gpu", progress.figures, progress.text, options.out, shown)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = gpu_parser("plan_on_gpu", __doc__)
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
-    return parser.parse_args(arguments)
+    return finish(progress.figures, progress.text(), options.out)
 
 
 def figures(kept: Kept, device: Device) -> list[Figure]:
@@ -176,26 +172,31 @@ def told_and_measured(case: Case, device: Device) -> dict[str, int]:
 
 
 def on_shapes(case: Case, device: Device) -> ReleasedModel:
-    """Return the model without data, and its inputs."""
+    """Return the model of a case without data, and its inputs; small where it runs on the processor."""
+    toy = device.kind == "cpu"
+    sizes = {name: value for name, value in TOY.items() if name in MODELS[case.model] or name == "image_size"}
+    config = {**MODELS[case.model], **(sizes if toy else {})}
+    tokens = case.thousands * (8 if toy else 1024) or None
+    wanted = case.texts if case.thousands else case.images
+    return model_on_shapes(config, tokens, min(wanted, 2) if toy else wanted, lora=case.lora, four_bits=case.four_bits)
+
+
+def model_on_shapes(
+    config: Mapping[str, Any], tokens: int | None, batch: int, *, lora: bool, four_bits: bool
+) -> ReleasedModel:
+    """Return the model of a configuration without data, and its inputs."""
     import torch
 
     from ckpt_surgery.planning.lora import add_lora
     from ckpt_surgery.planning.target import main_class, released
     from ckpt_surgery.survey.resolve import resolve
 
-    toy = device.kind == "cpu"
-    config = dict(MODELS[case.model])
-    if toy:
-        config.update({name: value for name, value in TOY.items() if name in config or name == "image_size"})
-    tokens = case.thousands * (8 if toy else 1024) or None
-    wanted = case.texts if case.thousands else case.images
-    batch = min(wanted, 2) if toy else wanted
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         target = main_class(resolve([folder], variants=False))
         found = released(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
-    if case.lora:
-        add_lora(found.model, LORA, found.shapes, four_bits=case.four_bits)
+    if lora:
+        add_lora(found.model, LORA, found.shapes, four_bits=four_bits)
     return found
 
 
@@ -225,7 +226,7 @@ def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
     from ckpt_surgery.errors import PlanningError
     from ckpt_surgery.planning.cuda_operators import CudaOperators
     from ckpt_surgery.planning.devices import device_like
-    from ckpt_surgery.planning.explain import explanation_of, metered
+    from ckpt_surgery.planning.explain import explanation_of, metered, without_values
     from ckpt_surgery.planning.training import ALONE, training_of
 
     try:
@@ -233,7 +234,8 @@ def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
     except PlanningError:  # the workspace of cuBLAS is the same on most
         card = "H100"
     training = training_of("none", 1, None, card) if device.kind == "cuda" else ALONE
-    with _choice(case, released.model).apply(released.model, self_check="never"):
+    with changed(case, released.model):
+        without_values(released.model)
         with CudaOperators() if device.kind == "cuda" else nullcontext():
             step, drawn = metered(released.model, released.inputs, released.shapes)
         return explanation_of(released.model, step, drawn, training).peak_bytes
@@ -241,7 +243,7 @@ def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
 
 def measured_peak(model: nn.Module, inputs: dict[str, Any], case: Case, device: Device) -> int:
     """Return the most bytes that tensors held at once in a second step."""
-    with _choice(case, model).apply(model, self_check="never"):
+    with changed(case, model):
         try:
             step(model, inputs, device)
             model.zero_grad(set_to_none=True)
@@ -264,15 +266,20 @@ def _metered_peak(model: nn.Module, inputs: dict[str, Any]) -> int:
     return peak_of(run_metered(model, ((), inputs), loss_of), held).bytes
 
 
-def _choice(case: Case, model: nn.Module) -> Any:
+def changed(case: Case, model: nn.Module) -> Any:
+    """Change the model as the case says; what comes back undoes that at its end."""
+    from ckpt_surgery import long_context
     from ckpt_surgery.planning.choices import PlanChoice
     from ckpt_surgery.runtime.blocks.discovery import find_blocks
 
+    if case.long_context:
+        return long_context(model, host=True)
     stacks: dict[str, tuple[str, ...]] = {}
     for block in find_blocks(model):
         stacks[block.stack] = (*stacks.get(block.stack, ()), block.name)
     every = dict.fromkeys((name for names in stacks.values() for name in names), ())
-    return PlanChoice(stacks, every if case.checkpointed else {}, fused_loss=case.fused_loss)
+    choice = PlanChoice(stacks, every if case.checkpointed else {}, fused_loss=case.fused_loss)
+    return choice.apply(model, self_check="never")
 
 
 def step(model: nn.Module, inputs: dict[str, Any], device: Device) -> float:

@@ -1,7 +1,7 @@
 """The measurements of one benchmark, each kept in its json as soon as it is made: a run that ends early loses none.
 
-A measurement is plain data under a name. One that found no room on the device, or failed, is kept with the reason, and
-the others go on. What the figures are is made from all of them, anew each time.
+A measurement has a name. One that found no room on the device, or failed, is kept with the reason, and the others go
+on. What the figures are is made from all of them, anew each time.
 """
 
 from __future__ import annotations
@@ -28,25 +28,16 @@ Kept = Mapping[str, Any]
 
 
 class Progress:
-    """The measurements so far, in the json `file`. With `resume` it goes on from an earlier run's."""
+    """The measurements so far, in the json `file`."""
 
     def __init__(
-        self,
-        program: str,
-        file: Path,
-        figures_of: Callable[[Kept], Sequence[Figure]],
-        device: Device,
-        *,
-        resume: bool = False,
-        **settings: object,
+        self, program: str, file: Path, figures_of: Callable[[Kept], Sequence[Figure]], device: Device
     ) -> None:
         self._program = program
         self._file = file
         self._figures_of = figures_of
         self._device = device
-        self._settings = {"device": device.name, **settings}
-        content = read_json(file) if resume else {}
-        self.kept: dict[str, Any] = dict(content.get("kept", {}))
+        self.kept: dict[str, Any] = {}
         self.errors: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -55,26 +46,14 @@ class Progress:
         """The figures of what is measured so far."""
         return self._figures_of(self.kept)
 
-    @property
-    def text(self) -> str:
-        """The json of a benchmark that has come to its end."""
-        return self._text(finished=True)
-
-    def _text(self, *, finished: bool) -> str:
-        without_room = [name for name, value in self.kept.items() if value is None]
-        more = {
-            "kept": self.kept,
-            "no_room": without_room,
-            "errors": self.errors,
-            "notes": self.notes,
-            "finished": finished,
-        }
-        return document(self.figures, **self._settings, **more)
+    def text(self, *, finished: bool = True) -> str:
+        """Return the json, of a benchmark that has come to its end or has not."""
+        no_room = [name for name, value in self.kept.items() if value is None]
+        more = {"no_room": no_room, "errors": self.errors, "notes": self.notes, "finished": finished}
+        return document(self.figures, device=self._device.name, **more)
 
     def measure(self, name: str, measurement: Callable[[], Any]) -> Any:
-        """Make a measurement unless it is there, and keep it: plain data. Returns it; None where there is none."""
-        if name in self.kept:
-            return self.kept[name]
+        """Make a measurement, and keep it. Returns it; None where there is none."""
         print(f"{self._program}: {name}", file=sys.stderr, flush=True)
         gc.collect()  # models and their hooks hold each other
         self._device.empty_cache()
@@ -97,7 +76,7 @@ class Progress:
     def write(self) -> None:
         """Write the json, which says that there is more to come. Where that cannot be done, `finish` says so."""
         with suppress(OSError):
-            write_whole(self._file, self._text(finished=False))
+            write_whole(self._file, self.text(finished=False))
 
 
 def lacks_room(error: BaseException) -> bool:

@@ -11,23 +11,20 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from ckpt_surgery.distributed import fuse_loss
 from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released, wrap_released
 from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 from ckpt_surgery.survey.resolve import resolve
@@ -61,17 +58,8 @@ What `explain` predicts without a GPU, held against figures that others measured
   leaves 131,072 tokens to each. The first figure is what one rank would need with checkpointing, the plain loss and no
   offload; the second what it measured with a loss in chunks and transformers' offload. There the prediction is off:
   {explained}
-- **Unsloth**: [the longest texts](https://unsloth.ai/docs/basics/unsloth-benchmarks) that transformers with
-  FlashAttention 2 trained Llama 3.1 8B and Llama 3.3 70B on in 80 GB, one at a time, with QLoRA of rank 32 on
-  all linear layers. How its loop was set is not published: of the likely settings the ones that come closest
-  were chosen, so that this shows less than the rows above. They are AdamW of 8 bits; norms, embeddings and head
-  in float32, as PEFT prepares a model of 4 bits; autocast in bfloat16; and a loop that holds what the model
-  returns, which accelerate turns into float32. A loop that lets go of that needs 0.51 MB less for each token,
-  14.6 GB of the figure for 8B; AdamW of 32 bits needs 0.5 GB more for 8B and 2.5 GB for 70B. Unsloth's own
-  figures are of its own kernels, which are not run here.
 """
 
-_ATTENTION = functional.scaled_dot_product_attention
 _RING = "`explain` runs no context parallelism, and does not count what its ring attention holds."
 
 
@@ -131,16 +119,9 @@ def _with_output_held(model: ReleasedModel) -> Explanation:
         held.append(output)
         return cast(Tensor, output.loss)
 
-    return _with_loss(model, model.inputs, loss, Optimizer.ADAMW)
-
-
-def _with_loss(
-    model: ReleasedModel, inputs: Mapping[str, Any], loss: Callable[[Any], Tensor], optimizer: Optimizer
-) -> Explanation:
-    """Explain a step with a loss of its own."""
     with CudaOperators():
-        step, drawn = metered(model.model, inputs, model.shapes, loss)
-    return explanation_of(model.model, step, drawn, TrainingSetup(optimizer))
+        step, drawn = metered(model.model, model.inputs, model.shapes, loss)
+    return explanation_of(model.model, step, drawn, TrainingSetup(Optimizer.ADAMW))
 
 
 def offload() -> list[Row]:
@@ -184,47 +165,6 @@ def million() -> list[Row]:
     ]
 
 
-def qlora() -> list[Row]:
-    """Return the longest texts of QLoRA on one GPU, with transformers and FlashAttention 2."""
-    small, large = (4096, 14336, 32, 32), (8192, 28672, 80, 64)
-    return [
-        Row("Unsloth", f"QLoRA of Llama {name}, {tokens:,} tokens", 80.0, _of_qlora(shape, tokens) / 1e9, "GB")
-        for name, shape, tokens in (("8B", small, 28_454), ("70B", large, 6_916))
-    ]
-
-
-def _of_qlora(shape: tuple[int, int, int, int], tokens: int) -> int:
-    """Return the peak of QLoRA of a Llama with these widths, layers and heads."""
-    from transformers import LlamaConfig
-
-    hidden, inner, layers, heads = shape
-    more = {"num_hidden_layers": layers, "vocab_size": 128256, "max_position_embeddings": 131072}
-    config = LlamaConfig(**_sizes(hidden, inner, heads, **more), use_cache=False)
-    model = _model("LlamaForCausalLM", config, tokens, 1, torch.bfloat16)
-    add_lora(model.model, 32, model.shapes, four_bits=True)
-    for module in model.model.modules():
-        if isinstance(weight := getattr(module, "weight", None), nn.Parameter) and weight.dtype is torch.bfloat16:
-            with model.shapes:
-                module.weight = nn.Parameter(weight.float(), requires_grad=False)
-    wrap_released(model)
-    labels = model.inputs["labels"]
-    held = []
-
-    def loss(output: Any) -> Tensor:
-        held.append(output.logits.float())
-        return functional.cross_entropy(held[-1][:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-
-    inputs = {name: value for name, value in model.inputs.items() if name != "labels"}
-    in_bfloat16 = patch.object(functional, "scaled_dot_product_attention", _attention_in_bfloat16)
-    with in_bfloat16, torch.autocast("cpu", torch.bfloat16):
-        return _with_loss(model, inputs, loss, Optimizer.ADAMW_8BIT).peak_bytes
-
-
-def _attention_in_bfloat16(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    """Do what autocast does on CUDA, and not on CPUs."""
-    return _ATTENTION(query.bfloat16(), key.bfloat16(), value.bfloat16(), **options)
-
-
 def _sizes(hidden: int, inner: int, heads: int, **more: int) -> dict[str, Any]:
     sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads}
     return {**sizes, "num_key_value_heads": 8, **more}
@@ -266,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="published_figures", description=__doc__)
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args(arguments)
-    rows = [*mosaic(), *offload(), *long_text(), *million(), *qlora()]
+    rows = [*mosaic(), *offload(), *long_text(), *million()]
     for row in rows:
         print(
             f"{row.source}: {row.name}: published {row.published:,.2f}, predicted {row.predicted:,.2f} {row.unit} "

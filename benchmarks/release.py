@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +19,8 @@ from typing import Any
 from packaging.version import Version
 
 from benchmarks import survey
-from benchmarks.release_table import copied, options_of, tally, written_by_verify
-from benchmarks.stopwatch import CommandFailed
-from benchmarks.stopwatch import measure as run_command
+from benchmarks.release_table import JOBS, copied, tally, written_by_verify
+from benchmarks.stopwatch import CommandFailed, run_tests
 from ckpt_surgery import apply, check
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.versions import installed_versions
@@ -35,8 +33,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "Tests that need torch": ("tests", "-m", "torch and not transformers4 and not gpu and not slow"),
 }
 """What of the project's tests is run on a release, as arguments of pytest."""
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
-PASSED = re.compile(r"(\d+) passed")
+WORKERS = ("-n", str(JOBS), "--dist", "loadfile")
 Release = Mapping[str, Any]
 """The figures of one release.
 
@@ -46,11 +43,10 @@ static half makes of the `source` of its models; and the `tests` that ran.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Measure the installed release. Return 1 where something is wrong, 2 where it could not run."""
-    options = options_of("release", __doc__, arguments)
     try:
-        release, page = measure(options.jobs, tests=not options.no_tests)
+        release, page = measure()
     except CommandFailed as error:
         print(f"release: {error}.", file=sys.stderr)
         return 2
@@ -63,12 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(wrong(release))
 
 
-def measure(jobs: int, *, tests: bool) -> tuple[Release, str]:
+def measure() -> tuple[Release, str]:
     """Measure the installed release, and return the page of verdicts too. Raises CommandFailed."""
-    source = repair_twice(installed_models(), jobs)
+    source = repair_twice(installed_models())
     version = installed_versions()["transformers"]
     OUT.mkdir(parents=True, exist_ok=True)
-    words = ["--all", "--jobs", str(jobs), "--resume", str(OUT / f"{version}.jsonl")]
+    words = ["--all", "--resume", str(OUT / f"{version}.jsonl")]
     text, page = (written_by_verify(words, form, OUT / f"{version}.{form}") for form in ("json", "markdown"))
     document = json.loads(text)
     reports = [report_of(report) for report in document["reports"]]
@@ -79,21 +75,21 @@ def measure(jobs: int, *, tests: bool) -> tuple[Release, str]:
         "classes": len(trained_classes()),
         "names": names_of_models(),
         "source": source,
-        "tests": {what: run_tests(words) for what, words in TESTS.items()} if tests else {},
+        "tests": {what: run_tests(*WORKERS, *words) for what, words in TESTS.items()},
         "verdicts": {r.label: (r.status, r.repair.status if r.repair else "not repaired") for r in reports},
     }
     return release, page
 
 
-def repair_twice(models: Path, jobs: int) -> Mapping[str, Any]:
+def repair_twice(models: Path) -> Mapping[str, Any]:
     """Run `check` on a folder of models, and on a copy of it after `apply`, which a second one leaves alone."""
-    found = check([models], jobs=jobs)
+    found = check([models], jobs=JOBS)
     with copied(models) as folder:
-        apply([folder], jobs=jobs)
+        apply([folder], jobs=JOBS)
         once = {file: file.read_bytes() for file in folder.rglob("*.py")}
-        apply([folder], jobs=jobs)
+        apply([folder], jobs=JOBS)
         again = sum(file.read_bytes() != text for file, text in once.items())
-        left = check([folder], jobs=jobs)
+        left = check([folder], jobs=JOBS)
     return {"files": found.files, "found": tally(found), "left": tally(left), "changed_again": again}
 
 
@@ -124,14 +120,6 @@ def names_of_models() -> dict[str, int]:
         counts.update(list(inspect.signature(kind.forward).parameters))  # type: ignore[attr-defined]
         counts.update(name for name in dir(kind) if "checkpointing" in name)
     return dict(sorted(counts.items()))
-
-
-def run_tests(words: Sequence[str]) -> Mapping[str, Any]:
-    """Run tests of this project on two workers. Raises CommandFailed where pytest does not end by itself."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-rfE", "--no-header", *words]
-    ended = run_command(command, folder=survey.ROOT, accept=(0, 1), keep=200_000)
-    passed = PASSED.search(ended.output)
-    return {"passed": int(passed[1]) if passed else 0, "failed": FAILED.findall(ended.output)}
 
 
 def as_json(release: Release) -> str:

@@ -7,7 +7,6 @@ releases` does so for every release. Exits with 1 where something stays wrong.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -32,6 +31,7 @@ from ckpt_surgery.static.discover import installed_models
 from ckpt_surgery.static.results import CheckResult
 from ckpt_surgery.text import code, listed, markdown_table, prose, titled
 
+JOBS = 2
 RELEASES = ("4.52.4", "4.53.3", "4.55.4", "5.0.0", "5.10.4", "5.23.0")
 CLASSES = (
     "LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "MixtralForCausalLM", "T5ForConditionalGeneration",
@@ -68,14 +68,13 @@ MEANING = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Measure the installed release. Return 1 where something stays wrong, 2 where it could not run."""
-    options = options_of("release_table", __doc__, arguments)
     release = installed("transformers")["transformers"]
     try:
         if release not in RELEASES:
             raise CommandFailed(f"transformers {release} is none of {', '.join(RELEASES)}")
-        column = measure(options.jobs)
+        column = measure()
     except CommandFailed as error:
         print(f"release_table: {error}.", file=sys.stderr)
         return 2
@@ -86,28 +85,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(failed(column))
 
 
-def options_of(program: str, doc: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the options that `release` has too."""
-    parser = argparse.ArgumentParser(program, description=(doc or "").partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default: 2)")
-    parser.add_argument("--no-tests", action="store_true", help="leave the project's own tests out")
-    return parser.parse_args(arguments)
-
-
-def measure(jobs: int) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Make the column of the installed release. Raises CommandFailed where `verify` ends without a report."""
     models = installed_models()
     texts = (path.read_text(encoding="utf-8") for path in models.rglob("modeling_*.py"))  # none is imported
     defined = {name for text in texts for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE)}
     with tempfile.TemporaryDirectory(prefix="release-table-") as folder:
         words = [*(name for name in CLASSES if name in defined), "--levels", ",".join(QUICK_LEVELS)]
-        document = json.loads(written_by_verify([*words, "--jobs", str(jobs)], "json", Path(folder) / "report.json"))
+        document = json.loads(written_by_verify(words, "json", Path(folder) / "report.json"))
     reports = {report.label: report for report in map(report_of, document["reports"])}
     order = sorted(reports, key=lambda label: (CLASSES.index(label.partition(" (")[0]), label))
     with copied(models) as folder_of_copy:
-        before = check([models], jobs=jobs)
-        apply([folder_of_copy], jobs=jobs)
-        after = check([folder_of_copy], jobs=jobs)
+        before = check([models], jobs=JOBS)
+        apply([folder_of_copy], jobs=JOBS)
+        after = check([folder_of_copy], jobs=JOBS)
     return {
         "versions": document["versions"],
         "outcomes": {label: outcome_of(reports[label]) for label in order},
@@ -121,7 +112,7 @@ def measure(jobs: int) -> dict[str, Any]:
 def written_by_verify(words: Sequence[str], form: str, file: Path) -> str:
     """Return what `ckpt_surgery verify --fix` writes to `file` in this form. Raises CommandFailed."""
     file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "ckpt_surgery", "verify", *words, "--fix", "--exit-zero"]
+    command = [sys.executable, "-m", "ckpt_surgery", "verify", *words, "--jobs", str(JOBS), "--fix", "--exit-zero"]
     # It ends with 2 where a class is not built, and its report says so.
     ended = run_command([*command, "--output-format", form, "--output", file], folder=ROOT, accept=(0, 2))
     if not file.is_file():

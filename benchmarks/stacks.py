@@ -170,19 +170,20 @@ def _cells(row: Row, modes: Sequence[str]) -> tuple[str, ...]:
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
-    """Print what is wrong, and tell whether anything is; on the page, rows of other libraries stay."""
-    made = {row["case"]: {key: row[key] for key in row if key != "case"} for row in rows}
-    missed = {name: row for name, row in made.items() if "library" not in row or wrong(row) or keeps_more(row)}
-    for name, row in missed.items():
-        print(f"stacks: {name}: {row}", file=sys.stderr)
-    if page:
-        before = PAGE.read()
-        whole = [row for row in made.values() if "library" in row]
-        new = {row["library"]: installed(DISTRIBUTIONS.get(row["library"], row["library"])) for row in whole}
-        versions = {**before["versions"], **{name: next(iter(each.values())) for name, each in new.items()}}
-        kept = [*whole, *(row for row in before["rows"] if row["library"] not in new)]
-        PAGE.write({"versions": versions, "rows": sorted(kept, key=lambda row: list(versions).index(row["library"]))})
-    return bool(missed)
+    """Show the models, and tell whether anything is wrong; on the page, rows of other libraries stay."""
+    made = [{key: row[key] for key in row if key != "case"} for row in rows if "library" in row]
+    names = dict.fromkeys(row["library"] for row in made)
+    versions = {name: next(iter(installed(DISTRIBUTIONS.get(name, name)).values())) for name in names}
+
+    def merged(kept: Mapping[str, Any]) -> dict[str, Any]:
+        every = {**kept["versions"], **versions}
+        whole = [*made, *(row for row in kept["rows"] if row["library"] not in versions)]
+        return {"versions": every, "rows": sorted(whole, key=lambda row: list(every).index(row["library"]))}
+
+    PAGE.show({"versions": versions, "rows": made}, page, merged)
+    for row in (row for row in rows if "library" not in row):
+        print(f"stacks: {row['case']}: {row['problem']}", file=sys.stderr)
+    return len(made) < len(rows) or any(wrong(row) or keeps_more(row) for row in made)
 
 
 PAGE = Page("stacks", written_by("python -m benchmarks.stacks", "stacks"), sections)

@@ -1,8 +1,9 @@
-"""One command timed and weighed. Standard library only."""
+"""One command timed and weighed, and tests run by one. Standard library only."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import IO
+from typing import IO, Any
 
+ROOT = Path(__file__).resolve().parents[1]
+PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
+_COUNTS = re.compile(r"(\d+) (passed|skipped)")
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """What `ru_maxrss` counts in, in bytes."""
 
@@ -68,6 +73,17 @@ def measure(
         last = (run.errors or run.output).strip().splitlines()
         raise CommandFailed(f"`{' '.join(words)}` ended with {process.returncode}: {last[-1] if last else 'no words'}")
     return run
+
+
+def run_tests(*words: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run tests of this project: how many `passed` and were `skipped`, and the names of those that `failed`.
+
+    Raises:
+        CommandFailed: pytest does not end by itself.
+    """
+    ended = measure([*PYTEST, *words], environment=environment, folder=ROOT, accept=(0, 1), keep=2_000_000)
+    counts = {what: int(number) for number, what in _COUNTS.findall(ended.output)}
+    return {"passed": 0, "skipped": 0, **counts, "failed": _FAILED.findall(ended.output)}
 
 
 def _tail(file: IO[bytes], keep: int) -> str:

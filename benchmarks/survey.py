@@ -63,6 +63,12 @@ class Page:
         """Render the page of these figures; by default of those that are kept."""
         return paragraphs(self.notice, *self.sections(self.read() if figures is None else figures)) + "\n"
 
+    def show(self, figures: Any, keep: bool, merged: Callable[[Any], Any] | None = None) -> None:
+        """Print the page of these figures; keep them if they are to be kept, `merged` with those that are there."""
+        print(self.text(figures))
+        if keep:
+            self.write(merged(self.read()) if merged else figures)
+
     def write(self, figures: Any) -> None:
         """Keep the figures, and write the page of them."""
         self.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -108,7 +114,6 @@ class Survey:
         parser.add_argument("file", type=Path, help="keeps a line of json for each case; those in it are passed over")
         parser.add_argument("cases", nargs="*", metavar="CASE", help="measure only these")
         parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default: 1)")
-        parser.add_argument("--sample", type=int, metavar="N", help="measure no more than so many")
         parser.add_argument("--minutes", type=float, default=inf, metavar="N", help="begin none after so long")
         parser.add_argument("--again", action="store_true", help="begin the file anew")
         parser.add_argument("--page", action="store_true", help="write the page from the whole file")
@@ -120,7 +125,7 @@ class Survey:
         if options.again:
             options.file.unlink(missing_ok=True)
         drawn = Random(0).sample(known, len(known)) if self.shuffled else known
-        self.run(options.cases or drawn[: options.sample], options.file, options.jobs, 60 * options.minutes)
+        self.run(options.cases or drawn, options.file, options.jobs, 60 * options.minutes)
         rows = list({row["case"]: row for row in rows_of(options.file)}.values())
         return int(self.conclude(rows, len(known), options.page))
 

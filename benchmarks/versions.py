@@ -3,27 +3,24 @@
     python -m benchmarks.versions versions.jsonl --page
 
 Tiny models of the most used classes go through `wrap_blocks`, `verify`, `explain`, `plan`, `save`, offload,
-`long_context`, `torch.compile` and `run`; the planted faults of the tests are looked for, with `--every N` each N-th.
-What was tried with the same versions before, and is not now, stays on the page. Exits with 1 where something fails.
+`long_context`, `torch.compile` and `run`; each fifth of the planted faults of the tests is looked for. Exits with 1
+where something fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import os
 import platform
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
-from benchmarks.stopwatch import measure
+from benchmarks.stopwatch import PYTEST, measure, run_tests
 from benchmarks.survey import MODELS, ROOT, Page, Row, Survey, tiny, written_by
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import code, markdown_table
@@ -43,8 +40,6 @@ _TRIED_WITH: Mapping[str, Sequence[str]] = {
 PLANTED = "tests/measure/test_planted.py"
 _MOST_APART = 1e-4
 _LITTLE = 1e-3
-FAILED = re.compile(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", re.MULTILINE)
-SKIPPED = re.compile(r"(\d+) skipped")
 _SCRIPT = """\
 import torch, transformers
 from ckpt_surgery import tiny_config
@@ -238,14 +233,12 @@ def _same(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, most: float = 0
             assert apart <= most, f"the gradient of {name} is {apart:.2g} apart"
 
 
-def planted(every: int) -> Row:
-    """Look for each N-th planted fault: how many were tried, and which were missed. Raises CommandFailed."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
-    listed = measure([*pytest, "--collect-only", PLANTED], folder=ROOT, keep=2_000_000)
-    chosen = [line for line in listed.output.splitlines() if "::" in line and "[" in line][::every]
-    ran = measure([*pytest, "-rfE", *chosen], folder=ROOT, accept=(0, 1), keep=2_000_000)
-    skipped = SKIPPED.search(ran.output)  # those that cannot be planted into this release
-    return {"faults": len(chosen) - int(skipped[1] if skipped else 0), "missed": FAILED.findall(ran.output)}
+def planted() -> Row:
+    """Look for each fifth planted fault: how many were tried, and which were missed. Raises CommandFailed."""
+    listed = measure([*PYTEST, "--collect-only", PLANTED], folder=ROOT, keep=2_000_000)
+    chosen = [line for line in listed.output.splitlines() if "::" in line and "[" in line][::5]
+    ran = run_tests(*chosen)  # those are skipped that cannot be planted into this release
+    return {"faults": len(chosen) - ran["skipped"], "missed": [name.partition("::")[2] for name in ran["failed"]]}
 
 
 def cases() -> list[str]:
@@ -253,10 +246,10 @@ def cases() -> list[str]:
     return [*(f"{door}: {name}" for door in DOORS for name in _TRIED_WITH.get(door, CLASSES)), "planted"]
 
 
-def tried(every: int, case: str) -> Row:
+def tried(case: str) -> Row:
     """Try one door with one class, or the planted faults."""
     if case == "planted":
-        return planted(every)
+        return planted()
     import torch
     import transformers
 
@@ -274,8 +267,8 @@ def key(row: Row) -> tuple[Version, Version, Version]:
     return Version(torch.public), transformers, python
 
 
-def figures_of(rows: Sequence[Row], kept: Sequence[Row]) -> tuple[Row, list[Row]]:
-    """Return the row of what was tried, and with it all rows; what only an earlier try of its versions tried stays."""
+def figures_of(rows: Sequence[Row]) -> Row:
+    """Return the row of what was tried."""
     versions = {"python": platform.python_version(), **installed_versions()}
     versions.pop("ckpt-surgery", None)
     worked: dict[str, list[str]] = {}
@@ -292,13 +285,7 @@ def figures_of(rows: Sequence[Row], kept: Sequence[Row]) -> tuple[Row, list[Row]
             reasons.setdefault(door, {})[name] = row["problem"]
         else:
             worked[door].append(name)
-    made = {"versions": versions, "worked": worked, "reasons": reasons, **found}
-    others = {key(row): row for row in kept}
-    if earlier := others.get(key(made)):
-        before = {door: why for door, why in earlier["reasons"].items() if door not in worked}
-        made |= {"worked": {**earlier["worked"], **worked}, "reasons": {**before, **reasons}}
-        made |= {} if found["faults"] else {name: earlier[name] for name in found}
-    return made, sorted({**others, key(made): made}.values(), key=key)
+    return {"versions": versions, "worked": worked, "reasons": reasons, **found}
 
 
 def sections(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -337,25 +324,16 @@ def _share(row: Row, door: str) -> str:
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
-    """Print the page of what was tried alone, and tell whether something does not work."""
-    made, every = figures_of(rows, PAGE.read()["rows"])
-    if page:
-        PAGE.write({"rows": every})
-    print(PAGE.text({"rows": [made]}))
+    """Show what was tried, and tell whether something does not work."""
+    made = figures_of(rows)
+    PAGE.show(
+        {"rows": [made]}, page, lambda kept: {"rows": [*{key(row): row for row in (*kept["rows"], made)}.values()]}
+    )
     return bool(made["missed"]) or any(made["reasons"].values())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the installed versions."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--every", type=int, default=5, metavar="N", help="each N-th planted fault (default: 5)")
-    options, _ = parser.parse_known_args(arguments)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    work = partial(tried, options.every)
-    survey = Survey("versions", __doc__, cases, work, conclude, MODELS, seconds=3600.0, shuffled=False)
-    return survey.main(arguments, [parser])
-
-
 PAGE = Page("versions", written_by("python -m benchmarks.versions", "versions"), sections)
+SURVEY = Survey("versions", __doc__, cases, tried, conclude, MODELS, seconds=3600.0, shuffled=False)
 if __name__ == "__main__":
-    sys.exit(main())
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(SURVEY.main())

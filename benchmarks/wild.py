@@ -9,7 +9,7 @@ changed file must compile, a second run must change nothing, and a module that c
 failed.
 
 The rules never run what they read. To see whether a changed module still imports, it is imported in a process of its
-own: run this where that is acceptable, or with `--no-imports`; nothing of a repository is imported.
+own: run this where that is acceptable; nothing of a repository is imported.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def wheels_by_package() -> dict[str, list[str]]:
     return dict(sorted(wheels.items()))
 
 
-def measure_package(name: str, *, imports: bool = True) -> Row:
+def measure_package(name: str) -> Row:
     """Fetch a package and measure it. Raises ReleaseError where it cannot be had."""
     wheels = wheels_by_package()[name]
-    return measure([fetch_wheel(wheel) for wheel in wheels], wheels[0].split("-")[1], imports=imports)
+    return measure([fetch_wheel(wheel) for wheel in wheels], wheels[0].split("-")[1])
 
 
 def measure_repository(folder: Path, name: str) -> Row:
@@ -287,9 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure packages, or repositories where a folder of them is given."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--repositories", type=Path, metavar="FOLDER", help="measure the git checkouts in a folder")
-    parser.add_argument("--no-imports", dest="imports", action="store_false", help="import no changed module")
     options, _ = parser.parse_known_args(arguments)
-    kind, cases, work = "packages", list(wheels_by_package()), partial(measure_package, imports=options.imports)
+    kind, cases, work = "packages", list(wheels_by_package()), measure_package
     if options.repositories:
         checkouts = sorted(path for path in options.repositories.iterdir() if (path / ".git").exists())
         kind, cases = "repositories", [path.name.replace("+", "/") for path in checkouts]

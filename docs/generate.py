@@ -22,8 +22,8 @@ import ckpt_surgery
 from benchmarks import (
     guard_survey,
     kept_bytes,
+    long_context,
     long_context_cards,
-    long_context_report,
     policies,
     release_table,
     stacks,
@@ -94,7 +94,7 @@ SURVEYS = (
     faults_report,
     guard_survey,
     kept_bytes,
-    long_context_report,
+    long_context,
     policies,
     release_table,
     stacks,

@@ -1,8 +1,8 @@
 """Ask every judge about every fault and its mended twin, and write docs/coverage/faults.md.
 
-    python -m benchmarks.faults [NAME ...] [--jobs N] [--symptoms] [--keep FOLDER]
+    python -m benchmarks.faults [NAME ...] [--jobs N] [--symptoms]
 
-With names, or with `--symptoms`, the table is printed alone. Exit code 1 where a fault does not show, a twin shows
+With names, or with `--symptoms`, nothing is written. Exit code 1 where a fault does not show, a twin shows
 one, a judge of ours calls a twin faulty, or a judge crashes; 2 where there is no such fault.
 """
 
@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
-
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -27,7 +25,6 @@ from benchmarks.faults import report
 from benchmarks.faults.case import CASES, FAULTY, MENDED, TWINS, Case, read_cases, twin
 from benchmarks.faults.judges import JUDGES, LINTER, linter_command
 from benchmarks.faults.worker import Question, ask_all
-from benchmarks.figures import console_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="the faults to ask about (default: all)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at once (default: 2)")
     parser.add_argument("--symptoms", action="store_true", help="only show that faults show, and twins do not")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the scripts of the twins there")
     options = parser.parse_args(arguments)
     cases = read_cases()
     if unknown := [name for name in options.names if name not in {case.name for case in cases}]:
@@ -48,14 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = [case for case in cases if not options.names or case.name in options.names]
     judges = () if options.symptoms else tuple(JUDGES)
     with tempfile.TemporaryDirectory() as folder:
-        answers = asked(cases, judges, options.keep or Path(folder), options.jobs)
+        answers = asked(cases, judges, Path(folder), options.jobs)
     table = report.Table([report.Row.of(case, answers[case.name]) for case in cases])
     if not (options.names or options.symptoms):
         report.PAGE.write(report.figures_of(table))
         report.write_summary(table)
-    console_of(report.WIDTH).print(report.grid(table))
-    for line in (wrong := table.wrong()):
-        print(line)
+    wrong = table.wrong()
+    print(*table.lines(), *wrong, sep="\n")
     return 1 if wrong else 0
 
 
@@ -75,10 +70,9 @@ def asked(
                 path.write_text(script, encoding="utf-8")
                 questions[Question(what, path, case.ranks)] = case, which
     answers: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = defaultdict(lambda: {FAULTY: {}, MENDED: {}})
-    with Progress(transient=True) as bar:
-        for question, answer in bar.track(ask_all(questions, jobs), total=len(questions), description="faults"):
-            case, which = questions[question]
-            answers[case.name][which][question.what] = answer
+    for question, answer in ask_all(questions, jobs):
+        case, which = questions[question]
+        answers[case.name][which][question.what] = answer
     return answers
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import libcst as cst
-
 CASES = Path(__file__).parent / "cases"
 KINDS = (
     "never checkpointed",
@@ -93,43 +91,27 @@ def read_cases(folder: Path = CASES) -> list[Case]:
 
 def twin(source: str, which: str) -> str:
     """Return the script that a user has written, faulty or mended, without what the case says of it."""
-    return cst.parse_module(source).visit(_Fold(which == MENDED)).code
+    return f"{ast.unparse(_Fold(which == MENDED).visit(ast.parse(source)))}\n"
 
 
-class _Fold(cst.CSTTransformer):
+class _Fold(ast.NodeTransformer):
     """Takes the branch of `MENDED`, and drops the constants at the head."""
 
     def __init__(self, mended: bool) -> None:
         self._mended = mended
 
-    def leave_If(
-        self, original_node: cst.If, updated_node: cst.If
-    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
-        if not _asks(updated_node.test):
-            return updated_node
-        if self._mended:
-            return cst.FlattenSentinel(_lines(updated_node.body))
-        if isinstance(updated_node.orelse, cst.Else):
-            return cst.FlattenSentinel(_lines(updated_node.orelse.body))
-        return updated_node.orelse or cst.RemoveFromParent()
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return (node.body if self._mended else node.orelse) if _asks(node.test) else node
 
-    def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
-        if not _asks(updated_node.test):
-            return updated_node
-        return updated_node.body if self._mended else updated_node.orelse
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        return (node.body if self._mended else node.orelse) if _asks(node.test) else node
 
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.BaseStatement | cst.RemovalSentinel:
-        match updated_node.body[0]:
-            case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value="MENDED" | "FAULT"))]):
-                return cst.RemoveFromParent()
-        return updated_node
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        self.generic_visit(node)
+        return None if ast.unparse(node.targets[0]) in ("MENDED", "FAULT") else node
 
 
-def _asks(test: cst.BaseExpression) -> bool:
-    return isinstance(test, cst.Name) and test.value == "MENDED"
-
-
-def _lines(body: cst.BaseSuite) -> list[cst.BaseStatement]:
-    return [line for line in body.body if isinstance(line, cst.BaseStatement)]
+def _asks(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "MENDED"

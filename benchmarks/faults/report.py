@@ -8,14 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from rich.table import Table as Grid
-
 from benchmarks.faults.case import FAULTY, KINDS, MENDED, TWINS, Case
 from benchmarks.survey import ROOT, Page, written_by
 from ckpt_surgery.text import markdown_table, plural, prose
 
 README = ROOT / "README.md"
-WIDTH = 170
 OURS = ("check", "verify", "watch")
 NAMES = {
     "check": "`check`",
@@ -143,6 +140,12 @@ class Table:
         """Return the mean wall time of a judge for one script."""
         return sum(row.seconds.get(judge, 0.0) for row in self.rows) / max(len(self.rows), 1)
 
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each fault: its numbers, who found it, and who named its cause."""
+        for row in self.rows:
+            found = f"; found by {', '.join(row.found) or 'nobody'}; named by {', '.join(row.named) or 'nobody'}"
+            yield f"{row.case.name}: {row.numbers[FAULTY]}; mended {row.numbers[MENDED]}{found if row.seconds else ''}"
+
     def wrong(self) -> list[str]:
         """List what is not as it should be, apart from faults that nobody found."""
         lines = [f"{row.case.name}: does not show as it should: {row.numbers}" for row in self.rows if not row.shows]
@@ -164,18 +167,6 @@ def write_summary(table: Table, file: Path = README) -> None:
     """Write the table of the README between its two comments."""
     text = file.read_text(encoding="utf-8")
     file.write_text(_SUMMARY.sub(lambda found: f"{found[1]}\n{summary(table)}\n{found[2]}", text), encoding="utf-8")
-
-
-def grid(table: Table) -> Grid:
-    """Return a row for each fault: who found it."""
-    drawn = Grid(title="faults that people had", title_style="bold")
-    for heading in ("fault", "kind", "shows", "cured", *NAMES, "named"):
-        drawn.add_column(heading)
-    for row in table.rows:
-        marks = [_mark(row, judge) for judge in NAMES]
-        shows, named = "yes" if row.shows else "NO", ", ".join(row.named)
-        drawn.add_row(row.case.name, row.case.kind, shows, _CURED[row.cured], *marks, named)
-    return drawn
 
 
 def sections(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -235,14 +226,6 @@ def _every(table: Table) -> str:
         for row in table.rows
     ]
     return markdown_table(["fault", "kind", "what a user saw", "found by", "cause named", "cured"], rows)
-
-
-def _mark(row: Row, judge: str) -> str:
-    if judge not in row.seconds:
-        return ""
-    crashed = any(what.startswith(f"{judge} ") for what in row.crashed)
-    alarm = " ALARM" if judge in row.alarms else ""
-    return ("found" if judge in row.found else "-") + alarm + (" crashed" if crashed else "")
 
 
 PAGE = Page("faults", written_by("python -m benchmarks.faults", "faults"), sections)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from benchmarks.fuzz_cases import arguments, blocks
@@ -76,16 +76,6 @@ class Case:
             offload=rng.choice(("late", "late", "cpu", "disk")) if rng.random() < 0.2 else None,
             save=rng.choice(_SAVES) if not reentrant and rng.random() < 0.15 else "",
         )
-
-    def simpler(self) -> list[Case]:
-        """Cases with one thing less than this one, each: a feature, the training loop, an option, a block."""
-        changes: list[dict[str, Any]] = [
-            *({"features": tuple(f for f in self.features if f != name)} for name in self.features),
-            {"scenario": PLAIN_SCENARIO, "late": 0},
-            {"scenario": "LateSteps" if self.late else self.scenario},
-            *({name: plain} for name, plain in _OPTIONS.items() if name != "late"),
-        ]
-        return [case for case in (replace(self, **change) for change in changes) if case != self]
 
     def make_features(self) -> list[Feature]:
         """Return new features for one run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -142,18 +141,3 @@ def _grouped(message: str) -> str:
     """Return a message without what differs from case to case."""
     line = re.sub(rf"{FuzzBlock.__name__} layers\.\d+", "BLOCK", " ".join(message.split()))
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", line)[:140]
-
-
-def minimised(result: Result, run: Callable[[Case], Result] = judge) -> Result:
-    """Drop features, options and blocks one at a time while the outcome stays, until nothing can be dropped.
-
-    A crash has to keep the type of its error.
-    """
-
-    def key(found: Result) -> tuple[Outcome, str]:
-        return found.outcome, found.reason.partition(":")[0] if found.outcome is Outcome.CRASHED else ""
-
-    smallest = result
-    while simpler := next((r for r in map(run, smallest.case.simpler()) if key(r) == key(result)), None):
-        smallest = simpler
-    return smallest

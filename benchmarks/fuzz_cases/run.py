@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import numpy
@@ -32,9 +32,6 @@ from tests.runtime.late_copies import Deferred
 Treatment = Callable[[nn.Module, Case], Callable[[], None]]
 """Changes a model before its training; returns what takes that back."""
 
-SelfCheck = Literal["first", "always", "never"] | int
-"""How often `wrap_blocks` holds a recompute against its forward."""
-
 
 @dataclass(eq=False)
 class Run:
@@ -57,10 +54,9 @@ def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
     return lambda: None
 
 
-def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]:
+def operated(model: nn.Module, case: Case) -> Callable[[], None]:
     """Apply `wrap_blocks` with the options of the case; return what undoes it."""
-    if case.save:
-        options = {"save": [case.save], "save_offload": case.offload is not None, **options}
+    options: Any = {"save": [case.save], "save_offload": case.offload is not None} if case.save else {}
     with patch.object(checkpointing, "_offloader", partial(_offloader, case)):
         surgery = wrap_blocks(
             model,
@@ -81,11 +77,6 @@ def _offloader(case: Case, options: SurgeryOptions) -> Offloader | None:
     if case.offload == "late":
         transport = Deferred(case.seed if case.seed % 4 else None)
     return Offloader(transport, minimum_bytes=0, in_flight=1 + case.seed % 3)
-
-
-def treatment_of(self_check: SelfCheck | None) -> Treatment:
-    """`wrap_blocks` with this interval of its self-check; with its default for None."""
-    return operated if self_check is None else partial(operated, self_check=self_check)
 
 
 def checkpointed(model: nn.Module, case: Case) -> Callable[[], None]:

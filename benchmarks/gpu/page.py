@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu.parts import Result, State
@@ -29,29 +28,14 @@ What others have published of their own machines, for comparison:
 - [transformers](https://github.com/huggingface/transformers/pull/48444): offload of checkpoints, with what it frees.
 """
 _DRY = "**A dry run: toy sizes on the processor. These figures mean nothing, and none of them is of a GPU.**"
-_NO_PICTURES = "There are no pictures: matplotlib is not installed."
-_UNPLOTTED = ("x", "", "block inputs")
-"""Units of ratios and counts."""
 
 
 def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str], *, dry: bool) -> None:
-    """Write the page, and beside it the pictures that it shows."""
+    """Write the page."""
     page.parent.mkdir(parents=True, exist_ok=True)
-    pictures = page.with_suffix("")
-    sections = []
-    for result in results:
-        drawn = bars(result) if find_spec("matplotlib") else {}
-        picture = pictures / f"{result.part.name}.svg"
-        if drawn:
-            pictures.mkdir(exist_ok=True)
-            draw(picture, drawn)
-        else:
-            picture.unlink(missing_ok=True)
-        sections.append(section(result, f"{pictures.name}/{picture.name}" if drawn else ""))
     rows = [[name, value] for name, value in machine.items()]
-    notes = [*([_DRY] if dry else []), *([] if find_spec("matplotlib") else [_NO_PICTURES])]
-    head = [_INTRODUCTION, *notes, markdown_table(["", ""], rows), summary(results)]
-    page.write_text("\n\n".join([*head, *sections, _OTHERS]), encoding="utf-8")
+    head = [_INTRODUCTION, *([_DRY] if dry else []), markdown_table(["", ""], rows), summary(results)]
+    page.write_text("\n\n".join([*head, *map(section, results), _OTHERS]), encoding="utf-8")
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -75,8 +59,8 @@ def verdict(result: Result) -> str:
     return listed(said) or "ok"
 
 
-def section(result: Result, picture: str) -> str:
-    """Write one part: its question, what is missing, picture and figures."""
+def section(result: Result) -> str:
+    """Write one part: its question, what is missing, and its figures."""
     part = result.part
     lines = [
         f"## {part.question}",
@@ -84,8 +68,6 @@ def section(result: Result, picture: str) -> str:
         f"By {code(part.file)}; {code(f'python -m benchmarks.gpu {part.name}')} runs it alone.",
     ]
     lines += missing(result)
-    if picture:
-        lines.append(f"![{part.question}]({picture})")
     rows = [
         [
             name,
@@ -126,31 +108,3 @@ def missing(result: Result) -> Iterator[str]:
         yield f"Failed: {name} ({code(why)})."
     for note in result.notes:
         yield f"{note[:1].upper()}{note[1:]}."
-
-
-def bars(result: Result) -> dict[str, dict[str, float]]:
-    """Return the values that a part's picture shows, by unit; empty where it has none."""
-    chosen: dict[str, dict[str, float]] = {}
-    for name, figure in result.figures.items():
-        if name.startswith(result.part.plotted) and figure["values"] and figure["unit"] not in _UNPLOTTED:
-            chosen.setdefault(figure["unit"], {})[name] = statistics.median(figure["values"])
-    return chosen
-
-
-def draw(file: Path, by_unit: Mapping[str, Mapping[str, float]]) -> None:
-    """One bar for each value, with its number, and a plot for each unit, below each other; the same for the same."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    heights = [0.6 + 0.35 * len(values) for values in by_unit.values()]
-    with matplotlib.rc_context({"svg.hashsalt": "ckpt_surgery", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(8, sum(heights)), layout="constrained")
-        plots = figure.subplots(len(by_unit), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axes, (unit, values) in zip(plots, by_unit.items(), strict=True):
-            names = list(values)[::-1]
-            drawn = axes.barh(names, [values[name] for name in names], color="#3b6ea5", height=0.6)
-            axes.bar_label(drawn, fmt="%.3g", padding=3)
-            axes.set_xlabel(unit)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.margins(x=0.12)
-        figure.savefig(file, format="svg", metadata={"Date": None})

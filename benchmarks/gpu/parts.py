@@ -10,11 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-RESUME = "--resume"
-_LENGTHS = ("8K", "32K", "128K", "128 tokens", "64 tokens")
-_PLOTTED = tuple(f"{where}: {what}, " for where in _LENGTHS for what in ("peak", "a step"))
-_OURS = [f"{what}, long_context{how}" for what in ("LoRA", "all weights, 8-bit AdamW") for how in ("", "(host=True)")]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -22,9 +17,7 @@ class Part:
 
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
     twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
-    `--out FILE` names the json. One that `resumes` keeps each measurement as it is made, and goes on behind them.
-    `plotted` are the starts of the names of figures that the page draws as bars. Where a package that it `needs` is
-    not installed, it is skipped.
+    `--out FILE` names the json. Where a package that it `needs` is not installed, it is skipped.
     """
 
     name: str
@@ -34,8 +27,6 @@ class Part:
     seconds: int
     real: tuple[str, ...] = ()
     toy: tuple[str, ...] = ("--toy",)
-    resumes: bool = True
-    plotted: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
     @property
@@ -55,8 +46,7 @@ class Part:
 
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
         """Return the command that runs it and writes `out`."""
-        resume = [RESUME] if self.resumes else []
-        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), *resume, "--out", str(out)]
+        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), "--out", str(out)]
 
 
 class State(StrEnum):
@@ -74,7 +64,7 @@ class Result:
     """A part, its figures by name, and its `problem` where it did not end as it should.
 
     `no_room` are the measurements for which the device has too little memory, `errors` say why others failed, `notes`
-    what was left out, `failed` names tests, and `date` is the day on which it ended.
+    what was left out, and `failed` names tests.
     """
 
     part: Part
@@ -86,7 +76,6 @@ class Result:
     no_room: Sequence[str] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    date: str = ""
 
     @classmethod
     def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
@@ -101,7 +90,6 @@ class Result:
             content.get("no_room", ()),
             content.get("errors", {}),
             content.get("notes", ()),
-            content.get("date", ""),
         )
 
     @property
@@ -128,18 +116,16 @@ PARTS = (
         ("-m", "benchmarks.gpu.tests"),
         120,
         toy=("--dry",),
-        resumes=False,
         needs=("pytest",),
     ),
     Part(
         "offload",
-        "What does activation offload take off the GPU, and at what cost?",
-        "offload has no higher peak than transformers' own, and at 32K tokens costs 3 % of a step at most",
+        "What do checkpointing and offload take off the GPU, and at what cost?",
+        "both have no higher peak than transformers' own, and offload at 32K tokens costs 3 % of a step at most",
         ("-m", "benchmarks.gpu_steps"),
-        150,
-        real=("offload", "--tokens", "8192", "32768"),
-        toy=("offload", "--toy", "--tokens", "128"),
-        plotted=_PLOTTED,
+        190,
+        real=("offload",),
+        toy=("offload", "--toy"),
     ),
     Part(
         "policies",
@@ -147,9 +133,8 @@ PARTS = (
         "keeping attention, or every second product, takes no longer than recomputing all, or torch's own policy",
         ("-m", "benchmarks.gpu_steps"),
         200,
-        real=("save", "--tokens", "8192", "32768"),
-        toy=("save", "--toy", "--tokens", "128"),
-        plotted=_PLOTTED,
+        real=("save",),
+        toy=("save", "--toy"),
     ),
     Part(
         "check_cost",
@@ -159,7 +144,6 @@ PARTS = (
         80,
         real=("checks",),
         toy=("checks", "--toy"),
-        plotted=_PLOTTED,
     ),
     Part(
         "plan_on_gpu",
@@ -170,50 +154,11 @@ PARTS = (
         toy=("--toy", "--steps", "1"),
     ),
     Part(
-        "longest",
-        "What is the longest sequence at which a model of 8 billion parameters trains?",
-        "an 8B model trains at longer sequences with `long_context` than with transformers' own checkpointing",
-        ("-m", "benchmarks.longest"),
-        600,
-        plotted=tuple(f"{way}: longest" for way in ("LoRA, transformers", *_OURS)),
-    ),
-    Part(
-        "step_cost",
-        "What does a checkpointed step of tiny models cost: bytes, FLOPs, and the host's time for a call?",
+        "host_cost",
+        "What does a call of a block cost the host?",
         "a wrapped block's call costs the host little more than transformers' own",
-        ("-m", "benchmarks.step_cost"),
-        90,
-        real=("--gpu", "Llama", "GPTBigCode", "Mixtral", "T5", "Swin"),
-        resumes=False,
-    ),
-    Part(
-        "offload_128k",
-        "What does offload do at 128K tokens?",
-        "offload costs 3 % of time at most at 128K tokens",
-        ("-m", "benchmarks.gpu_steps"),
-        230,
-        real=("offload", "--tokens", "131072"),
-        toy=("offload", "--toy", "--tokens", "256"),
-        plotted=_PLOTTED,
-    ),
-    Part(
-        "policies_128k",
-        "And policies at 128K tokens?",
-        "what is kept at 128K tokens takes no longer than recomputing it",
-        ("-m", "benchmarks.gpu_steps"),
-        230,
-        real=("save", "--tokens", "131072"),
-        toy=("save", "--toy", "--tokens", "256"),
-        plotted=_PLOTTED,
-    ),
-    Part(
-        "ways",
-        "What does a step of a 1.1-billion-parameter model take, in every way to checkpoint it?",
-        "`wrap_blocks` takes no more memory and time than transformers' and torch's own checkpointing",
-        ("-m", "benchmarks.gpu_steps"),
-        90,
-        real=("ways",),
-        toy=("ways", "--toy"),
-        plotted=_PLOTTED,
+        ("-m", "benchmarks.host_cost"),
+        60,
+        real=("--gpu",),
     ),
 )

@@ -70,7 +70,7 @@ class Comparison:
     """One site or class of BEFORE, graded, with its text in each tree, "" where it is gone.
 
     `inline` tells that BEFORE checkpoints here, `comparable` that the model's flag switches that and that
-    upstream still makes the same call, without a branch; `upstream_inline` that upstream left the branch.
+    upstream still makes the same call, without a branch.
     """
 
     grade: Grade
@@ -81,10 +81,8 @@ class Comparison:
     ours: str
     upstream: str
     reasons: tuple[str, ...]
-    notes: tuple[str, ...] = ()
     inline: bool = False
     comparable: bool = False
-    upstream_inline: bool = False
 
 
 def grade_sites(before: Snapshot, ours: Snapshot, upstream: Snapshot) -> list[Comparison]:
@@ -101,19 +99,16 @@ def grade_sites(before: Snapshot, ours: Snapshot, upstream: Snapshot) -> list[Co
 def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Comparison:
     """Grade one site. Unless ours is upstream's very call, a fault of ours outweighs every other difference."""
     faults = _faults(before, ours, upstream)
-    notes: list[str] = []
     if before.inline and not before.switched and ours and ours.inline and ours.arguments == before.arguments:
         grade, reasons = Grade.LEFT_ALONE, ["the checkpoint call does not hang on the model's flag"]
     elif ours and upstream and ours.body in (before.body, upstream.body) and _same(ours, upstream):
         grade, reasons = Grade.IDENTICAL, []
-        notes = _shared_faults(ours, upstream)
     elif faults or ours is None:
         grade, reasons = Grade.WORSE, faults
     elif upstream is None:
         grade, reasons = Grade.CHANGED, ["upstream no longer has this call"]
     else:
         grade, reasons = _differences(before, ours, upstream)
-        notes = _shared_faults(ours, upstream)
     return Comparison(
         grade=grade,
         path=before.path,
@@ -123,9 +118,7 @@ def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Compar
         ours=ours.text if ours else "",
         upstream=upstream.text if upstream else "",
         reasons=tuple(reasons),
-        notes=tuple(notes),
         inline=bool(before.inline),
-        upstream_inline=before.switched and upstream is not None and bool(upstream.inline),
         comparable=before.switched
         and upstream is not None
         and not upstream.inline
@@ -254,21 +247,6 @@ def _sort_arguments(before: Site, ours: Site, upstream: Site) -> tuple[list[str]
         else:
             harmless.append(f"{name} {text}")
     return safer, changed, harmless
-
-
-def _shared_faults(ours: Site, upstream: Site) -> list[str]:
-    """Return what neither ours nor upstream repaired: listed, not held against ours."""
-    theirs = _kinds(upstream.arguments)
-    notes = [
-        f"both pass the gradient argument {name} by keyword"
-        for name, value in ours.arguments.keywords
-        if carries_gradient(name, value) and theirs.get(name) == "keyword"
-    ]
-    return notes + [
-        f"both pass past state {name} by position"
-        for name, value in ours.arguments.positional
-        if is_past(name, value) and theirs.get(name) == "position"
-    ]
 
 
 def _names(site: Site) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+import gc
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -106,7 +106,6 @@ class File:
     tree: Tree
     path: str
     module: ast.Module
-    mentions_checkpoint: bool
     classes: dict[str, list[Class]] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     aliases: dict[str, ast.expr] = field(default_factory=dict)
@@ -162,25 +161,20 @@ class File:
             return [c for n in names_in(self.aliases[name]) for c in self.classes_called(n, seen)]
         return []
 
-    def every_class(self) -> Iterator[Class]:
-        return chain.from_iterable(self.classes.values())
-
 
 class Tree:
     """The PyTorch modeling and modular files below a models folder, parsed when first asked for.
 
-    `judged` are the paths to compare: all, or those of one family (a folder name). Raises FileNotFoundError
-    where there are none; `file` raises SyntaxError where one does not parse.
+    Raises FileNotFoundError where there are none; `file` raises SyntaxError where one does not parse.
     """
 
-    def __init__(self, root: Path, family: str = "") -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self._files: dict[str, File | None] = {}
         named = [p for pattern in ("modeling_*.py", "modular_*.py") for p in root.rglob(pattern)]
-        paths = sorted(p.relative_to(root).as_posix() for p in named if not p.name.startswith(OTHER_FRAMEWORKS))
-        self.judged = [path for path in paths if not family or family in path.split("/")[:-1]]
-        if not self.judged:
-            raise FileNotFoundError(f"no modeling_*.py or modular_*.py of {family or 'any family'} below {root}")
+        self.paths = sorted(p.relative_to(root).as_posix() for p in named if not p.name.startswith(OTHER_FRAMEWORKS))
+        if not self.paths:
+            raise FileNotFoundError(f"no modeling_*.py or modular_*.py below {root}")
 
     def file(self, path: str) -> File | None:
         """Parse one file by its path relative to the folder; None if there is no such file."""
@@ -189,12 +183,8 @@ class Tree:
             self._files[path] = None
             if place.is_file():
                 text = place.read_text(encoding="utf-8")
-                self._files[path] = File(self, path, ast.parse(text, filename=path), "checkpoint" in text)
+                self._files[path] = File(self, path, ast.parse(text, filename=path))
         return self._files[path]
-
-    def judged_files(self) -> Iterator[File]:
-        """Return the files to compare, in the order of their paths."""
-        return filter(None, map(self.file, self.judged))
 
 
 ADDING = ("append", "extend", "insert", "add_module")
@@ -374,34 +364,33 @@ class ClassFact:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the grading needs of one models folder. `inline` counts a file's checkpoint calls."""
+    """All that the grading needs of one models folder."""
 
     sites: tuple[Site, ...]
     classes: tuple[ClassFact, ...]
-    inline: Counter[str]
-    files: int
 
 
-def read(root: Path, family: str = "", wanted: Wanted = frozenset()) -> Snapshot:
-    """Read a models folder, or one family of it.
+def read(root: Path, wanted: Wanted = frozenset()) -> Snapshot:
+    """Read a models folder.
 
     A call of something that is no block of the tree counts only where (method, callee) is in `wanted`.
     Raises FileNotFoundError where nothing is there to read, SyntaxError where a file does not parse.
     """
-    tree = Tree(root, family)
-    sites: list[Site] = []
-    classes: list[ClassFact] = []
-    inline: Counter[str] = Counter()
-    for file in tree.judged_files():
-        classes += file.guarded_imports
-        for each in file.every_class():
-            layer = {"is_layer": each.is_layer, "is_layer_itself": each.is_layer_itself}
-            classes.append(ClassFact(file.path, each.name, each.guard, each.node.lineno, each.bases, **layer))
-            for method in each.methods.values():
-                sites += _Method(each, method, wanted).sites()
-        if file.mentions_checkpoint:
-            inline[file.path] = sum(isinstance(n, ast.Call) and is_checkpoint(n) for n in ast.walk(file.module))
-    return Snapshot(tuple(sites), tuple(classes), +inline, len(tree.judged))
+    gc.disable()  # millions of syntax nodes and no garbage among them: the collector would triple the time
+    try:
+        tree = Tree(root)
+        sites: list[Site] = []
+        classes: list[ClassFact] = []
+        for file in filter(None, map(tree.file, tree.paths)):
+            classes += file.guarded_imports
+            for each in chain.from_iterable(file.classes.values()):
+                layer = {"is_layer": each.is_layer, "is_layer_itself": each.is_layer_itself}
+                classes.append(ClassFact(file.path, each.name, each.guard, each.node.lineno, each.bases, **layer))
+                for method in each.methods.values():
+                    sites += _Method(each, method, wanted).sites()
+        return Snapshot(tuple(sites), tuple(classes))
+    finally:
+        gc.enable()
 
 
 def bind(call: ast.Call, signature: Signature | None) -> Arguments:

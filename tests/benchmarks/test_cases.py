@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cases import __main__ as cases
-from benchmarks.cases.__main__ import ARGUMENTS, SCRIPTS, Case, Result, judge, main, read
-from benchmarks.figures import console_of
+from benchmarks.cases.__main__ import DOORS, SCRIPTS, differences, main, read
 
 RIGHT = """
 SAID = {"says": ["loss"], "never": ["proved"]}
@@ -17,49 +16,44 @@ print("step 0 loss 1.0")
 """
 
 
-@pytest.fixture
-def case(tmp_path: Path) -> Case:
-    script = tmp_path / "right.py"
-    script.write_text(RIGHT, encoding="utf-8")
-    return read(script)
+def written(tmp_path: Path, text: str) -> Path:
+    script = tmp_path / "case.py"
+    script.write_text(text, encoding="utf-8")
+    return script
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda script: script.stem)
 def test_each_case_says_what_is_right(script: Path) -> None:
     case = read(script)
-    assert case.doors.keys() <= ARGUMENTS.keys()
-    keys = {key for right in case.doors.values() for key in right}
-    assert keys <= {"exit", "says", "never", "cures"}
-
-
-def test_a_case_that_does_what_is_right_is_right(case: Case) -> None:
-    assert judge(case).right
+    assert case.doors.keys() <= DOORS.keys()
+    assert {key for right in case.doors.values() for key in right} <= {"exit", "says", "never", "cures"}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('["loss"]', '["lost"]', "does not say 'lost'"),
-        ('["proved"]', '["step"]', "says 'step'"),
-        ('{"says"', '{"exit": 1, "says"', "exit code 0, not 1"),
-        ("print(", "import os\nprint('step', os.getpid(), ", "other steps than plain Python's"),
+        ("", "", []),
+        ('["loss"]', '["lost"]', ["plain: does not say 'lost'"]),
+        ('["proved"]', '["step"]', ["plain: says 'step'"]),
+        ('{"says"', '{"exit": 1, "says"', ["plain: exit code 0, not 1"]),
+        ("print(", "import os\nprint('step', os.getpid(), ", ["plain: other steps than plain Python's"]),
     ],
 )
-def test_what_differs_is_reported(tmp_path: Path, old: str, new: str, told: str) -> None:
-    script = tmp_path / "wrong.py"
-    script.write_text(RIGHT.replace(old, new), encoding="utf-8")
-    (line,) = judge(read(script)).differences["plain"]
-    assert line == told
+def test_what_differs_is_reported(tmp_path: Path, old: str, new: str, told: list[str]) -> None:
+    assert differences(read(written(tmp_path, RIGHT.replace(old, new)))) == told
 
 
-def test_what_is_not_installed_is_skipped(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    lacking = Case(case.script, case.doors, ["torch>=999"])
-    assert judge(lacking) == Result(lacking)
-    console_of(80).print(cases.table([judge(lacking)]))
+def test_a_case_that_differs_fails_and_what_is_not_installed_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cases, "SCRIPTS", tmp_path)
+    wrong = RIGHT.replace("loss", "lost", 1)
+    written(tmp_path, wrong)
+    assert main([]) == 1
+    assert "case (plain, check): plain: does not say 'lost'" in capsys.readouterr().out
+    written(tmp_path, f'NEEDS = ["torch>=999"]\n{wrong}')
+    assert main([]) == 0
     assert "skipped: needs torch>=999" in capsys.readouterr().out
-
-
-def test_a_case_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no_such_case"]) == 2
     assert "no such case: no_such_case" in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.explain_survey import PAGE, measure, model_types, reason
+from benchmarks.explain_survey import measure, model_types, reason
 from benchmarks.survey import TOO_LARGE, TOO_LONG
 
 pytestmark = pytest.mark.torch
@@ -35,24 +35,3 @@ def test_one_that_computes_in_float32_is_explained_in_it() -> None:
 )
 def test_a_reason_is_said_in_words(problem: str, why: str) -> None:
     assert reason(problem).startswith(why)
-
-
-def test_the_page_counts_what_works() -> None:
-    works = {
-        "case": "a",
-        "model": "A",
-        "dtype": "float32",
-        "parameters": 4,
-        "kept": 2,
-        "peak": 9,
-        "drawn": 0,
-        "seconds": 1.0,
-    }
-    fitted = {**works, "case": "c", "changed": ["width 1 -> 2"]}
-    rows = [works, fitted, {"case": "b", "model": "B", "problem": TOO_LONG}]
-    text = PAGE.text({"rows": rows, "version": "5.0", "total": 4})
-    assert "3 of the 4 model types of transformers 5.0" in text
-    assert "**2 work (67%)**, 1 of them with fields changed" in text
-    assert "Those with fields changed: `c`." in text
-    assert "They are a sample" in text
-    assert "### It took too long: 1" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from benchmarks.faults.report import (
     figures_of,
     summary,
     table_of,
-    write_summary,
 )
 from benchmarks.faults.worker import Question, ask, ask_all
 
@@ -171,12 +169,6 @@ def page(*rows: Row) -> str:
     return PAGE.text(json.loads(json.dumps(figures_of(Table(rows)))))
 
 
-def test_the_page_counts_faults_held_out(case: Case) -> None:
-    row = _row(replace(case, held_out=True), {"watch": {**QUIET, "found": True, "said": []}}, {}, (True, False))
-    assert "Of 1 held out" in page(row)
-    assert "## Missed by ours\n\nNone." in page(row)
-
-
 def test_a_fault_that_nobody_found_stays_in_the_table(case: Case) -> None:
     missed = _row(case, {}, {}, (True, False))
     assert f"## Missed by ours\n\n- [{case.name}]" in page(missed)
@@ -186,30 +178,6 @@ def test_a_fault_that_nobody_found_stays_in_the_table(case: Case) -> None:
 
 def test_the_readme_has_the_table() -> None:
     assert summary(table_of(PAGE.read())) in README.read_text(encoding="utf-8")
-
-
-def test_only_the_table_of_the_readme_is_written(case: Case, tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- faults: x -->\n| old |\n<!-- end of faults -->\nafter\n", encoding="utf-8")
-    for _ in range(2):
-        write_summary(Table([_row(case, {}, {}, (True, False))]), readme)
-    text = readme.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!-- faults: x -->\n| who | of 1 faults |")
-    assert text.endswith("|\n<!-- end of faults -->\nafter\n")
-    assert "old" not in text
-
-
-def test_an_unknown_fault_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert faults.main(["no_such"]) == 2
-    assert "no such fault: no_such" in capsys.readouterr().err
-
-
-def test_all_judges_are_needed_for_the_page(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(judges.LINTER, "no-such-command")
-    assert faults.main([]) == 2
-    assert "transformers-mlinter" in capsys.readouterr().err
 
 
 def test_nothing_is_judged_without_its_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

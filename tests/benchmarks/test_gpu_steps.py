@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,11 +15,12 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks import gpu_steps
-from benchmarks.device import PROCESSOR, Device, Steps, device_of, own_switch
+from benchmarks.device import PROCESSOR, device_of
 from benchmarks.gpu_steps import (
     ATTENTION,
     CHECKED,
     IN_TURN,
+    LIBRARY,
     LONG,
     NONE,
     OFFLOAD,
@@ -32,6 +31,7 @@ from benchmarks.gpu_steps import (
     THEIRS,
     TOPICS,
     WAYS,
+    Steps,
     figures,
     keeps_attention,
     llama,
@@ -40,9 +40,7 @@ from benchmarks.gpu_steps import (
 
 pytestmark = pytest.mark.torch
 
-STEPS = Steps((2.0, 1.0, 3.0), (0.1,), 100, 0.5, 7.0)
-WATCHED = {"right": True, "block": 1}
-
+STEPS = Steps((2.0, 1.0, 3.0), 100, 0.5, 7.0)
 
 Changes = Mapping[str, Mapping[str, Any] | None]
 
@@ -52,9 +50,9 @@ def kept(topic: str, lengths: Iterable[int], changes: Changes = MappingProxyType
     made: dict[str, Any] = {}
     for length in lengths:
         for way in TOPICS[topic].ways:
-            plain = {**STEPS.to_dict(), **(WATCHED if way.startswith("guard") else {})}
+            plain = replace(STEPS, right=True if way.startswith("guard") else None)
             change = changes.get(way, {})
-            made[f"{length} tokens, {way}"] = None if change is None else {**plain, **change}
+            made[f"{length} tokens, {way}"] = None if change is None else replace(plain, **change)
     return made
 
 
@@ -77,8 +75,8 @@ def test_ways_that_take_the_same_meet_every_target(topic: str) -> None:
         ("offload", SAVE_ON_CPU, {"norm": 7.1}, [f"gradient norm, {SAVE_ON_CPU} / {OURS} - 1"]),
         ("save", ATTENTION, {"seconds": (2.07,)}, [f"a step, {ATTENTION} / {way}" for way in (OURS, SELECTIVE)]),
         ("save", ATTENTION, {"peak": 102}, [f"peak, {ATTENTION} / {SELECTIVE}"]),
-        ("ways", OURS, {"peak": 102}, [f"peak, {OURS} / transformers"]),
-        ("ways", OURS, {"seconds": (2.05,)}, [f"a step, {OURS} / transformers"]),
+        ("offload", OURS, {"peak": 102}, [f"peak, {OURS} / transformers"]),
+        ("offload", OURS, {"seconds": (2.05,)}, [f"a step, {OURS} / transformers"]),
         ("checks", IN_TURN, {"seconds": (2.04,)}, [f"a step, {IN_TURN} / {OURS}"]),
         ("checks", CHECKED, {"seconds": (2.2,)}, [f"a step, {CHECKED} / {OURS}"]),
         ("checks", PROVED, {"right": False}, [f"no false alarm, {PROVED}"]),
@@ -93,7 +91,7 @@ def test_offload_of_short_texts_has_no_target_of_time() -> None:
 
 
 def test_what_did_not_fit_has_no_figures_and_ours_has_to() -> None:
-    others: dict[str, None] = dict.fromkeys((OURS, THEIRS, SAVE_ON_CPU))
+    others: dict[str, None] = dict.fromkeys((OURS, LIBRARY, THEIRS, SAVE_ON_CPU))
     made = figures(TOPICS["offload"], (LONG,), kept("offload", (LONG,), others))
     assert {figure.name.rpartition("step, ")[2].rpartition("peak, ")[2] for figure in made} == {OFFLOAD}
     assert missed("offload", {OFFLOAD: None}) == [f"{OFFLOAD} fits"]
@@ -130,46 +128,7 @@ def test_the_policy_of_torch_keeps_what_save_attention_keeps(operator: Any, kept
     assert (operator_name(operator) in VOCABULARY["attention"]) is kept
 
 
-def test_a_release_without_its_own_offload_leaves_that_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_steps, "library_offloads", lambda: False)
-    monkeypatch.setattr(gpu_steps, "measured", lambda *_, **__: STEPS.to_dict())
-    out = tmp_path / "offload.json"
-    gpu_steps.main(["offload", "--toy", "--tokens", "64", "--out", str(out)])
-    content = json.loads(out.read_text(encoding="utf-8"))
-    assert content["notes"] == [gpu_steps.NO_THEIRS]
-    assert not any(name.endswith(f", {THEIRS}") for name in content["figures"])
-
-
-def test_a_gpu_is_asked_through_torch_and_the_processor_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def ask(name: str) -> int:
-        asked.append(name)
-        return 7
-
-    names = ["synchronize", "empty_cache", "reset_peak_memory_stats", "max_memory_allocated"]
-    for name in names:
-        monkeypatch.setattr(torch.cuda, name, partial(ask, name))
-    monkeypatch.setattr(torch.accelerator, "empty_host_cache", partial(ask, "empty_host_cache"))
-    for device in (PROCESSOR, Device("cuda", "a GPU")):
-        assert asked == []
-        device.synchronize()
-        device.empty_cache()
-        device.reset_peak()
-        assert device.peak() > 0
-    assert asked == [names[0], names[1], "empty_host_cache", *names[2:]]
-
-
 def test_the_processor_takes_the_place_of_a_gpu_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of(toy=False) is None
     assert device_of(toy=True) is PROCESSOR
-
-
-@pytest.mark.parametrize(("methods", "name"), [("new old", "new"), ("old", "old")])
-def test_transformers_own_switch_is_taken_by_either_name(methods: str, name: str) -> None:
-    names = {"new": "activation_checkpointing_enable", "old": "gradient_checkpointing_enable"}
-    model = type("Released", (), {names[method]: method for method in methods.split()})
-    assert own_switch(model, "enable") == name

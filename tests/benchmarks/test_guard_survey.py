@@ -47,27 +47,6 @@ def test_classes_blocks_and_problems_are_counted() -> None:
     assert [row["model"] for row in figures["rows"]] == ["Alarm", "Missed", "Unvouched"]
 
 
-@pytest.mark.parametrize(
-    ("row", "shown"),
-    [
-        (ROWS[1], "| `Alarm` | reentrant | guard | wrong: 1 | `b.weight` |"),
-        (ROWS[2], "| `Missed` | reentrant | verify | proved: 2 | `a.weight` |"),
-        (UNVOUCHED, "| `Unvouched` | reentrant | verify | proved: 1, not seen to run: 1 | `a.weight` |"),
-        (
-            examined("Broken", Comparison.BOTH_BROKEN),
-            "| `Broken` | reentrant | 1 of 3 | `b.weight` | `a.weight` and `c.weight` |",
-        ),
-    ],
-    ids=lambda value: value["case"] if isinstance(value, dict) else "",
-)
-def test_the_page_shows_a_class_with_what_names_it(row: dict[str, Any], shown: str) -> None:
-    text = PAGE.text(figures_of([row], 9))
-    assert shown in text
-    assert ("disagree" in text) is (row in ROWS[1:3])
-    assert "1 of 9 classes, a random sample" in text
-    assert "random sample" not in PAGE.text(figures_of([row], 1))
-
-
 TWICE = str(ProofStatus.WRITTEN_TWICE)
 PROVED, UNSEEN = {"proved": 2}, {"proved": 1, "not seen to run": 1}
 

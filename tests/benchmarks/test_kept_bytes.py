@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import survey
 from benchmarks.kept_bytes import NOT_BUILT, PAGE, Agreement, conclude, counts, figures_of, measure
 
 
@@ -38,17 +36,6 @@ def test_steps_are_counted_and_those_that_are_not_equal_are_named() -> None:
     assert "| `B` | 5.0 | on | kept bytes equal, peak not | kept 10 and 10, peak 20 and 19 |" in said
     assert "it reads" in said
     assert "`A`" not in said
-
-
-def test_releases_are_kept_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
-    PAGE.write({"4.0": figures_of(ROWS[2:3], 1)})
-    monkeypatch.setattr("benchmarks.kept_bytes.installed", lambda name: {name: "5.0"})
-    assert not conclude(ROWS[1:2], 1, True)
-    assert list(PAGE.read()) == ["5.0", "4.0"]
-    said = PAGE.text()
-    assert "| steps | 5.0: 1 class | 4.0: 1 class |" in said
-    assert said.endswith("None.\n")
 
 
 CLASSES = {

@@ -45,7 +45,7 @@ def verdicts(figures: list[Figure]) -> dict[str, str]:
 
 
 def test_the_steps_have_their_own_names() -> None:
-    assert len({str(case) for case in CASES}) == len(CASES) == 18
+    assert len({str(case) for case in CASES}) == len(CASES) == 19
     assert str(FEW[0]) == "Llama 1B, 4K, LoRA, checkpointed, fused loss"
     assert any(part.arguments == ("-m", "benchmarks.plan_on_gpu") for part in PARTS)
 
@@ -68,7 +68,10 @@ def test_each_step_runs_on_shapes_as_on_a_card_and_small_on_the_processor(case: 
         patch.setattr(plan_on_gpu, "MODELS", {case.model: with_sizes})
         assert told_peak(on_shapes(small, ON_CUDA), small, ON_CUDA) > 0
     toy = told_and_measured(case, PROCESSOR)
-    assert toy["told"] == toy["measured"]
+    if case.long_context:
+        assert toy["told"] < toy["measured"], "copies in host memory are among the processor's bytes"
+    else:
+        assert toy["told"] == toy["measured"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Measurements are kept as they are made: failures are reported, and the next run goes on after them."""
+"""Measurements are kept as they are made, and failures are reported."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def figures(kept: Kept) -> list[Figure]:
     return [Figure(name, (value,), "s") for name, value in kept.items() if value is not None]
 
 
-def progress(file: Path, *, resume: bool = False) -> Progress:
-    return Progress("own", file, figures, PROCESSOR, resume=resume)
+def progress(file: Path) -> Progress:
+    return Progress("own", file, figures, PROCESSOR)
 
 
 def no_room() -> Any:
@@ -52,7 +52,7 @@ def test_each_measurement_is_in_the_json_before_the_next_is_made(tmp_path: Path)
     measured.measure("one", lambda: 1.0)
     measured.measure("two", second)
     assert list(content(file)["figures"]) == ["one", "two"]
-    assert json.loads(measured.text)["finished"] is True
+    assert json.loads(measured.text())["finished"] is True
 
 
 def test_what_has_no_room_or_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
@@ -64,27 +64,6 @@ def test_what_has_no_room_or_fails_is_reported_and_the_others_go_on(tmp_path: Pa
     assert content(file)["no_room"] == ["large"]
     assert content(file)["errors"] == {"wrong": "ValueError: what it is"}
     assert list(content(file)["figures"]) == ["fine"]
-
-
-def test_the_next_run_measures_what_is_missing_or_failed(tmp_path: Path) -> None:
-    file = tmp_path / "own.json"
-    before = progress(file)
-    before.measure("fine", lambda: 1.0)
-    before.measure("large", no_room)
-    before.measure("wrong", fails)
-    after = progress(file, resume=True)
-    assert after.measure("fine", fails) == 1.0
-    assert after.measure("large", fails) is None
-    assert after.measure("wrong", lambda: 3.0) == 3.0
-    assert after.errors == {}
-    assert progress(file).kept == {}, "without resume everything is made anew"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]"], ids=["empty", "cut off", "no object"])
-def test_a_json_that_cannot_be_read_is_made_anew(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "own.json"
-    file.write_text(text)
-    assert progress(file, resume=True).kept == {}
 
 
 @pytest.mark.parametrize(

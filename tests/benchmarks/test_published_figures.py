@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.published_figures import PAGE, Row, long_text, million, mosaic, offload, page, qlora
+from benchmarks.published_figures import PAGE, Row, long_text, million, mosaic, offload, page
 
 pytestmark = pytest.mark.torch
 
 
 def test_all_predictions_are_close_and_on_the_page() -> None:
-    rows = [*mosaic(), *offload(), *long_text(), *million(), *qlora()]
+    rows = [*mosaic(), *offload(), *long_text(), *million()]
     assert [row.name for row in rows if not row.close] == []
     assert page(rows) == PAGE.read_text(encoding="utf-8")
 

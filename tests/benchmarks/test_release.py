@@ -49,19 +49,6 @@ def test_a_page_says_what_differs_from_the_release_before() -> None:
     assert "`A` |" not in text
 
 
-def test_a_page_with_fewer_classes_than_the_release_says_so() -> None:
-    assert "This page has 3 of the 4 classes of the release." in section(NEW, None)
-    assert "This page has" not in section({**NEW, "classes": 3}, None)
-
-
-def test_a_page_says_what_was_run() -> None:
-    text = section(NEW, None)
-    assert "`check` finds 4 faults in 10 files, and 1 after `apply`; a second `apply` changes nothing." in text
-    assert "Planted faults: 215 passed, 0 failed." in text
-    assert "Tests that need torch: 10 passed, 1 failed: `tests/a.py::b`." in text
-    assert "changes 2 files." in section({**NEW, "source": {**SOURCE, "changed_again": 2}}, None)
-
-
 @pytest.mark.parametrize(
     ("change", "left"),
     [

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import ckpt_surgery
-from benchmarks.replay import compare as replay
+from benchmarks.replay import __main__ as replay
 from benchmarks.replay import grade as replay_grade
 from benchmarks.replay import sites as replay_sites
 from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
 from benchmarks.replay.sites import Snapshot, read
 from ckpt_surgery.static.results import ApplyResult, Note, Problem, Progress
-from tests.releases import CACHE_VARIABLE, SHA256, STAMP
 
-ROOT = Path(replay.__file__).parents[2]
 HEAD = """
 from torch import nn
 from ...modeling_layers import GradientCheckpointingLayer
@@ -80,8 +74,8 @@ def snapshots(tmp_path: Path, before: str, ours: str, upstream: str) -> tuple[Sn
     expected = wanted_by(old)
     return (
         old,
-        read(tree(tmp_path / "ours", ours), wanted=expected),
-        read(tree(tmp_path / "upstream", upstream), wanted=expected),
+        read(tree(tmp_path / "ours", ours), expected),
+        read(tree(tmp_path / "upstream", upstream), expected),
     )
 
 
@@ -92,7 +86,7 @@ def graded(tmp_path: Path, ours: str, upstream: str, before: str = BEFORE) -> Co
 
 def only_site(tmp_path: Path, source: str, **more: str) -> replay_sites.Site:
     """Return the only block call of a tree."""
-    (site,) = read(tree(tmp_path, source, **more), "toy").sites
+    (site,) = [site for site in read(tree(tmp_path, source, **more)).sites if site.path.startswith("toy/")]
     return site
 
 
@@ -110,17 +104,6 @@ def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Pa
         "gradient argument encoder_hidden_states by keyword",
     )
     assert block.reasons == ("no layer, upstream's is",)
-
-
-def test_upstream_as_ours_is_identical_everywhere(tmp_path: Path) -> None:
-    old, ours, upstream = snapshots(tmp_path, BEFORE, repaired(), repaired())
-    grades = [item.grade for item in (*grade_sites(old, ours, upstream), *grade_classes(old, ours, upstream))]
-    assert grades == [Grade.IDENTICAL, Grade.IDENTICAL]
-
-
-def test_keywords_in_another_order_are_identical(tmp_path: Path) -> None:
-    swapped = "layer(hidden_states, mask, encoder_hidden_states, use_cache=use_cache, past_key_value=past)"
-    assert graded(tmp_path, repaired(), repaired(swapped)).grade is Grade.IDENTICAL
 
 
 @pytest.mark.parametrize(
@@ -165,12 +148,6 @@ def test_a_fault_of_ours_is_worse(tmp_path: Path, call: str, reason: str) -> Non
     assert reason in site.reasons
 
 
-def test_another_result_target_is_worse(tmp_path: Path) -> None:
-    site = graded(tmp_path, repaired(target="hidden_states = "), repaired())
-    assert site.grade is Grade.WORSE
-    assert site.reasons == ("the result goes elsewhere: outputs = <call> became hidden_states = <call>",)
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -191,25 +168,6 @@ def test_another_condition_around_the_call_is_worse(tmp_path: Path) -> None:
     site = graded(tmp_path / "other", moved, repaired())
     assert site.grade is Grade.WORSE
     assert "+ if use_cache:" in site.reasons[0]
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_the_guard_that_turns_the_cache_off_may_stay_or_go(tmp_path: Path, kept: bool) -> None:
-    guard = (
-        "        if self.gradient_checkpointing and self.training and use_cache:\n            use_cache = False\n"
-        "        for index"
-    )
-    before = BEFORE.replace("        for index", guard)
-    ours = repaired().replace("        for index", guard) if kept else repaired()
-    assert graded(tmp_path, ours, repaired(), before).grade is Grade.IDENTICAL
-
-
-def test_a_statement_lost_from_the_else_branch_is_worse(tmp_path: Path) -> None:
-    before = BEFORE + "                outputs = outputs[0]\n"
-    kept = repaired() + "            outputs = outputs[0]\n"
-    assert graded(tmp_path, kept, repaired(), before).grade is Grade.IDENTICAL
-    site = graded(tmp_path / "other", repaired(), kept, before)
-    assert (site.grade, site.reasons) == (Grade.WORSE, ("other code of the method changed: - outputs = outputs[0]",))
 
 
 def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
@@ -257,19 +215,7 @@ def test_ours_is_safer_where_upstream_left_the_branch(tmp_path: Path) -> None:
     (block,) = grade_classes(old, ours, upstream)
     assert (site.grade, block.grade) == (Grade.SAFER, Grade.SAFER)
     assert "upstream left the inline branch" in site.reasons
-    assert site.upstream_inline
     assert not site.comparable
-
-
-def test_a_mask_by_keyword_and_a_dropped_flag_are_harmless(tmp_path: Path) -> None:
-    before = HEAD.format(base="nn.Module") + INLINE.format(call="layer(hidden_states, mask, use_cache=use_cache)")
-    ours = repaired("layer(hidden_states, mask, use_cache=use_cache)")
-    site = graded(tmp_path, ours, repaired("layer(hidden_states, attention_mask=mask)"), before)
-    assert site.grade is Grade.HARMLESS
-    assert site.reasons == (
-        "attention_mask by keyword upstream, by position in ours",
-        "only ours passes use_cache=use_cache",
-    )
 
 
 @pytest.mark.parametrize(
@@ -293,24 +239,6 @@ def test_what_upstream_changed_does_not_count_against_ours(tmp_path: Path, upstr
     assert (site.grade, site.reasons) == (Grade.CHANGED, (reason,))
 
 
-def test_a_gap_filled_with_the_default_is_no_invention(tmp_path: Path) -> None:
-    call = "layer(hidden_states, encoder_hidden_states=encoder_hidden_states)"
-    filled = repaired("layer(hidden_states, None, encoder_hidden_states)")
-    before = HEAD.format(base="nn.Module") + INLINE.format(call=call)
-    assert graded(tmp_path, filled, filled, before).grade is Grade.IDENTICAL
-    site = graded(tmp_path / "other", filled, repaired(call), before)
-    assert site.grade is Grade.SAFER
-    assert "only ours passes attention_mask=None, to fill a gap" in site.reasons
-
-
-def test_a_fault_that_both_have_is_listed_and_does_not_count_against_ours(tmp_path: Path) -> None:
-    call = "layer(hidden_states, mask, encoder_hidden_states, past, use_cache)"
-    before = HEAD.format(base="nn.Module") + INLINE.format(call=call)
-    site = graded(tmp_path, repaired(call), repaired(call), before)
-    assert site.grade is Grade.IDENTICAL
-    assert site.notes == ("both pass past state past_key_value by position",)
-
-
 @pytest.mark.parametrize(
     ("parameter", "learned", "computed"),
     [
@@ -323,18 +251,6 @@ def test_learned_and_computed_embeddings_differ_by_their_expression(
 ) -> None:
     assert replay_grade.carries_gradient(parameter, learned)
     assert not replay_grade.carries_gradient(parameter, computed)
-
-
-def test_a_block_that_upstream_renamed_does_not_make_its_call_differ(tmp_path: Path) -> None:
-    renamed = repaired().replace("ToyLayer", "NewLayer")
-    assert graded(tmp_path, repaired(), renamed).grade is Grade.IDENTICAL
-
-
-def test_a_checkpoint_call_without_the_flag_is_left_alone_if_untouched(tmp_path: Path) -> None:
-    source = HEAD.format(base="nn.Module") + INLINE.format(call="layer(hidden_states)").replace(
-        "self.gradient_checkpointing and", "self.use_checkpoint and"
-    )
-    assert graded(tmp_path, source, source, source).grade is Grade.LEFT_ALONE
 
 
 # Classes
@@ -350,19 +266,6 @@ def test_a_class_that_lost_a_base_is_worse(tmp_path: Path) -> None:
     assert (item.grade, item.reasons) == (Grade.WORSE, ("lost the base Mixin",))
 
 
-def test_a_class_that_is_gone_is_worse(tmp_path: Path) -> None:
-    (item,) = bases(tmp_path, "class A(nn.Module): pass", "x = 1", "class A(nn.Module): pass")
-    assert (item.grade, item.reasons) == (Grade.WORSE, ("the class is gone",))
-
-
-def test_a_class_made_a_layer_through_its_parent_is_harmless(tmp_path: Path) -> None:
-    before = "class P(nn.Module): pass\nclass A(P): pass"
-    ours = "class P(GradientCheckpointingLayer): pass\nclass A(P): pass"
-    upstream = "class P(GradientCheckpointingLayer): pass\nclass A(P, GradientCheckpointingLayer): pass"
-    by_class = {item.class_name: item.grade for item in bases(tmp_path, before, ours, upstream)}
-    assert by_class == {"P": Grade.IDENTICAL, "A": Grade.HARMLESS}
-
-
 def test_both_definitions_of_a_guarded_class_are_graded_import_or_class(tmp_path: Path) -> None:
     guard = "if is_available():\n    {0}\nelse:\n    class Block({1}): pass\n"
     before = guard.format("from outside import Inner as Block", "nn.Module")
@@ -371,12 +274,6 @@ def test_both_definitions_of_a_guarded_class_are_graded_import_or_class(tmp_path
     assert [item.grade for item in bases(tmp_path / "all", before, upstream, upstream)] == [Grade.IDENTICAL] * 2
     grades = {item.before: item.grade for item in bases(tmp_path / "half", before, half, upstream)}
     assert grades == {"import Inner as Block": Grade.WORSE, "class Block(nn.Module)": Grade.IDENTICAL}
-
-
-def test_a_layer_imported_under_another_name_is_a_layer(tmp_path: Path) -> None:
-    source = "from ...modeling_layers import GradientCheckpointingLayer as GCL\nclass A(GCL): pass\n"
-    (fact,) = read(tree(tmp_path, source)).classes
-    assert fact.is_layer_itself
 
 
 # What is read
@@ -388,16 +285,6 @@ def test_the_else_branch_says_what_is_passed_and_the_branch_counts_once(tmp_path
     assert dict(site.arguments.keywords)["past_key_value"] == "past"
     assert (site.callee, site.target, site.blocks, site.switched) == ("layer", "outputs = <call>", ("ToyLayer",), True)
     assert site.inline < site.line
-
-
-@pytest.mark.parametrize(
-    "callee",
-    ["layer.__call__", "layer.forward", "layer", "partial(layer.__call__, **kwargs)", "create_custom_forward(layer)"],
-)
-def test_every_spelling_of_the_checkpointed_callee_is_seen(tmp_path: Path, callee: str) -> None:
-    site = only_site(tmp_path, BEFORE.replace("layer.__call__", callee))
-    assert site.inline
-    assert site.callee == "layer"
 
 
 @pytest.mark.parametrize(
@@ -421,11 +308,6 @@ def test_the_block_is_found_however_the_stack_is_built_and_walked(tmp_path: Path
     source = BEFORE.replace("self.layers = nn.ModuleList([ToyLayer(config) for _ in range(2)])", stack)
     source = source.replace("for index, layer in enumerate(self.layers):", loop)
     assert only_site(tmp_path, source).blocks == ("ToyLayer",)
-
-
-def test_a_block_called_by_index_is_found(tmp_path: Path) -> None:
-    source = repaired("self.layers[index](hidden_states)")
-    assert only_site(tmp_path, source).arguments.positional == (("hidden_states", "hidden_states"),)
 
 
 @pytest.mark.parametrize(
@@ -481,11 +363,6 @@ def test_a_checkpointed_call_of_no_block_is_followed_in_the_other_trees(tmp_path
     assert graded(tmp_path / "other", before, after, before).reasons == ("the inline branch is left",)
 
 
-def test_files_of_other_frameworks_are_not_read(tmp_path: Path) -> None:
-    root = tree(tmp_path, BEFORE, toy__modeling_tf_toy=BEFORE, toy__modeling_flax_toy=BEFORE, toy__helpers=BEFORE)
-    assert {site.path for site in read(root).sites} == {"toy/modeling_toy.py"}
-
-
 def test_the_judge_shares_no_code_with_the_codemods() -> None:
     for module in (replay_sites, replay_grade):
         assert module.__file__
@@ -523,44 +400,21 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, apply: FakeApply, *arguments: str) -> int:
+def run(monkeypatch: pytest.MonkeyPatch, apply: FakeApply) -> int:
     # Not setattr: that would first import the one replaced.
     monkeypatch.setitem(vars(ckpt_surgery), "apply", apply)
-    return replay.main(["4.52.4", "4.53.0", *arguments])
+    return replay.main(["4.52.4", "4.53.0"])
 
 
-def test_upstreams_own_tree_as_ours_ends_with_0_and_says_so_in_json(
+def test_upstreams_own_tree_as_ours_ends_with_0_and_leaves_the_release_as_it_was(
     releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apply = FakeApply(releases / "4.53.0/models")
-    target = releases / "deep/replay.json"
-    assert run(monkeypatch, apply, "--json", str(target)) == 0
-    figures = json.loads(target.read_text())
-    assert figures["comparable"] == {"all": 2, "identical": 2}
-    assert figures["classes"] == {"identical": 2}
-    assert figures["inline_branches"] == {"before": 2, "ours": 0, "upstream_left": {}}
-    assert figures["converted"] == {"upstream": 2, "ours": 2, "both": 2, "upstream_only": 0, "ours_only": 0}
+    assert run(monkeypatch, apply) == 0
     printed = capsys.readouterr().out
-    assert "Inline branches: 2 in 2 files of 4.52.4; 0 left in ours." in printed
+    assert next(line for line in printed.splitlines() if "identical" in line).split() == ["identical", "2", "2", "2"]
+    assert "Inline branches left in ours: 0." in printed
     assert "note: toy.py: a comment had to go" in printed
-
-
-def test_a_codemod_that_does_nothing_ends_with_1_and_names_every_site(
-    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    apply = FakeApply(None)
-    assert run(monkeypatch, apply, "--json", str(releases / "replay.json")) == 1
-    printed = capsys.readouterr().out
-    assert "WORSE (4)" in printed
-    assert "toy/modeling_toy.py:23 ToyModel: the inline branch is left" in printed
-    assert json.loads((releases / "replay.json").read_text())["worse"] == 4
-
-
-def test_the_codemods_get_a_copy_and_the_release_stays_as_it_was(
-    releases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply = FakeApply(releases / "4.53.0/models")
-    run(monkeypatch, apply, "--json", str(releases / "replay.json"))
     assert apply.given
     models, unsafe = apply.given
     assert unsafe
@@ -568,60 +422,30 @@ def test_the_codemods_get_a_copy_and_the_release_stays_as_it_was(
     assert (releases / "4.52.4/models/toy/modeling_toy.py").read_text() == BEFORE
 
 
-def test_one_family_can_be_graded_alone(releases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = releases / "replay.json"
-    run(monkeypatch, FakeApply(None), "--json", str(target), "--limit-family", "toy")
-    assert {site["path"] for site in json.loads(target.read_text())["sites"]} == {"toy/modeling_toy.py"}
+def test_a_codemod_that_does_nothing_ends_with_1_and_names_every_site(
+    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, FakeApply(None)) == 1
+    printed = capsys.readouterr().out
+    assert "WORSE (4)" in printed
+    assert "toy/modeling_toy.py:23 ToyModel: the inline branch is left" in printed
 
 
 def test_a_problem_of_apply_ends_with_1(
     releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apply = FakeApply(releases / "4.53.0/models", (Problem("toy.py", "cannot be read"),))
-    assert run(monkeypatch, apply, "--json", str(releases / "replay.json")) == 1
+    assert run(monkeypatch, apply) == 1
     assert "problem: toy.py: cannot be read" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "broken", "message"),
-    [
-        (["--limit-family", "nowhere"], "", "no modeling_*.py or modular_*.py of nowhere"),
-        ([], "def broken(:\n", "toy/modeling_toy.py"),
-    ],
-)
+@pytest.mark.parametrize("source", ["def broken(:\n", None], ids=["does not parse", "no file"])
 def test_bad_input_ends_with_2_and_one_line(
-    releases: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    broken: str,
-    message: str,
+    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str | None
 ) -> None:
-    if broken:
-        (releases / "4.53.0/models/toy/modeling_toy.py").write_text(broken)
-    assert run(monkeypatch, FakeApply(None), "--json", str(releases / "replay.json"), *arguments) == 2
+    for file in (releases / "4.53.0/models").rglob("*.py"):
+        file.write_text(source) if source else file.unlink()
+    assert run(monkeypatch, FakeApply(None)) == 2
     errors = capsys.readouterr().err
-    assert message in errors
+    assert "modeling_" in errors
     assert errors.count("\n") == 1
-
-
-def test_a_family_that_is_not_there_is_reported_before_the_codemods_run(
-    releases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply = FakeApply(None)
-    assert run(monkeypatch, apply, "--json", str(releases / "replay.json"), "--limit-family", "nowhere") == 2
-    assert apply.given is None
-
-
-def test_the_command_runs_in_separate_processes(releases: Path, tmp_path: Path) -> None:
-    for version, digest in SHA256.items():
-        if (releases / version).is_dir():
-            folder = tmp_path / "cache/releases" / f"transformers-{version}"
-            shutil.copytree(releases / version / "models", folder / "src/transformers/models")
-            (folder / STAMP).write_text(f"{digest} {len(list(folder.rglob('*.py')))}")
-    command = [sys.executable, "-m", "benchmarks.replay", "4.52.4", "4.53.0", "--json", str(tmp_path / "replay.json")]
-    environment = {**os.environ, CACHE_VARIABLE: str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    assert "4.52.4 repaired by codemods against 4.53.0" in done.stdout
-    assert json.loads((tmp_path / "replay.json").read_text())["inline_branches"]["before"] == 2

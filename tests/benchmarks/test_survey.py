@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -14,18 +13,17 @@ import pytest
 from benchmarks import (
     guard_survey,
     kept_bytes,
-    long_context_report,
+    long_context,
     policies,
     release_table,
     stacks,
-    survey,
     versions,
     wild,
 )
 from benchmarks.faults import report as faults_report
 from benchmarks.survey import TOO_LARGE, TOO_LONG, Page, Row, Survey, rows_of
 
-PAGES = (faults_report, guard_survey, kept_bytes, long_context_report, policies, release_table, stacks, versions, wild)
+PAGES = (faults_report, guard_survey, kept_bytes, long_context, policies, release_table, stacks, versions, wild)
 
 
 def measure(name: str) -> Row:
@@ -74,13 +72,6 @@ def test_a_run_goes_on_where_one_broke_off(tmp_path: Path) -> None:
     assert rows_of(file) == [{"case": "a", "length": 1}]
 
 
-def test_a_missing_case_is_a_wrong_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        made().main([str(tmp_path / "rows.jsonl"), "b"])
-    assert ended.value.code == 2
-    assert "'b' is no case" in capsys.readouterr().err
-
-
 def test_the_latest_row_of_a_case_counts(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"case": "a", "problem": "once"}\n{"case": "a", "length": 1}\n', encoding="utf-8")
@@ -91,11 +82,3 @@ def test_the_latest_row_of_a_case_counts(tmp_path: Path) -> None:
 def test_a_page_in_the_repository_is_made_from_its_figures(module: ModuleType) -> None:
     page: Page = module.PAGE
     assert page.markdown.read_text(encoding="utf-8") == page.text()
-
-
-def test_a_page_is_written_beside_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
-    page = Page("own", "<!-- made -->", lambda figures: ["# Own", "", f"{figures['count']} of them."])
-    page.write({"count": 3})
-    assert json.loads((tmp_path / "own.json").read_text(encoding="utf-8")) == {"count": 3}
-    assert (tmp_path / "own.md").read_text(encoding="utf-8") == "<!-- made -->\n\n# Own\n\n3 of them.\n"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from benchmarks.versions import CLASSES, DOORS, PAGE, TRIALS, cases, figures_of, key
+from benchmarks import survey
+from benchmarks.versions import CLASSES, DOORS, PAGE, TRIALS, cases, conclude, key
 from ckpt_surgery.optional import TESTED
 
 RIGHT: dict[str, Any] = {
@@ -40,14 +42,16 @@ def test_a_row_says_what_worked_and_the_page_what_did_not() -> None:
     assert "Nothing that is known." in PAGE.text({"rows": [RIGHT]})
 
 
-def test_what_a_later_try_left_out_stays_as_it_was() -> None:
+def test_a_later_try_of_the_same_versions_replaces_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "COVERAGE", tmp_path)
+    PAGE.write({"rows": [RIGHT]})
     tried = [{"case": f"{door}: LlamaForCausalLM"} for door in DOORS]
-    first, _ = figures_of([*tried, {"case": "planted", "faults": 9, "missed": ["a"]}], [RIGHT])
-    assert (first["worked"], first["faults"], first["missed"]) == (RIGHT["worked"], 9, ["a"])
-    again = {"case": "save: LlamaForCausalLM", "problem": "AssertionError: no"}
-    later, every = figures_of([again], [RIGHT, first])
-    assert later == {**first, "worked": WRONG["worked"], "reasons": WRONG["reasons"]}
-    assert every == sorted([RIGHT, later], key=key)
+    assert conclude([*tried, {"case": "planted", "faults": 9, "missed": ["a"]}], 99, True)
+    assert conclude([{"case": "save: LlamaForCausalLM", "problem": "AssertionError: no"}], 99, True)
+    assert not conclude(tried, 99, False)
+    right, later = PAGE.read()["rows"]
+    assert right == RIGHT
+    assert (later["worked"], later["reasons"]) == ({"save": []}, WRONG["reasons"])
 
 
 @pytest.mark.torch

@@ -13,7 +13,6 @@ from benchmarks import survey, wild
 from benchmarks.wild import PAGE, failed
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.results import ApplyResult
-from tests.benchmarks.test_release_table import rows
 from tests.codemods.snippets import TOY
 from tests.codemods.tools import tree
 
@@ -118,31 +117,6 @@ def test_a_module_that_could_not_be_imported_before_is_no_failure(tmp_path: Path
     assert measured["requires"] == ""
 
 
-def test_distributions_of_one_package_are_measured_as_one(toy: Path, tmp_path: Path) -> None:
-    other = tree(tmp_path / "other", {"toy/modeling_other.py": MODEL.replace("Toy", "Other")})
-    assert wild.measure([toy, other], "1.0", imports=False)["findings"] == {"CKPT001": {"safe": 2}}
-    wheels = wild.wheels_by_package()
-    assert [name for name in wheels if name in {*wild.PART_OF, *wild.IMPORTED_ALONG}] == []
-    assert [wheel.split("-")[0] for wheel in wheels["flash_linear_attention"]] == [
-        "flash_linear_attention",
-        "fla_core",
-    ]
-
-
-def test_what_extras_ask_for_is_marked_and_counts_only_alone(tmp_path: Path) -> None:
-    extra = 'Requires-Dist: transformers[torch]==4.49.0 ; extra == "old"\n'
-    assert wild.required_transformers(tree(tmp_path / "extra", {METADATA: extra})) == "==4.49.0 (an extra)"
-    both = f"{extra}Requires-Dist: transformers (~=4.57)\nRequires-Dist: transformers-stream-generator\n"
-    assert wild.required_transformers(tree(tmp_path / "both", {METADATA: both})) == "~=4.57"
-
-
-def test_a_module_that_ends_the_process_is_named_as_not_importable(tmp_path: Path) -> None:
-    tree(tmp_path, {"ends.py": "import sys\nsys.exit('enough')\n", "fine.py": "print('noise')\n"})
-    assert wild.import_failures(tmp_path, ["fine", "ends"]) == {"ends": "SystemExit: enough", "fine": ""}
-    tree(tmp_path, {"kills.py": "import os\nos._exit(7)\n"})
-    assert wild.import_failures(tmp_path, ["kills"]) == {"kills": "the process ended with 7"}
-
-
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the figures of two packages in a folder."""
     monkeypatch.setattr(survey, "COVERAGE", tmp_path)
@@ -184,27 +158,3 @@ def test_the_page_has_every_pinned_package_and_no_repair_failed() -> None:
         name: parts[0].split("-")[1] for name, parts in wheels.items()
     }
     assert [name for name, package in packages.items() if failed(package)] == []
-
-
-def test_the_page_says_what_was_found_what_changed_and_what_broke() -> None:
-    broken = {"toy.a": "ImportError: no b", "toy.c": "ImportError: no b"}
-    toy = package(
-        requires="==4.48.0",
-        files=1200,
-        seconds=2.5,
-        findings={"CKPT001": {"safe": 2}, "CKPT009": {"info": 1, "safe": 1}},
-        safe=repair(changed=2, imported=2),
-        unsafe=repair(changed=4, unparsed=["toy/d.py"], unsettled=["e.py", "f.py"], imported=1, broken=broken),
-        skipped={"ModuleNotFoundError: No module named 'g'": 3},
-    )
-    packages = {"toy": toy, "zoo": package(safe=repair(crash="KeyError: h"))}
-    text = PAGE.text({"versions": {"torch": "2.13.0"}, "packages": packages, "repositories": {}})
-    lines = text.splitlines()
-    assert "| toy | 1.0 | ==4.48.0 | 1,200 | 3 | 0 | 1 | 0 | 2.5 |" in lines
-    assert "| toy | CKPT009 | 1 | 0 | 1 | 0 |" in lines
-    assert "| toy | `apply` | 2 | 0 | 0 | 2 | 0 |" in lines
-    assert "| toy | `apply --unsafe` | 4 | 1 | 2 | 1 | 2 |" in lines
-    assert "| toy | `apply --unsafe` | `toy.a` and 1 more | ImportError: no b |" in lines
-    assert "| toy | `apply --unsafe` | does not compile | `toy/d.py` |" in lines
-    assert "| zoo | `apply` | crashed | KeyError: h |" in lines
-    assert rows(text)["toy"] == ["3", "ModuleNotFoundError: No module named 'g'"]

@@ -1,8 +1,6 @@
-"""Cases are the same for the same seed, can be written down, and are simplified one step at a time."""
+"""Cases are the same for the same seed, can be written down, and have everything that there is."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -10,7 +8,6 @@ pytest.importorskip("torch")
 
 from benchmarks.fuzz_cases.case import FEATURES, GROUPS, SCENARIOS, STORES, Case
 from benchmarks.fuzz_cases.loops import FIRST_STEPS
-from benchmarks.fuzz_cases.model import Feature, FuzzBlock, Output
 from benchmarks.fuzz_cases.run import train
 from benchmarks.fuzz_cases.snapshot import differences
 
@@ -40,12 +37,6 @@ def test_cases_have_every_feature_loop_and_option() -> None:
     assert {case.late for case in many} == {0, *range(FIRST_STEPS, 9)}
 
 
-def test_caches_meet_steps_of_two_forwards_and_half_checkpointed_models() -> None:
-    many = [case for case in map(Case.drawn, range(4000)) if "caches" in case.kinds]
-    met = {(case.scenario, case.every_n, case.first) for case in many}
-    assert met >= {(loop, *partly) for loop in ("SummedLosses", "DroppedForward") for partly in ((2, 0), (1, 1))}
-
-
 def test_no_two_features_have_one_name() -> None:
     assert len(FEATURES) == sum(len(group) for group in GROUPS.values())
 
@@ -72,22 +63,6 @@ def test_what_is_no_case_is_refused(text: str) -> None:
         Case.parsed(text)
 
 
-def test_simpler_cases_have_one_thing_less() -> None:
-    case = Case(1, "LateHook", ("Dropout", "LayerNorm"), 3, 5, 2, 0, True, "cpu", "matmul:2")
-    options = "every_n:2+reentrant:True+offload:cpu+save:matmul:2"
-    assert str(case) == f"1/LateHook/Dropout+LayerNorm/blocks:3+late:5+{options}"
-    fewer = ["+".join(other for other in options.split("+") if other != one) for one in options.split("+")]
-    assert {str(simpler).partition("/")[2] for simpler in case.simpler()} == {
-        f"LateHook/LayerNorm/blocks:3+late:5+{options}",
-        f"LateHook/Dropout/blocks:3+late:5+{options}",
-        f"OneStep/Dropout+LayerNorm/blocks:3+{options}",
-        f"LateSteps/Dropout+LayerNorm/blocks:3+late:5+{options}",
-        f"LateHook/Dropout+LayerNorm/late:5+{options}",
-        *(f"LateHook/Dropout+LayerNorm/blocks:3+late:5+{some}" for some in fewer),
-    }
-    assert Case(1).simpler() == []
-
-
 @pytest.mark.parametrize("name", FEATURES)
 def test_every_feature_trains_by_itself(name: str) -> None:
     run = train(Case(3, "ThreeSteps", (name,)))
@@ -99,21 +74,3 @@ def test_every_training_loop_ends(name: str) -> None:
     run = train(Case(3, name, ("Dropout",)))
     assert run.error is None
     assert run.notes
-
-
-def test_features_that_are_not_related_build_other_attributes() -> None:
-    builders: dict[str, set[type[Feature]]] = {}
-    for kind in FEATURES.values():
-        relative = [base for base in kind.__mro__ if issubclass(base, Feature) and base not in (Feature, Output)][-1]
-        for seed in range(8):  # of either variant
-            block = FuzzBlock(0)
-            before = attributes(block)
-            kind(random.Random(seed)).build(block, 0)
-            for attribute in attributes(block) - before:
-                builders.setdefault(attribute, set()).add(relative)
-    assert builders
-    assert {attribute: kinds for attribute, kinds in builders.items() if len(kinds) > 1} == {}
-
-
-def attributes(block: FuzzBlock) -> set[str]:
-    return {*vars(block), *block._parameters, *block._buffers, *block._modules}

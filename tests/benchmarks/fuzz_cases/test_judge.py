@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 from benchmarks.fuzz_cases import case as catalog
 from benchmarks.fuzz_cases.case import STORES, Case, Store
-from benchmarks.fuzz_cases.judge import Outcome, Result, judge, minimised
+from benchmarks.fuzz_cases.judge import Outcome, judge
 from benchmarks.fuzz_cases.loops import LOOPS
 from benchmarks.fuzz_cases.model import Feature
 from benchmarks.fuzz_cases.run import Treatment, checkpointed, train, untreated
@@ -148,11 +147,6 @@ def test_a_fault_that_begins_late_is_silent_where_nothing_is_looked_at() -> None
     assert outcome(replacing(running_twice), scenario="LateHook", late=LATE) is Outcome.SILENT
 
 
-@pytest.mark.parametrize("scenario", ["LateSummedLosses", "LateEvaluation"])
-def test_what_begins_late_is_right_without_checkpointing(scenario: str) -> None:
-    assert outcome(untreated, "Dropout", scenario=scenario, late=LATE) is Outcome.EQUAL
-
-
 def test_every_feature_can_begin_late() -> None:
     case = replace(case_with("CountAttribute", "LateSteps", _variant=True), late=LATE)
     run = train(case)
@@ -221,47 +215,6 @@ def test_a_case_that_has_no_reference_counts_for_nothing(monkeypatch: pytest.Mon
     monkeypatch.setitem(catalog.FEATURES, kind.__name__, kind)
     monkeypatch.setitem(catalog.KIND_OF, kind.__name__, "layers")
     assert outcome(checkpointed, kind.__name__) is Outcome.INVALID
-
-
-def test_variants_of_a_feature_depend_on_its_name_and_the_seed_only() -> None:
-    alone, beside = case_of("Unused", seed=4), case_of("Dropout", "Unused", seed=4)
-    assert vars(alone.make_features()[0])["_variant"] == vars(beside.make_features()[1])["_variant"]
-    assert {vars(case_of("Unused", seed=seed).make_features()[0])["_variant"] for seed in range(20)} == {True, False}
-
-
-LARGE = Case(1, "ThreeSteps", ("Dropout", "PythonDraw", "LayerNorm", "BatchNorm"), blocks=3, every_n=2, offload="cpu")
-
-
-def kept(*features: str, **options: Any) -> Callable[[Case], Result]:
-    """Fail where a case has these features and options."""
-
-    def run(case: Case) -> Result:
-        wrong = {*features} <= {*case.features} and all(getattr(case, name) == options[name] for name in options)
-        return Result(case, Outcome.SILENT if wrong else Outcome.EQUAL)
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("run", "smallest"),
-    [
-        (kept("PythonDraw"), "1/OneStep/PythonDraw/"),
-        (
-            kept("PythonDraw", "BatchNorm", offload="cpu", scenario="ThreeSteps"),
-            "1/ThreeSteps/PythonDraw+BatchNorm/offload:cpu",
-        ),
-    ],
-)
-def test_only_what_a_failure_needs_stays(run: Callable[[Case], Result], smallest: str) -> None:
-    assert str(minimised(run(LARGE), run).case) == smallest
-
-
-def test_another_failure_is_not_taken_for_it() -> None:
-    def run(case: Case) -> Result:
-        kind = "KeyError" if "LayerNorm" in case.features else "RuntimeError"
-        return Result(case, Outcome.CRASHED, f"{kind}: message {len(case.features)}")
-
-    assert minimised(run(LARGE), run).case.features == ("LayerNorm",)
 
 
 def lose(target: torch.Tensor, source: torch.Tensor) -> None:
