@@ -78,11 +78,11 @@ def run_python(
 class WarmPython:
     """The process that is forked. It ends with this process, however that ends."""
 
-    def __init__(self) -> None:
-        self.environment = python_environment()
+    def __init__(self, environment: Mapping[str, str], python: str = sys.executable) -> None:
+        self.environment = environment
         self._channel, theirs = Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(theirs.fileno())],
+            [python, "-c", _START, str(theirs.fileno())],
             cwd=ROOT,
             env=self.environment,
             pass_fds=[theirs.fileno()],
@@ -103,9 +103,9 @@ class WarmPython:
         arguments: Sequence[str],
         cwd: Path,
         environment: Mapping[str, str],
-        said: str,
-        timeout: float,
-        ranks: int,
+        said: str = "",
+        timeout: float = 280,
+        ranks: int = 0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a fork, and wait for it."""
         with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ class WarmPython:
 
 @cache
 def _warm_python() -> WarmPython:
-    return WarmPython()
+    return WarmPython(python_environment())
 
 
 def _for_imports(environment: Mapping[str, str]) -> dict[str, str]:
