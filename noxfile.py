@@ -61,6 +61,15 @@ FLOOR_TESTS = (
     "tests/report",
 )
 """What is tested with the oldest torch and transformers. Other tests hold what later releases of transformers do."""
+TORCH_ALONE = (
+    "tests/long_sequences/test_lazy_logits.py",
+    "tests/measure/test_restore.py",
+    "tests/runtime/offload",
+    "tests/runtime/test_offload_steps.py",
+    "tests/test_flops.py",
+    "tests/test_undo.py",
+)
+"""Tests that load nothing of transformers. `tests_4` has the torch of `tests_5`, and leaves them out."""
 
 TEST_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -116,9 +125,9 @@ def tests_5(session: nox.Session) -> None:
 
 @nox.session
 def tests_4(session: nox.Session) -> None:
-    """The tests that need the live package of transformers 4, and those that run under both."""
+    """The tests that need the live package of transformers 4, and those that run under both and use it."""
     install(session, "transformers-4", TORCH, "transformers==4.57.6", project="test")
-    run_tests(session, "transformers4 or both")
+    run_tests(session, "transformers4 or both", *(f"--ignore={path}" for path in TORCH_ALONE))
 
 
 @nox.session
@@ -197,7 +206,7 @@ def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
 
     There are three workers: on two cores, tests that wait for processes leave a third one room.
 
-    What follows `--` on the command line of nox takes the place of `paths`.
+    What follows `--` on the command line of nox takes the place of `paths`, among which may be options of pytest.
     """
     spread = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")  # tests/conftest.py orders the files
     selection = (*spread, "--fail-if-none-ran", "-m", markers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,26 @@ def test_what_make_check_tests_is_there() -> None:
 def test_what_is_tested_with_the_oldest_releases_is_there() -> None:
     paths = eval(ast.unparse(constant("FLOOR_TESTS")), {"STATIC_TESTS": eval(ast.unparse(constant("STATIC_TESTS")))})
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def loads_transformers(code: str) -> bool:
+    """Tell whether running this loads a module of transformers."""
+    told = f"{code}\nimport sys; sys.exit(any(name.startswith('transformers.') for name in sys.modules))"
+    return (
+        subprocess.run([sys.executable, "-c", told], cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode != 0
+    )
+
+
+@pytest.mark.torch
+def test_what_runs_with_one_release_of_transformers_imports_none() -> None:
+    paths = ast.literal_eval(constant("TORCH_ALONE"))
+    files = [
+        file for path in paths for file in ([ROOT / path] if path.endswith(".py") else (ROOT / path).glob("*.py"))
+    ]
+    assert len(files) > len(paths)
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+    assert not loads_transformers(f"import pytest, {', '.join(modules)}")
+    assert loads_transformers("import tests.zoo.tiny_models")
 
 
 def test_the_static_half_is_tested_without_torch() -> None:

@@ -8,8 +8,6 @@ import io
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -26,6 +24,7 @@ from ckpt_surgery.survey.worker_pool import WorkerPool
 from tests.docs.checkout import FILES, plant
 from tests.releases import CACHE_VARIABLE
 from tests.upstream.released import repository
+from tests.warm_python import python_environment, run_python
 
 ROOT = Path(__file__).parents[2]
 CACHE = os.environ.get(CACHE_VARIABLE)
@@ -152,8 +151,8 @@ def run(line: str) -> Run:
             code, printed = ours(*arguments)
         case ["pytest", *arguments]:
             code, printed = process("-m", "pytest", "-p", "no:cacheprovider", *arguments)
-        case ["torchrun", *arguments, "-m", "ckpt_surgery", "run", script]:
-            code, printed = process("-m", "torch.distributed.run", *arguments, "-m", "ckpt_surgery", "run", script)
+        case ["torchrun", "--nproc-per-node", ranks, "-m", "ckpt_surgery", "run", script]:
+            code, printed = process("-m", "ckpt_surgery", "run", script, ranks=int(ranks))
         case ["torchrun", *arguments, script]:
             code, printed = process("-m", "torch.distributed.run", *arguments, str(ROOT / script))
         case ["python", "-m", module, *arguments]:
@@ -246,11 +245,9 @@ def ours(*arguments: str) -> tuple[int, str]:
     return code, out.getvalue() + error.getvalue()
 
 
-def process(*words: str) -> tuple[int, str]:
-    """Run a Python command in a separate process."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+def process(*words: str, ranks: int = 0) -> tuple[int, str]:
+    """Run a Python command in a separate process, or on so many ranks."""
     # in continuous integration pytest shortens no line of its summary
-    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
-    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}  # torchrun warns where the number is not set
-    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in python_environment().items() if name not in ("CI", "BUILD_NUMBER")}
+    done = run_python(*words, cwd=Path.cwd(), environment=environment, ranks=ranks)
     return done.returncode, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import tomllib
 import venv
@@ -15,11 +16,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from tests.docs.commands import ROOT, Command, command_faults, commands, difference, extras, fits
-from tests.docs.pages import Block, fenced
+from tests.docs.pages import Block, fenced, read
+from tests.warm_python import WarmPython
 
 PASTED = ("README.md", "docs/quickstart.md", "docs/out-of-memory.md", "docs/is-it-right.md")
 """The pages that are pasted; the others run in the tests' environment."""
-SESSION = "import doctest, sys; sys.exit(doctest.testfile(sys.argv[1], module_relative=False).failed)"
+SESSION = (
+    "import doctest, sys, warnings; warnings.simplefilter('ignore'); "
+    "sys.exit(doctest.testfile(sys.argv[1], module_relative=False).failed)"
+)
 
 
 def install_lines(text: str) -> list[str]:
@@ -69,30 +74,36 @@ def closure(wanted: list[str]) -> Iterator[Distribution]:
                 waiting.append(inner)
 
 
-def pasted_faults(text: str, place: Path) -> list[str]:
-    """Paste a page's blocks in order into a shell in `place`; describe what ends differently from the page."""
-    return [fault for block in fenced(text) for fault in _faults_of(block, place)]
+def pasted_faults(text: str, place: Path, *, forked: bool = False) -> list[str]:
+    """Paste a page's blocks in order into a shell in `place`; describe what ends differently from the page.
+
+    With `forked`, all but the blocks of the front page run in forks of a Python that has imported torch there.
+    """
+    started = fenced(read("README.md")) if forked else fenced(text)
+    return [fault for block in fenced(text) for fault in _faults_of(block, place, block not in started)]
 
 
 @cache
-def _faults_of(block: Block, place: Path) -> tuple[str, ...]:
+def _faults_of(block: Block, place: Path, forked: bool) -> tuple[str, ...]:
     match block.language:
         case "console":
-            return tuple(fault for command in commands(block.text) for fault in _faults_of_command(command, place))
+            found = (_faults_of_command(command, place, forked) for command in commands(block.text))
+            return tuple(fault for faults in found for fault in faults)
         case "python":
-            code, printed = _run(["python", "-c", block.text], place)
+            code, printed = _run(["python", "-c", block.text], place, forked)
             return () if code == 0 and printed else (f"the Python example ends with {code}: {printed}",)
         case "pycon":
             (place / "session.txt").write_text(block.text, encoding="utf-8")
-            code, printed = _run(["python", "-W", "ignore", "-c", SESSION, "session.txt"], place)
+            code, printed = _run(["python", "-c", SESSION, "session.txt"], place, forked)
             return () if code == 0 else (printed,)
     return ()
 
 
-def _faults_of_command(command: Command, place: Path) -> list[str]:
+def _faults_of_command(command: Command, place: Path, forked: bool) -> list[str]:
     if re.match(r"python -m pip install |make ", command.line):
         return command_faults(command)
-    code, printed = _run(["bash", "-c", command.line], place)
+    words = shlex.split(command.line)
+    code, printed = _run(words if forked else ["bash", "-c", command.line], place, forked)
     if code not in (0, 1) or "Traceback" in printed:
         return [f"{command.line} ends with {code} and prints {printed}"]
     if fits(command.shown, printed):
@@ -100,13 +111,33 @@ def _faults_of_command(command: Command, place: Path) -> list[str]:
     return [f"{command.line} prints something else:\n{difference(command.shown, printed)}"]
 
 
-def _run(words: list[str], place: Path) -> tuple[int, str]:
+def _run(words: list[str], place: Path, forked: bool) -> tuple[int, str]:
     """Run a command in the environment beside `place`; return its exit code and output."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "CI"))}
-    path = os.pathsep.join([str(place.parent / "environment" / "bin"), os.environ["PATH"]])
-    settings = kept | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(place)}
-    done = subprocess.run(words, cwd=place, env=settings, capture_output=True, text=True, check=False)
+    done: subprocess.CompletedProcess[str]
+    if forked:
+        program, *arguments = words
+        script = [] if program == "python" else [str(_programs(place) / program)]
+        done = _warm(place).run([*script, *arguments], place, _settings(place))
+    else:
+        done = subprocess.run(
+            words, cwd=place, env=_settings(place), capture_output=True, text=True, check=False, timeout=280
+        )
     return done.returncode, done.stdout + done.stderr
+
+
+def _settings(place: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "CI"))}
+    path = os.pathsep.join([str(_programs(place)), os.environ["PATH"]])
+    return kept | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(place)}
+
+
+def _programs(place: Path) -> Path:
+    return place.parent / "environment" / "bin"
+
+
+@cache
+def _warm(place: Path) -> WarmPython:
+    return WarmPython(_settings(place), str(_programs(place) / "python"))
 
 
 def has(package: str, folder: Path) -> bool:

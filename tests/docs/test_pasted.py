@@ -26,7 +26,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PASTED)
 def test_the_blocks_of_a_page_run_as_pasted_after_its_install_line(page: str, clone: Path) -> None:
-    fail_for(pasted_faults(read(page), clone))
+    fail_for(pasted_faults(read(page), clone, forked=True))
 
 
 def test_pages_that_say_how_to_install_say_the_same() -> None:

@@ -31,7 +31,7 @@ from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.planning import out_of_memory
 from ckpt_surgery.planning.out_of_memory import Alive, Lever, OutOfMemory, explain_failed
-from tests.guarding.test_run import python, run, script
+from tests.guarding.test_run import forked, script, train
 from tests.zoo.memory_limit import MemoryLimit
 from tests.zoo.mlp_toys import PARAMETERS, ROWS, WIDTH, Mlps, peaks_of
 
@@ -164,10 +164,10 @@ def measured(model: nn.Module) -> tuple[int, int]:
 @pytest.mark.parametrize("part", ["forward", "backward", "optimizer"])
 def test_a_script_learns_what_was_alive_in_which_part_of_its_step(part: str, tmp_path: Path) -> None:
     path, report = script(tmp_path, TRAIN), tmp_path / "report.json"
-    ran = run("--report", report, path, part, "a b")
+    ran = train("--report", report, path, part, "a b")
     assert ran.returncode == 1
     if part == "forward":
-        bare = python(path, part, "a b")
+        bare = forked(path, part, "a b")
         assert (ran.stdout, ran.returncode) == (bare.stdout, bare.returncode)
         frames = [line for line in bare.stderr.splitlines() if str(path) in line or "OutOfMemoryError" in line]
         assert frames
@@ -189,7 +189,7 @@ def test_a_script_learns_what_was_alive_in_which_part_of_its_step(part: str, tmp
 @pytest.mark.slow
 def test_a_training_of_the_trainer_is_reported(tmp_path: Path) -> None:
     path = script(tmp_path, WITH_TRAINER)
-    ran = run(path, tmp_path / "out")
+    ran = train(path, tmp_path / "out")
     assert ran.returncode == 1, ran.stderr
     assert "\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in ran.stderr
     assert re.search(r"LlamaForCausalLM ran out of memory in the forward of \S+ \(\w+\.py:\d+\)\. Alive", ran.stderr)
@@ -201,7 +201,7 @@ def test_a_training_of_the_trainer_is_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_of_errors_that_a_script_catches_a_line_tells(tmp_path: Path) -> None:
     path = script(tmp_path, CAUGHT)
-    ran = run(path)
+    ran = train(path)
     assert ran.returncode == 0
     said = re.search(r"\nckpt_surgery: out of memory (\d+) times? or more, and the script went on\n", ran.stderr)
     assert said is not None
@@ -407,8 +407,8 @@ def test_memory_that_runs_out_in_a_hook_of_a_proof_ends_that_proof_alone(
 @pytest.mark.slow
 def test_a_script_without_room_for_proofs_is_said_to_run_without(tmp_path: Path) -> None:
     path, report = script(tmp_path, PROVED), tmp_path / "report.json"
-    room = str(int(run("--wrap", "--no-prove", path).stdout) + 100)
-    ran = run("--wrap", "--report", report, path, room)
+    room = str(int(train("--wrap", "--no-prove", path).stdout) + 100)
+    ran = train("--wrap", "--report", report, path, room)
     assert ran.returncode == 1
     assert re.search(
         r"\nckpt_surgery: blocks\.\d was being proved, which takes memory, too: `run --no-prove`, or .*"
@@ -416,7 +416,7 @@ def test_a_script_without_room_for_proofs_is_said_to_run_without(tmp_path: Path)
         ran.stderr,
     ), "the advice stands before all that is known"
     assert json.loads(report.read_text())["proving"].startswith("blocks.")
-    assert run("--wrap", "--no-prove", path, room).returncode == 0
+    assert train("--wrap", "--no-prove", path, room).returncode == 0
 
 
 def test_a_guarded_loop_gets_a_note() -> None:

@@ -1,9 +1,11 @@
-"""`run` runs a script as Python does, wraps the models it trains, and reports at the end."""
+"""`run` runs a script as Python does, wraps the models it trains, and reports at the end.
+
+`run` and `python` start new processes; `train` and `forked` fork one that has imported torch.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm_python import ROOT, python_environment, run_python
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 PLAIN = """
 import sys
@@ -72,14 +74,12 @@ def script(folder: Path, text: str = TRAIN, end: str = "", name: str = "train.py
     return path
 
 
-def python(
-    *arguments: object, cwd: Path = ROOT, said: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
+def python(*arguments: object, cwd: Path = ROOT, said: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
         input=said,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env=python_environment(),
         capture_output=True,
         text=True,
         timeout=120,
@@ -87,8 +87,16 @@ def python(
     )
 
 
-def run(*arguments: object, cwd: Path = ROOT, said: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, said=said, **environment)
+def run(*arguments: object, cwd: Path = ROOT, said: str = "") -> subprocess.CompletedProcess[str]:
+    return python("-m", "ckpt_surgery", "run", *arguments, cwd=cwd, said=said)
+
+
+def forked(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_python(*map(str, arguments), cwd=ROOT, environment=python_environment(**environment), timeout=120)
+
+
+def train(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return forked("-m", "ckpt_surgery", "run", *arguments, **environment)
 
 
 def test_a_script_sees_what_it_sees_without_it(tmp_path: Path) -> None:
@@ -144,7 +152,7 @@ def test_a_model_that_is_switched_on_is_wrapped_proved_and_trains_the_same(tmp_p
 @pytest.mark.parametrize(("suffix", "begins"), [(".html", "<!doctype html>"), (".txt", "Model: 3 of 3 blocks")])
 def test_the_report_is_written_as_its_suffix_says(tmp_path: Path, suffix: str, begins: str) -> None:
     report = tmp_path / f"report{suffix}"
-    run("--report", report, script(tmp_path), "on")
+    train("--report", report, script(tmp_path), "on")
     text = report.read_text()
     assert text.startswith(begins)
     assert "blocks.*" in text
@@ -154,22 +162,22 @@ def test_the_report_is_written_as_its_suffix_says(tmp_path: Path, suffix: str, b
 
 def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path) -> None:
     path = script(tmp_path)
-    assert "Model trained without checkpointing; --wrap checkpoints it" in run(path).stderr
-    assert "3 of 3 blocks checkpointed, non-reentrant" in run("--wrap", path).stderr
-    saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
+    assert "Model trained without checkpointing; --wrap checkpoints it" in train(path).stderr
+    assert "3 of 3 blocks checkpointed, non-reentrant" in train("--wrap", path).stderr
+    saved = train("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
     assert "save matmul:2: 3 results in the last step" in saved
     assert "save aten.gelu: 3 results in the last step" in saved
 
 
 def test_an_option_that_would_break_gradients_is_refused_and_training_runs(tmp_path: Path) -> None:
     path = script(tmp_path, TRAIN.replace("nn.Identity()", "nn.Dropout(0.1)"))
-    ran = run("--wrap", "--no-preserve-rng-state", path)
+    ran = train("--wrap", "--no-preserve-rng-state", path)
     assert "would draw other numbers" in ran.stderr
     assert (ran.returncode, len(ran.stdout.split())) == (0, 4)
 
 
 def test_without_wrapping_it_only_looks_and_tells_faults(tmp_path: Path) -> None:
-    ran = run("--wrap", script(tmp_path), "evaluating")
+    ran = train("--wrap", script(tmp_path), "evaluating")
     assert "fault: block blocks.1 ran in the forward, and no recompute followed" in ran.stderr
     assert "ckpt_surgery: 1 fault" in ran.stderr
     assert ran.returncode == 0, "the exit code is the script's"
@@ -193,7 +201,7 @@ def test_exit_codes_and_tracebacks_are_the_scripts_own(tmp_path: Path, end: str,
 
 
 def test_an_exception_in_the_middle_leaves_the_table(tmp_path: Path) -> None:
-    ran = run(script(tmp_path, end="raise MemoryError('no more')"), "on")
+    ran = train(script(tmp_path, end="raise MemoryError('no more')"), "on")
     assert ran.returncode == 1
     assert re.search(r"MemoryError: no more\n.*3 of 3 blocks proved", ran.stderr, re.DOTALL)
 
@@ -204,7 +212,7 @@ def test_an_error_of_torch_that_is_known_gets_a_note_that_names_the_block(tmp_pa
         "self.runs = getattr(self, 'runs', 0) + 1; x = x.tanh() if self.runs > 1 else x; return x + self",
     )
     report, path = tmp_path / "report.json", script(tmp_path, text)
-    bare, ran = python(path, "on"), run("--no-wrap", "--report", report, path, "on")
+    bare, ran = forked(path, "on"), train("--no-wrap", "--report", report, path, "on")
     assert bare.returncode == ran.returncode == 1
     assert "CheckpointError" in bare.stderr
     assert json.loads(report.read_text())["error"].startswith("blocks.2 (Block) found other things")
@@ -218,17 +226,17 @@ def test_equal_models_are_reported_once(tmp_path: Path) -> None:
         "    loss.backward()",
         "    loss.backward(); [each(torch.ones(2, 8)).square().mean().backward() for each in models]",
     )
-    ran = run(script(tmp_path, text), "on")
+    ran = train(script(tmp_path, text), "on")
     assert ran.stderr.count("4 steps, 3 of 3 blocks proved") == 1
     assert "ckpt_surgery: Model: the same for 2 more models" in ran.stderr
 
 
 def test_after_an_exception_in_the_first_step_nothing_reads_like_a_finding(tmp_path: Path) -> None:
-    ran = run(script(tmp_path, TRAIN.replace("    loss.backward()", "    raise MemoryError('no more')")), "on")
+    ran = train(script(tmp_path, TRAIN.replace("    loss.backward()", "    raise MemoryError('no more')")), "on")
     assert ran.returncode == 1
     assert "Model: the script ended in its first step, of which nothing is known" in ran.stderr
     assert "proved" not in ran.stderr
-    ran = run(script(tmp_path, "import torch\nraise MemoryError('no more')\n"))
+    ran = train(script(tmp_path, "import torch\nraise MemoryError('no more')\n"))
     assert "the script ended before a model was trained in this process" in ran.stderr
 
 
@@ -264,7 +272,7 @@ if child:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 sys.exit(0 if child else 7)
 """
-    ran = run("--report", report, script(tmp_path, end=end), "on")
+    ran = train("--report", report, script(tmp_path, end=end), "on")
     assert ran.returncode == 0
     assert ran.stdout.splitlines()[-1] == "7"
     assert ran.stderr.count("blocks proved") == 1
@@ -276,7 +284,7 @@ if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(torch.arange(4), num_workers=2)
     print([int(batch) for batch in loader])
 """
-    ran = run(script(tmp_path, end=end), "on")
+    ran = train(script(tmp_path, end=end), "on")
     assert ran.stderr.count("blocks proved") == 1
     assert ran.stdout.count("[0, 1, 2, 3]") == 1
 
@@ -299,9 +307,9 @@ if __name__ == "__main__":
 
 def test_only_the_first_rank_writes_a_table_and_others_their_faults(tmp_path: Path) -> None:
     path, report = script(tmp_path), tmp_path / "report.txt"
-    assert run("--report", report, path, "on", RANK="1").stderr == ""
+    assert train("--report", report, path, "on", RANK="1").stderr == ""
     assert not report.exists()
-    ran = run("--wrap", path, "evaluating", RANK="1")
+    ran = train("--wrap", path, "evaluating", RANK="1")
     assert ran.stderr.startswith("ckpt_surgery: rank 1: Model: block blocks.1 ran in the forward")
     assert ran.stderr.count("\n") == 1
 
@@ -315,7 +323,7 @@ def test_an_argument_before_the_command_is_the_scripts_first(tmp_path: Path, spe
 
 def test_options_of_wrap_blocks_and_of_the_guard_arrive(tmp_path: Path) -> None:
     path = script(tmp_path)
-    ran = run("--wrap", "--first", "blocks=2", "--self-check", "always", "--on-fault", "raise", path, "evaluating")
+    ran = train("--wrap", "--first", "blocks=2", "--self-check", "always", "--on-fault", "raise", path, "evaluating")
     assert re.search(r"Block +1 of 3 ", ran.stderr), "of two, one is in evaluation mode"
     assert "GuardError: Model: block blocks.1 ran in the forward" in ran.stderr
     assert ran.returncode == 1, "only where it was asked for"
@@ -340,17 +348,17 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
 
 def test_a_script_that_wraps_its_model_itself_is_only_watched(tmp_path: Path) -> None:
     text = TRAIN.replace("optimizer =", "import ckpt_surgery; ckpt_surgery.wrap_blocks(model)\noptimizer =")
-    ran = run(script(tmp_path, text))
+    ran = train(script(tmp_path, text))
     assert "3 of 3 blocks proved" in ran.stderr
     assert "checkpointed, non-reentrant" not in ran.stderr
 
 
 def test_a_compiled_model_is_left_as_it_is_with_a_line(tmp_path: Path) -> None:
     text = TRAIN.replace("optimizer =", "model = torch.compile(model, backend='eager')\noptimizer =")
-    ran = run("--wrap", script(tmp_path, text))
+    ran = train("--wrap", script(tmp_path, text))
     assert ran.returncode == 0
     assert "compiled" in ran.stderr
-    assert ran.stdout == python(script(tmp_path)).stdout
+    assert ran.stdout == forked(script(tmp_path)).stdout
 
 
 SWITCHED_TWICE = """

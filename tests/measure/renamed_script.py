@@ -2,7 +2,7 @@
 
 Usage: python -m tests.measure.renamed_script CLASSES [NAME ...], with classes separated by commas, and the names of
 one role by |. Prints JSON objects, for no name and then for each: by class, the outcome of every level in each mode;
-null where `verify` refuses. Each is measured in a fork of the process that imported torch.
+null where `verify` refuses. Each is measured in a fork of a process that imported the other packages.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -28,9 +29,12 @@ class _Renaming(SourceFileLoader):
         super().__init__(loader.name, loader.path)
         self._renamed = re.compile(rf"\b(?:{name})\b")
 
-    def get_code(self, fullname: str) -> CodeType:
-        source = self._renamed.sub("name_of_a_later_release", self.get_data(self.path).decode("utf-8"))
-        return compile(source, self.path, "exec", dont_inherit=True)
+    def get_code(self, fullname: str) -> CodeType | None:
+        source = self.get_data(self.path).decode("utf-8")
+        if self._renamed.search(source) is None:
+            return super().get_code(fullname)  # as it was compiled before, which is faster
+        renamed = self._renamed.sub("name_of_a_later_release", source)
+        return compile(renamed, self.path, "exec", dont_inherit=True)
 
 
 class _RenamedTransformers(MetaPathFinder):
@@ -72,9 +76,23 @@ def measured(classes: Sequence[str], name: str) -> dict[str, Any]:
     return {kind: outcomes(kind) for kind in classes}
 
 
+def libraries(classes: Sequence[str]) -> list[str]:
+    """List what the import of these classes imports from other packages."""
+    import transformers
+
+    for name in classes:
+        getattr(transformers, name)
+    return [name for name in sys.modules if name.partition(".")[0] != "transformers"]
+
+
 def main(classes: str, *names: str) -> None:
     importlib.import_module("torch")
     context = multiprocessing.get_context("fork")
+    with context.Pool(1) as pool:
+        wanted = pool.apply(libraries, [classes.split(",")])
+    for library in wanted:
+        with suppress(ImportError):
+            importlib.import_module(library)
     with context.Pool(1, maxtasksperchild=1) as pool:
         for found in pool.imap(partial(measured, classes.split(",")), ["", *names]):
             print(json.dumps(found), flush=True)

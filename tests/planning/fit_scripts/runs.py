@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-_RANKS = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+from tests.warm_python import python_environment, run_python
 
 
 @dataclass(frozen=True)
@@ -34,17 +30,9 @@ class Ran:
 
 def python(folder: Path, *arguments: str, limit: int | None = None, ranks: bool = False) -> Ran:
     """Run Python with these arguments in a folder, under a limit in bytes, on two ranks if asked to."""
-    ran = subprocess.run(
-        [sys.executable, *(_RANKS if ranks else ()), *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "LIMIT": "" if limit is None else str(limit)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    return Ran(ran.returncode, ran.stdout)
+    environment = python_environment(LIMIT="" if limit is None else str(limit))
+    ran = run_python(*arguments, cwd=folder, environment=environment, ranks=2 if ranks else 0)
+    return Ran(ran.returncode, ran.stdout + ran.stderr)
 
 
 def check_fit(folder: Path, script: str, limit: int, *, ranks: bool = False, off_by: float = 1e-3) -> None:
