@@ -67,8 +67,8 @@ def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = Tr
     )
     head = "".join(f"<th>{heading}</th>" for heading in ("bytes", "share", "count", "module", "tensor"))
     left_out = f"; {plural(rest, 'smaller one')} left out" if (rest := len(step.holders) - len(shown)) else ""
-    caption = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
-    table = f'<table class="holders">{caption}<tr>{head}</tr>{rows}</table>'
+    said = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
+    table = f'<table class="holders">{said}<tr>{head}</tr>{rows}</table>'
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",
         f'<dl class="facts">{facts}</dl>',

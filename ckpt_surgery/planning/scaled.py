@@ -67,8 +67,8 @@ class TinyStandIn:
     def of(cls, model_class: Any, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> TinyStandIn | None:
         """Make a tiny model of a class, with inputs, for a released one of `config`.
 
-        That runs `batch` samples of `tokens`. Return None if no tiny form trains, or it takes floats: how their sizes
-        follow from a configuration is not known.
+        `batch` and `tokens` are the samples of the released model, and the length of each. Return None if no tiny form
+        trains, or it takes floats: how their sizes follow from a configuration is not known.
         """
         try:
             tiny = _told_apart(model_class, config)
