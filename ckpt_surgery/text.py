@@ -172,11 +172,7 @@ def prose(text: str) -> str:
     pieces = line.split("`")
     if len(pieces) % 2 == 0 or "``" in line:
         pieces = [line]
-    said = ""
-    for at, piece in enumerate(pieces):
-        # a split alternates between plain text and what was looked for
-        for number, part in enumerate([piece] if at % 2 else _ADDRESSED.split(piece)):
-            said += code(part) if (at + number) % 2 else _MARKUP.sub(r"\\\g<0>", part)
+    said = "".join(code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
     # what would make it a heading, a list or a rule
     return _BLOCK_START.sub(lambda start: f"{start[0]}\\" if start[0].isdigit() else f"\\{start[0]}", said)
 
@@ -210,3 +206,9 @@ def paragraphs(*pieces: str) -> str:
 def folded(summary: str, body: str) -> str:
     """Return a part that opens on a click. The summary is plain text, the body Markdown."""
     return f"<details>\n<summary>{html.escape(summary, quote=False)}</summary>\n\n{body}\n\n</details>"
+
+
+def _plain(text: str) -> str:
+    """Text without markup; the names and numbers that GitHub would act on are code."""
+    parts = enumerate(_ADDRESSED.split(text))  # every second part is such a name or number
+    return "".join(code(part) if at % 2 else _MARKUP.sub(r"\\\g<0>", part) for at, part in parts)

@@ -84,10 +84,10 @@ def worse_clauses(adoption: Adoption) -> list[str]:
             modes: dict[tuple[Level, ...], list[Mode]] = {}
             for mode, levels in proof.worse.items():
                 modes.setdefault(levels, []).append(mode)
+            costs_before, costs_after = ({run.mode: run.cost for run in each.modes} for each in (proof.before, after))
             worse = []
             for levels, same in modes.items():
-                costs = ({run.mode: run.cost for run in report.modes} for report in (proof.before, after))
-                was, now = (by_mode.get(same[0]) for by_mode in costs)
+                was, now = costs_before.get(same[0]), costs_after.get(same[0])
                 growth = ""
                 if was and now and "cost" in levels and now.kept_bytes > was.kept_bytes:
                     growth = (

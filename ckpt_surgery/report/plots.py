@@ -301,17 +301,19 @@ def _svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str
         for name in names:  # its markers are the first ones from there
             end = body.index("/>", body.index("<use ", end))
             body = f"{body[:end]}><title>{escape(name)}</title></use>{body[end + 2 :]}"
-    pieces = re.split(r"(<[^>]+>)", body)
-    for at, tag in enumerate(pieces[1::2]):
-        # the colours of the page, ids that start with `key`, no fonts, no surplus digits
-        for drawn_in, shown in CSS_COLOURS.items():
-            tag = tag.replace(drawn_in, shown)
-        tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
-        tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
-        tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")
-        pieces[2 * at + 1] = re.sub(r'( id="|href="#|url\(#)', rf"\1{key}-", tag)
-    body = re.sub(r">\s+<", "><", "".join(pieces)).strip()
+    body = re.sub(r"<[^>]+>", lambda tag: _tidy(tag[0], key), body)
+    body = re.sub(r">\s+<", "><", body).strip()
     return (
         f'<svg viewBox="{box}" role="img" aria-labelledby="{key}-title {key}-text">'
         f'<title id="{key}-title">{escape(title)}</title><desc id="{key}-text">{escape(text)}</desc>{body}</svg>'
     )
+
+
+def _tidy(tag: str, key: str) -> str:
+    """Give a tag the colours of the page and ids that start with `key`; drop fonts and surplus digits."""
+    for drawn, shown in CSS_COLOURS.items():
+        tag = tag.replace(drawn, shown)
+    tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
+    tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")
+    return re.sub(r'( id="|href="#|url\(#)', rf"\1{key}-", tag)

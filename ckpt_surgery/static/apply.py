@@ -211,8 +211,8 @@ class _Tree:
         for path, file in self.now.files.items():
             old, new = self.before.files[path].source, file.source
             if new.text != old.text:
-                made = tuple(sorted(codes[path])), tuple(self.made[path])
-                changes.append(FileChange(path, old.text, new.text, *made, old.encoding, old.bom))
+                by, repairs = tuple(sorted(codes[path])), tuple(self.made[path])
+                changes.append(FileChange(path, old.text, new.text, by, repairs, old.encoding, old.bom))
         return changes
 
     def _keep(

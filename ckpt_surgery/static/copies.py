@@ -61,12 +61,7 @@ def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) 
             text = text.replace(old.strip(), new)
             if "all-casing" in pattern:
                 text = text.replace(old.lower(), new.lower()).replace(old.upper(), new.upper())
-    texts = set()
-    for said in (text, _lines(tree.text(path), copy.span)):
-        # without what layout alone decides
-        lines = [line for line in said.split("\n") if not line.lstrip().startswith(("@", "#"))]
-        texts.add(re.sub(r"\s+|,(?=\s*\))", "", "".join(lines)))
-    return len(texts) == 1
+    return _code(text) == _code(_lines(tree.text(path), copy.span))
 
 
 def _lines(text: str, span: Span) -> str:
@@ -76,3 +71,9 @@ def _lines(text: str, span: Span) -> str:
 @lru_cache(maxsize=64)
 def _split(text: str) -> list[str]:
     return text.split("\n")
+
+
+def _code(text: str) -> str:
+    """Return the text without what layout alone decides."""
+    lines = [line for line in text.split("\n") if not line.lstrip().startswith(("@", "#"))]
+    return re.sub(r"\s+|,(?=\s*\))", "", "".join(lines))

@@ -197,6 +197,14 @@ def test_files_beside_the_code_are_there_for_the_repaired_copy_too(pool: WorkerP
 
 
 @pytest.mark.both
+def test_the_repaired_copy_has_the_encoding_of_the_file(pool: WorkerPool) -> None:
+    text = "# -*- coding: latin-1 -*-\n" + modeling("old switch") + "assert len('\xe9') == 1\n"
+    folder = write_folder(Path("toy"))
+    (folder / "modeling_toy.py").write_bytes(text.encode("latin-1"))
+    code, document = adopted("--write")
+    assert (code, document["decision"]) == (0, "written")
+
+
 def test_a_module_that_registers_its_classes_can_be_measured_twice(pool: WorkerPool) -> None:
     register = "\nfrom transformers import AutoConfig\nAutoConfig.register('toy_of_mine', ToyConfig)\n"
     write_folder(Path("toy"), {"modeling_toy": modeling("module dict") + register}, vocab_size=64)

@@ -98,7 +98,7 @@ def prepare(
         idle = {family: NO_REPAIR for family in plan.idle if family in with_findings}
         check_folder(options.out, checkout, tuple(planned.name for planned in plan.series))
         for planned in plan.series:
-            SeriesBranch(git, planned.branch).tip()
+            SeriesBranch(git, planned.branch).tip()  # raises early where `set` would
         if not plan.series:
             return PrepareResult((), {}, idle)
         if tools.has_converter:
