@@ -344,8 +344,8 @@ class _Awaited:
         reached = self._reached  # so that the hooks hold no more than the set
         for parameter in ddp.module.parameters():
             if parameter.requires_grad:
-                note = parameter.register_post_accumulate_grad_hook(lambda parameter: reached.add(id(parameter)))
-                self._handles.append(note)
+                handle = parameter.register_post_accumulate_grad_hook(lambda p: reached.add(id(p)))
+                self._handles.append(handle)
         finalize(self, self._remove, self._handles)
         for tensor in ends:
             tensor.register_hook(self._begins)  # type: ignore[no-untyped-call]

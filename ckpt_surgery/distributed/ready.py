@@ -75,19 +75,7 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     Raises:
         DistributedError: `model` is not a module, a batch is not a mapping, or a step fails.
     """
-    given: Any = model
-    mappings: tuple[Any, ...] = batches
-    if not isinstance(given, nn.Module):
-        raise DistributedError(f"the model is of type {type(given).__name__}: give a torch.nn.Module")
-    if isinstance(given, nn.DataParallel):
-        raise DistributedError("DataParallel runs copies of its model in one process: give model.module instead")
-    for number, batch in enumerate(mappings):
-        if not isinstance(batch, Mapping):
-            kind = type(batch).__name__
-            raise DistributedError(f"batch {number} is of type {kind}: give a dict of the model's keyword arguments")
-    if batches and any(parameter.is_inference() for parameter in given.parameters()):
-        raise DistributedError("the model was made in inference mode and cannot be trained: make it outside of that")
-    target = given.module if isinstance(given, DistributedDataParallel) else given
+    target = _checked(model, batches)
     steps = _run(target, batches)
     by_chance = {NeedReason.LAYER_DROP: layers_dropped(target), NeedReason.ROUTED_EXPERTS: experts_of(target)}
     chances = [Need(reason, names) for reason, names in by_chance.items() if names]
@@ -113,6 +101,21 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     if now := tuple(name for name, module, _ in reentrant if getattr(module, FLAG, False)):
         needs.append(Need(NeedReason.REENTRANT_NOW, now))
     return DDPReady(type(target).__name__, tuple(needs), measured=bool(steps))
+
+
+def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
+    """Return the model that DistributedDataParallel is to hold, or holds. Raises DistributedError."""
+    if not isinstance(model, nn.Module):
+        raise DistributedError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+    if isinstance(model, nn.DataParallel):
+        raise DistributedError("DataParallel runs copies of its model in one process: give model.module instead")
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            kind = type(batch).__name__
+            raise DistributedError(f"batch {number} is of type {kind}: give a dict of the model's keyword arguments")
+    if batches and any(parameter.is_inference() for parameter in model.parameters()):
+        raise DistributedError("the model was made in inference mode and cannot be trained: make it outside of that")
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequence[Need]) -> list[Need]:

@@ -286,19 +286,8 @@ def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
         from ckpt_surgery.runtime.self_check.digest_kernel import sums_in_one_launch
 
         return sums_in_one_launch(tensors, sizes)
-    rows: list[Tensor] = []  # for each tensor the weighted sums over its memory, word by word, of shape (rows,)
-    for tensor, size in zip(tensors, sizes, strict=True):
-        flat = tensor.as_strided((size // tensor.element_size(),), (1,))
-        width = next(width for width in (4, 2, 1) if size % width == 0)
-        if flat.storage_offset() * flat.element_size() % width:
-            flat = flat.clone()
-        words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
-        row = _row_of(len(words))
-        whole = len(words) // row * row
-        sums = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
-        if whole < len(words):
-            sums = torch.cat((sums, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
-        rows.append(sums)
+    # a call for each, which frees the copy of one tensor before the next is made
+    rows = [_sums_of_rows(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
     ends = tuple(accumulate(map(len, rows)))
     up_to = (torch.cat(rows) * _odd_numbers(ends[-1], rows[0].device)).cumsum(0)
     return up_to[_indices(ends, rows[0].device)].diff(prepend=up_to.new_zeros(1))
@@ -307,6 +296,21 @@ def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 @lru_cache(1)
 def _has_triton() -> bool:
     return find_spec("triton") is not None
+
+
+def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
+    """Return weighted sums over a tensor's memory, word by word, one for each row: int64 of shape (rows,)."""
+    flat = tensor.as_strided((size // tensor.element_size(),), (1,))
+    width = next(width for width in (4, 2, 1) if size % width == 0)
+    if flat.storage_offset() * flat.element_size() % width:
+        flat = flat.clone()
+    words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
+    row = _row_of(len(words))
+    whole = len(words) // row * row
+    rows = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
+    if whole < len(words):
+        rows = torch.cat((rows, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
+    return rows
 
 
 @lru_cache(1024)

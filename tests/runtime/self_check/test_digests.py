@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -231,6 +232,24 @@ def test_a_tensor_takes_two_operators_and_one_that_can_be_read_none(monkeypatch:
     with Counting() as counting:
         digest(*tensors, *tensors)
     assert 2 * len(tensors) <= counting.counts.total() <= 2.5 * len(tensors)
+
+
+def test_copies_of_tensors_that_begin_inside_a_word_are_not_held_together() -> None:
+    tensors = [torch.randn(257).bfloat16()[1:] for _ in range(3)]
+    copies: list[Any] = []
+    alive: list[int] = []
+
+    class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **kwargs or {})
+            if func is torch.ops.aten.clone.default:
+                copies.append(ref(result.untyped_storage()))
+                alive.append(sum(copy() is not None for copy in copies))
+            return result
+
+    with Copies():  # type: ignore[no-untyped-call]
+        digests.sums_on_device(tensors, [512] * 3)
+    assert alive == [1, 1, 1]
 
 
 def test_the_kernel_is_launched_once(monkeypatch: pytest.MonkeyPatch) -> None:
