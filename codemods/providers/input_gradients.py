@@ -198,16 +198,18 @@ CUT_OFF = FileFact[tuple[CutOff, ...]](
     signs=("checkpointing",),
     worth=_may_cut_off,
 )
+"""Switches behind which frozen embeddings leave the blocks without a gradient."""
 LEAF_WRITES = FileFact[tuple[LeafWrite, ...]](
     "leaf_writes",
     lambda file: tuple(
         write
         for node in statements_below(file.tree)
-        if isinstance(node, Function) and not _SAMPLES.search(node.name)
-        if not any(map(drops_gradient, node.decorator_list))
+        if isinstance(node, Function)
+        and not (_SAMPLES.search(node.name) or any(map(drops_gradient, node.decorator_list)))
         for write in _writes(node)
     ),
     nothing=(),
     signs=_CALLS,
     worth=_may_write,
 )
+"""Writes in place into what an embedding returned."""

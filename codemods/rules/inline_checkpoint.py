@@ -77,10 +77,7 @@ from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, aliased, convert, derive, failing_read
-from ckpt_surgery.codemods.tree.branches import (
-    disagreements,
-    layers_of_transformers,
-)
+from ckpt_surgery.codemods.tree.branches import disagreements, layers_of_transformers
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External
 from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since

@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import handed_to
-from ckpt_surgery.codemods.facts.file_facts import (
-    DYNAMIC,
-    ELEMENT,
-    HandedOn,
-    ModuleCall,
-)
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, HandedOn, ModuleCall
 from ckpt_surgery.codemods.providers.foreign_stacks import FOREIGN_STACKS
 from ckpt_surgery.codemods.providers.forwards import DECORATORS
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_switch, may_be_state
 from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, TORCH_OPTIONS, Places
-from ckpt_surgery.codemods.facts.file_facts import (
-    ELEMENT,
-    LOCAL,
-    CheckpointCall,
-    InlineBranch,
-    ModuleCall,
-)
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch, ModuleCall
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.providers.checkpointed_functions import LateBinding
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
