@@ -27,7 +27,7 @@ from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.state import HOOKING
 from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
-from ckpt_surgery.runtime.self_check.routing import has_experts
+from ckpt_surgery.runtime.self_check.routing import has_router
 from ckpt_surgery.runtime.tools.classes import PACKAGE, is_flattened, library_of
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
@@ -187,7 +187,7 @@ class BlockWitness(StepWatch):
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
             exchanged = {name for call in others for name in call.exchanged()} - set(written)
             exchanged |= {AUTOCAST} if any(call.recast for call in others) else set()
-            routed = not exchanged and has_experts(self._block)
+            routed = not exchanged and has_router(self._block, surely=True)
             cause = CoverageCause.CHOOSES_EXPERTS if routed else CoverageCause.UNKNOWN
             return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged), cause=cause)
         if others and status is ProofStatus.WRONG and not drifts:

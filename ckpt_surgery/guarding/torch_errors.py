@@ -24,7 +24,7 @@ from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.steps import WatchedPhase
 from ckpt_surgery.measure.own_checkpoints import TORCH
 from ckpt_surgery.runtime.blocks.library_switch import embedding_hooks
-from ckpt_surgery.runtime.self_check.routing import has_experts
+from ckpt_surgery.runtime.self_check.routing import has_router
 from ckpt_surgery.text import listed, some
 from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame, is_compiled, is_compiled_function
 
@@ -127,7 +127,7 @@ class _Failure:
                 f"{went}. A part of it is compiled: known causes are a recompile, or a limit of recompiles, between "
                 "the two, after which that part runs eagerly and saves other tensors."
             )
-        if self.block is not None and has_experts(self.block):
+        if self.block is not None and has_router(self.block, surely=True):
             return (
                 f"{went}. It has a router: where scores are nearly equal, the recompute may choose other experts; "
                 "keep what the router chooses (topk), or its result."

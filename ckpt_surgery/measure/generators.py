@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.tools.rng import generator_states, set_generator_states
+from ckpt_surgery.runtime.tools.rng import GeneratorStates
 
 
 def seed_all(seed: int) -> None:
@@ -32,12 +32,12 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
     They are torch's on the CPU and on those of `devices` that are CUDA devices, Python's, and NumPy's if it was
     imported on entry: a generator that nobody imported cannot have been used.
     """
-    states = generator_states()
+    states = GeneratorStates.now()
     try:
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
             yield
     finally:
-        set_generator_states(states)
+        states.restore()
 
 
 def own_generators(model: nn.Module) -> Iterator[tuple[str, Any]]:

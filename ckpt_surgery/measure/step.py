@@ -34,7 +34,7 @@ from ckpt_surgery.model_patches.release_names import FLAG
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.classes import BATCH_COUNT, norms_with_momentum
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
-from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
+from ckpt_surgery.runtime.tools.rng import GeneratorStates, generator_state
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 from ckpt_surgery.text import error_line
 
@@ -208,7 +208,7 @@ class _Step:
                 self.buffers = {name: contents_of(buffer) for name, buffer in model.named_buffers()}
                 note = self._changes(model, outside)
                 seed_all(self.seed + 1)
-                before, others = generator_state(devices), generator_states()
+                before, others = generator_state(devices), GeneratorStates.now()
                 part = StepPart.BACKWARD
                 counter.start_backward()
                 own.start_backward()
@@ -216,7 +216,7 @@ class _Step:
                 value.backward()  # type: ignore[no-untyped-call]
             del value
             self.left_bytes = self._left(gradients_of(model, self.arguments))
-            self.rng_moved = before != generator_state(devices) or drawn_since(others)
+            self.rng_moved = before != generator_state(devices) or others.drawn_since()
             self._measure_caches()
             note()
             if isinstance(marker, CallObserver):

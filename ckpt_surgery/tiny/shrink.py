@@ -91,12 +91,23 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
         changed[name] = _shrunk(nested, attempt, tokens).to_dict()
         if nested.architectures:  # some classes choose their parts by it
             changed[name]["architectures"] = nested.architectures
-    changed.update(_family_changes(config, changed, _parameters(type(config))))
+    # What the family needs changed, and what replaces a timm backbone
+    declared, own = _parameters(type(config)), family_tables().tiny.get(config.model_type, {})
+    new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
+    for name, value in new.items():
+        if isinstance(value, dict) and "model_type" in (changed.get(name) or {}):
+            new[name] = {**changed[name], **value}
+    if "use_mamba_kernels" in changed:
+        new["use_mamba_kernels"] = False  # they run on CUDA only
+    if changed.get("use_timm_backbone") or changed.get("backbone"):
+        new |= {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
+        new |= {"backbone_config": _tiny_backbone().to_dict(), "backbone_kwargs": None}
+    changed |= new
     if old_layers and "out_indices" in changed:
         changed.pop("out_features", None)  # named after the layers that `out_indices` counts
     shrunk: PretrainedConfig = _make(type(config), changed)
     # Give values to what the class leaves open and its model needs
-    missing, declared = _open_fields(shrunk), _parameters(type(shrunk))
+    missing = _open_fields(shrunk)
     for more in (missing, {n: v for n, v in missing.items() if n in declared}):
         try:
             return _make(type(shrunk), {**changed, **more}) if more else shrunk
@@ -232,23 +243,6 @@ def default_config(config_class: type) -> PretrainedConfig:
         for name, value in facts.shown.get(part.model_type, {}).items():
             setattr(part, name, value)
     return config
-
-
-def _family_changes(
-    config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the fields that the family of `config` needs changed, and those that replace a timm backbone."""
-    own = family_tables().tiny.get(config.model_type, {})
-    new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
-    for name, value in new.items():
-        if isinstance(value, dict) and "model_type" in (changed.get(name) or {}):
-            new[name] = {**changed[name], **value}
-    if "use_mamba_kernels" in changed:
-        new["use_mamba_kernels"] = False  # they run on CUDA only
-    if changed.get("use_timm_backbone") or changed.get("backbone"):
-        new |= {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False}
-        new |= {"backbone_config": _tiny_backbone().to_dict(), "backbone_kwargs": None}
-    return new
 
 
 def _is_timm(config: PretrainedConfig) -> bool:

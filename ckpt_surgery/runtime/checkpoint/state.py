@@ -35,7 +35,7 @@ from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, kept_whole
 from ckpt_surgery.runtime.tools.classes import PACKAGE, descends, is_sharded, library_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
-from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
+from ckpt_surgery.runtime.tools.rng import GeneratorStates
 from ckpt_surgery.runtime.tools.tensors import (
     changing_saved,
     copy_of,
@@ -279,7 +279,7 @@ class BlockState:
             versions(layout.parameters),
             {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
             [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
-            generator_states(exact=self._draws) if watching or self._draws else None,
+            GeneratorStates.now(exact=self._draws) if watching or self._draws else None,
             [(table, dict(table)) for table in layout.hooks if table] if any(layout.hooks) else [],
             set(),
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
@@ -309,7 +309,7 @@ class BlockState:
         entry.tensors = [copy for copy in entry.tensors if copy.key in self._written and copy.key not in late]
         now = enumerate(versions(entry.layout.parameters))
         self._written_parameters |= {index for index, count in now if count != entry.versions[index]}
-        draws = self._draws or (entry.generators is not None and drawn_since(entry.generators))
+        draws = self._draws or (entry.generators is not None and entry.generators.drawn_since())
         entry.generators = entry.generators if self._draws or (draws and not self._unwatched) else None
         entry.everything = None
         counts = [f"its {k[1]}" for k in late if k in self._written or type(_held(*self._set[k])) in (int, float)]
@@ -352,8 +352,8 @@ class BlockState:
             if entry.layout.parted:
                 stack.enter_context(changing_saved(kept_whole))
             if entry.generators is not None:
-                stack.callback(set_generator_states, generator_states())
-                set_generator_states(entry.generators)
+                stack.callback(GeneratorStates.now().restore)
+                entry.generators.restore()
             yield
 
     def written_parameter(self, entry: StateEntry) -> str | None:

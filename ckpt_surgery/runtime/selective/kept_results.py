@@ -37,7 +37,7 @@ from ckpt_surgery.runtime.selective.policies import (
     is_mutable,
     operator_name,
 )
-from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Replay, form_of, replay_of
+from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Replay, form_of
 from ckpt_surgery.runtime.selective.save_policy import CountedResult, KeptOfCall, SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
@@ -303,7 +303,7 @@ class _KeepingCalls:
             result, flops = noted[0]
             role = self._kept.policy.role(result.operator)
             if role is not None and role.is_fixed and not (result.restore or result.copied):
-                plan = replay_of(saved, output, args, kwargs, result.operator, role.choices, flops)
+                plan = Replay.of(saved, output, args, kwargs, result.operator, role.choices, flops)
         saved.clear()  # the graph holds the function that has noted them
         if form is not None:
             self._plans[form] = plan

@@ -103,6 +103,37 @@ class OperatorRole:
     picks: bool
     may_draw: bool
 
+    @classmethod
+    def of(cls, operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
+        """Return the role of an operator in these choices, also of one of higher order; None if it has none."""
+        name, schema = operator_name(operator), getattr(operator, "_schema", None)
+        arguments = () if schema is None else schema.arguments
+        may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+        # those of other libraries have no tag that says that they draw, but take a rate of dropout
+        may_draw = may_draw or any(argument.name == _DROPOUT for argument in arguments)
+        written = [index for index, each in enumerate(arguments) if each.alias_info and each.alias_info.is_write]
+        draws_in_place = may_draw and written == [0]  # as `bernoulli_` does
+        if schema is not None and schema.is_mutable and not draws_in_place:
+            return None
+        names = {name, f"{name}.{getattr(operator, '_overloadname', '')}"}
+        keeping = tuple(
+            choice
+            for choice in choices
+            if not names.isdisjoint(choice.operators) or (choice.name == RANDOM and may_draw)
+        )
+        by_name = {choice.name: choice for choice in choices}
+        attention, router = by_name.get(ATTENTION), by_name.get(ROUTER)
+        role = cls(
+            keeping,
+            is_softmax=attention is not None and name in _SOFTMAX,
+            weighted_sum=attention if name in _FACTORS else None,
+            factor=_FACTORS.get(name, 0),
+            score_of=router if name in _SCORES else None,
+            picks=router is not None and name in VOCABULARY[ROUTER],
+            may_draw=may_draw,
+        )
+        return role if keeping or role.is_relative else None
+
     @property
     def is_relative(self) -> bool:
         """Whether what runs before or after it decides about its result, or it decides about theirs."""
@@ -156,34 +187,6 @@ def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
             if not each._schema.is_mutable and (not overload or each._overloadname == overload)
         ]
     return found
-
-
-def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
-    """Return the role of an operator in these choices, also of one of higher order; None if it has none."""
-    name, schema = operator_name(operator), getattr(operator, "_schema", None)
-    arguments = () if schema is None else schema.arguments
-    may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
-    # those of other libraries have no tag that says that they draw, but take a rate of dropout
-    may_draw = may_draw or any(argument.name == _DROPOUT for argument in arguments)
-    written = [index for index, each in enumerate(arguments) if each.alias_info and each.alias_info.is_write]
-    if schema is not None and schema.is_mutable and not (may_draw and written == [0]):  # `bernoulli_` writes its first
-        return None
-    names = {name, f"{name}.{getattr(operator, '_overloadname', '')}"}
-    keeping = tuple(
-        choice for choice in choices if not names.isdisjoint(choice.operators) or (choice.name == RANDOM and may_draw)
-    )
-    by_name = {choice.name: choice for choice in choices}
-    attention, router = by_name.get(ATTENTION), by_name.get(ROUTER)
-    role = OperatorRole(
-        keeping,
-        is_softmax=attention is not None and name in _SOFTMAX,
-        weighted_sum=attention if name in _FACTORS else None,
-        factor=_FACTORS.get(name, 0),
-        score_of=router if name in _SCORES else None,
-        picks=router is not None and name in VOCABULARY[ROUTER],
-        may_draw=may_draw,
-    )
-    return role if keeping or role.is_relative else None
 
 
 def operator_name(operator: Any) -> str:
@@ -265,7 +268,7 @@ def compiled_contexts(save: tuple[str, ...]) -> tuple[AbstractContextManager[Any
     choices, selector = choices_of(save), Selector()
 
     def policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        role = role_of(operator, choices)
+        role = OperatorRole.of(operator, choices)
         if role is None or (role.may_draw and draws(operator, args, kwargs)):
             return CheckpointPolicy.PREFER_RECOMPUTE
         kept = selector.chosen(operator, role, args, kwargs)

@@ -46,6 +46,47 @@ class Replay:
     single: bool
     read: int | None
 
+    @classmethod
+    def of(
+        cls,
+        saved: Sequence[Tensor],
+        output: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        operator: Any,
+        choices: tuple[Choice, ...],
+        flops: int,
+    ) -> Replay | str:
+        """Return the replay for calls like this one, which took `flops` operations; `BY_MODE` where there is none."""
+        results = [output] if isinstance(output, Tensor) else list(output)
+        if not all(type(each) is Tensor and not each.is_complex() for each in results):
+            return BY_MODE
+        arguments: list[tuple[int | str, Tensor]] = [(i, a) for i, a in enumerate(args) if isinstance(a, Tensor)]
+        arguments += [(name, a) for name, a in kwargs.items() if isinstance(a, Tensor)]
+        if {memory_of(each) for each in results} & {memory_of(a) for _, a in arguments}:
+            return BY_MODE
+        found: list[tuple[_Source, Any, Any]] = []
+        for tensor in saved:
+            if type(tensor) not in (Tensor, nn.Parameter):
+                return BY_MODE
+            source = next(
+                ((p, a) for p, a in arguments if memory_of(a) == memory_of(tensor) and a.dtype == tensor.dtype), None
+            )
+            same = next((i for i, each in enumerate(results) if _geometry(each) == _geometry(tensor)), None)
+            if source is not None:
+                place, argument = source
+                if _geometry(argument) == _geometry(tensor):
+                    found.append(("argument", place, None))
+                else:
+                    offset = tensor.storage_offset() - argument.storage_offset()
+                    found.append(("view", place, (tuple(tensor.shape), tensor.stride(), offset)))
+            elif same is not None:
+                found.append(("result", same, None))
+            else:
+                return BY_MODE
+        needs = tuple(each.requires_grad for each in results)
+        return cls(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
+
     def again(self, made: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the results `made` as the call did, and save what it saved."""
         if self.saved and (hooks := saved_tensors_hooks_now(True)) is not None:
@@ -85,46 +126,6 @@ def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         else:
             return None
     return (*form, *kwargs) if kwargs else tuple(form)
-
-
-def replay_of(
-    saved: Sequence[Tensor],
-    output: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    operator: Any,
-    choices: tuple[Choice, ...],
-    flops: int,
-) -> Replay | str:
-    """Return the replay for calls like this one, which took `flops` operations; `BY_MODE` where there is none."""
-    results = [output] if isinstance(output, Tensor) else list(output)
-    if not all(type(each) is Tensor and not each.is_complex() for each in results):
-        return BY_MODE
-    arguments: list[tuple[int | str, Tensor]] = [(i, a) for i, a in enumerate(args) if isinstance(a, Tensor)]
-    arguments += [(name, a) for name, a in kwargs.items() if isinstance(a, Tensor)]
-    if {memory_of(each) for each in results} & {memory_of(a) for _, a in arguments}:
-        return BY_MODE
-    found: list[tuple[_Source, Any, Any]] = []
-    for tensor in saved:
-        if type(tensor) not in (Tensor, nn.Parameter):
-            return BY_MODE
-        source = next(
-            ((p, a) for p, a in arguments if memory_of(a) == memory_of(tensor) and a.dtype == tensor.dtype), None
-        )
-        same = next((i for i, each in enumerate(results) if _geometry(each) == _geometry(tensor)), None)
-        if source is not None:
-            place, argument = source
-            if _geometry(argument) == _geometry(tensor):
-                found.append(("argument", place, None))
-            else:
-                offset = tensor.storage_offset() - argument.storage_offset()
-                found.append(("view", place, (tuple(tensor.shape), tensor.stride(), offset)))
-        elif same is not None:
-            found.append(("result", same, None))
-        else:
-            return BY_MODE
-    needs = tuple(each.requires_grad for each in results)
-    return Replay(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
 
 
 def _geometry(tensor: Tensor) -> Any:

@@ -16,7 +16,6 @@ from ckpt_surgery.runtime.selective.policies import (
     choices_of,
     in_words,
     operator_name,
-    role_of,
     watched_operators,
 )
 from ckpt_surgery.runtime.selective.watched_operators import watch
@@ -176,7 +175,7 @@ class SavePolicy:
         try:
             return self._roles[operator]
         except KeyError:
-            return self._roles.setdefault(operator, role_of(operator, self._choices))
+            return self._roles.setdefault(operator, OperatorRole.of(operator, self._choices))
 
     def left_out(self, block: str) -> None:
         """Note that a block runs without checkpointing, so that no match is awaited from it."""

@@ -309,10 +309,6 @@ def equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | Non
         )
 
 
-def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
-    return not equal([a], [b])
-
-
 def _is_noise(
     first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[CloseTrace]
 ) -> bool:
@@ -322,7 +318,7 @@ def _is_noise(
     sizes = more[0].magnitudes
     noise = max(_share(b, c, size) for trace in more for b, c, size in zip(again, trace.prints, sizes, strict=False))
     for a, b, size in zip(first, again, sizes, strict=False):
-        if _differ(a, b):
+        if not equal([a], [b]):
             if a is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
                 return False
             most = min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(a.dtype).eps)
@@ -334,29 +330,25 @@ def _is_noise(
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
     """Return the distance of two tensors as a share of their magnitude; infinite where that cannot be said."""
     if a is None or b is None or a.values is None or b.values is None or a.shape != b.shape:
-        return 0.0 if not _differ(a, b) else float("inf")
+        return 0.0 if equal([a], [b]) else float("inf")
     apart = abs(float(a.values) - float(b.values))
     return apart / size if size > 0 and apart == apart else float("inf")
 
 
 def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: CloseTrace) -> str:
     pairs = enumerate(zip(first, again, strict=False))
-    index, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
+    differing = ((i, (a, b)) for i, (a, b) in pairs if not equal([a], [b]))
+    index, (a, b) = next(differing, (len(again), (None, None)))
     name = third.names[index] if index < len(third.names) else ""
     where = f" in {name}" if name else ""
     if a is None or b is None:
         return f"{len(again)} tensors of the {len(first)} that the forward saved"
     if a.shape != b.shape or a.dtype != b.dtype:
-        return f"a tensor of {form(b)}{where} in place of one of {form(a)}"
+        return f"a tensor of {b.form}{where} in place of one of {a.form}"
     size = third.magnitudes[index] if index < len(third.magnitudes) else 0.0
     share = _share(a, b, size)
     apart = f"is off by about {share:.1g} of its magnitude" if 0 < share < float("inf") else "has other values"
-    return f"a tensor of {form(a)}{where} {apart}"
-
-
-def form(tensor: Fingerprint) -> str:
-    """Return the shape and dtype in words."""
-    return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"a tensor of {a.form}{where} {apart}"
 
 
 def _plain_attributes(block: nn.Module) -> Mapping[str, Any]:

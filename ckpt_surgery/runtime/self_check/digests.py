@@ -50,6 +50,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 
+_HAS_TRITON = find_spec("triton") is not None
 _NOT_COMPARED = -1
 _STRIDED = torch.strided
 _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
@@ -148,6 +149,38 @@ class Digest:
     sums: Sequence[Sum]
     is_ready: bool
 
+    @classmethod
+    def of(
+        cls,
+        saved: Sequence[Tensor],
+        may_be_unset: Callable[[Tensor], bool],
+        plan: DigestPlan | None = None,
+        like: DigestPlan | None = None,
+    ) -> Digest:
+        """Sum over what a run of a block saved, without parameters and tensors that `may_be_unset`.
+
+        `plan` comes from another run, and is used if it still holds; otherwise the digest makes a new one. Sums follow
+        the order in memory: tensors of a run `like` another are laid out as in that one.
+        """
+        if plan is not None and (distinct := plan.tensors_in(saved)) is not None:
+            if plan.readers is not None:
+                read = zip(plan.readers, distinct, strict=False)
+                return cls(plan, len(saved), [crc32(reader(tensor.data_ptr())) for reader, tensor in read], True)
+            sums, is_ready = _sums(distinct)
+            return cls(plan, len(saved), sums, is_ready)
+        owners: list[int] = []
+        parts: list[Tensor] = []
+        for number, tensor in enumerate(saved):
+            for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
+                form = like.forms[len(parts)] if like is not None and len(parts) < len(like.forms) else None
+                if form is not None and form[0] == part.shape and not is_parameter(part):
+                    part = laid_out(part, form[1])
+                parts.append(part)
+                owners.append(number)
+        plan, distinct = DigestPlan.of(parts, owners, may_be_unset, keep=all(map(_is_simple, saved)))
+        sums, is_ready = _sums(distinct)
+        return cls(plan, len(parts), sums, is_ready)
+
     def compare(
         self, again: Digest, parameters: Callable[[], Iterable[nn.Parameter]]
     ) -> tuple[int | None, Sequence[tuple[Tensor, Tensor]]]:
@@ -177,37 +210,6 @@ class Digest:
             elif isinstance(first, Tensor) or isinstance(second, Tensor) or first != second:
                 return number, ()
         return None, list(waiting.values())
-
-
-def digest(
-    saved: Sequence[Tensor],
-    may_be_unset: Callable[[Tensor], bool],
-    plan: DigestPlan | None = None,
-    like: DigestPlan | None = None,
-) -> Digest:
-    """Sum over what a run of a block saved, without parameters and tensors that `may_be_unset`.
-
-    `plan` comes from another run, and is used if it still holds; otherwise the digest makes a new one. Sums follow the
-    order in memory: tensors of a run `like` another are laid out as in that one.
-    """
-    if plan is not None and (distinct := plan.tensors_in(saved)) is not None:
-        if plan.readers is not None:
-            read = zip(plan.readers, distinct, strict=False)
-            return Digest(plan, len(saved), [crc32(reader(tensor.data_ptr())) for reader, tensor in read], True)
-        sums, is_ready = _sums(distinct)
-        return Digest(plan, len(saved), sums, is_ready)
-    owners: list[int] = []
-    parts: list[Tensor] = []
-    for number, tensor in enumerate(saved):
-        for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
-            form = like.forms[len(parts)] if like is not None and len(parts) < len(like.forms) else None
-            if form is not None and form[0] == part.shape and not is_parameter(part):
-                part = laid_out(part, form[1])
-            parts.append(part)
-            owners.append(number)
-    plan, distinct = DigestPlan.of(parts, owners, may_be_unset, keep=all(map(_is_simple, saved)))
-    sums, is_ready = _sums(distinct)
-    return Digest(plan, len(parts), sums, is_ready)
 
 
 def _is_simple(tensor: Tensor) -> bool:
@@ -282,20 +284,16 @@ def _dense(tensor: Tensor) -> tuple[Tensor, int]:
 
 def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return one int64 sum for each of these tensors on one device, over the given number of bytes from its start."""
-    if tensors[0].is_cuda and _has_triton():
+    if tensors[0].is_cuda and _HAS_TRITON:
         from ckpt_surgery.runtime.self_check.digest_kernel import sums_in_one_launch
 
         return sums_in_one_launch(tensors, sizes)
     # a call for each, which frees the copy of one tensor before the next is made
     rows = [_sums_of_rows(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
     ends = tuple(accumulate(map(len, rows)))
-    up_to = (torch.cat(rows) * _odd_numbers(ends[-1], rows[0].device)).cumsum(0)
-    return up_to[_indices(ends, rows[0].device)].diff(prepend=up_to.new_zeros(1))
-
-
-@lru_cache(1)
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    odd_numbers, last = _rows_up_to(ends, rows[0].device)
+    up_to = (torch.cat(rows) * odd_numbers).cumsum(0)
+    return up_to[last].diff(prepend=up_to.new_zeros(1))
 
 
 def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
@@ -323,13 +321,9 @@ def _row_of(words: int) -> int:
 
 
 @lru_cache(64)
-def _odd_numbers(count: int, device: torch.device) -> Tensor:
-    return torch.arange(1, 2 * count, 2, device=device)
-
-
-@lru_cache(64)
-def _indices(ends: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(ends, device=device) - 1
+def _rows_up_to(ends: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return an odd number for each row, by which it is weighted, and the index of the last row before each end."""
+    return torch.arange(1, 2 * ends[-1], 2, device=device), torch.tensor(ends, device=device) - 1
 
 
 @cache

@@ -40,6 +40,11 @@ class Fingerprint:
     values: Tensor | None
     strides: Sequence[int] = ()
 
+    @property
+    def form(self) -> str:
+        """The shape and dtype in words."""
+        return f"{'x'.join(map(str, self.shape)) or 'one'} {str(self.dtype).removeprefix('torch.')}"
+
 
 def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
     """Sum over a tensor of any dtype and layout; None if it has no values, as on "meta".

@@ -22,11 +22,10 @@ from ckpt_surgery.runtime.self_check.check import (
     SelfCheck,
     cause,
     equal,
-    form,
     has_noise,
     may_be_unset,
 )
-from ckpt_surgery.runtime.self_check.digests import Digest, digest
+from ckpt_surgery.runtime.self_check.digests import Digest
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import torch_states
@@ -73,7 +72,9 @@ class QuickCheck(SelfCheck):
         self._run_and_judge(run, held.append, judge)
 
     def _digest(self, held: list[Tensor], like: Digest | None = None) -> Digest:
-        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan, like.plan if like else None)
+        made = Digest.of(
+            held, partial(may_be_unset, block=self._block), self._schedule.plan, like.plan if like else None
+        )
         self._schedule.plan = made.plan
         held.clear()  # the graph holds the function that adds to it
         return made
@@ -111,7 +112,7 @@ class QuickCheck(SelfCheck):
         what = f"it saves {number} tensors of {count}"
         if found is not None:
             name = looks[0].names[number]
-            what = f"a tensor of {form(found)}{f' in {name}' if name else ''} has other values"
+            what = f"a tensor of {found.form}{f' in {name}' if name else ''} has other values"
         raise SurgeryError(
             f"recomputing {self._place} gave a different result than its forward: {what}; "
             f"{cause(None, (), repeatable=repeatable)}"

@@ -12,17 +12,16 @@ from torch.overrides import TorchFunctionMode
 from ckpt_surgery.runtime.tools.tensors import unseen
 
 _CHOICES = ("topk", "argmax", "multinomial", "sort", "argsort")
-_ROUTERS = ("router", "gate", "experts")
+_ROUTERS = ("router", "experts")
 
 
-def has_router(block: nn.Module) -> bool:
-    """Tell by the names of its modules whether a block may route its tokens to experts."""
-    return any(name.rpartition(".")[2] in _ROUTERS for name, _ in block.named_modules())
+def has_router(block: nn.Module, *, surely: bool = False) -> bool:
+    """Tell by the names of its modules whether a block may route its tokens to experts.
 
-
-def has_experts(block: nn.Module) -> bool:
-    """Tell whether a block surely routes to experts: a `gate` alone may belong to an MLP."""
-    return any(name.rpartition(".")[2] in ("router", "experts") for name, _ in block.named_modules())
+    It `surely` does with a router or experts; a `gate` alone may belong to an MLP.
+    """
+    names = _ROUTERS if surely else (*_ROUTERS, "gate")
+    return any(name.rpartition(".")[2] in names for name, _ in block.named_modules())
 
 
 class RoutingRecord(TorchFunctionMode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -74,10 +74,5 @@ def class_of(module: nn.Module) -> type[nn.Module]:
 
 def facts_of(module: nn.Module) -> FamilyFacts:
     """Return what `model_patches` knows about the family of a module's class."""
-    return _facts_of_class(class_of(module))  # type: ignore[arg-type]  # a class is hashable
-
-
-@cache
-def _facts_of_class(kind: type) -> FamilyFacts:
-    home, _, file = kind.__module__.rpartition(".")
+    home, _, file = class_of(module).__module__.rpartition(".")
     return family_facts(f"{home.replace('.', '/')}/{file}.py")

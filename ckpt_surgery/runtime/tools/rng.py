@@ -29,20 +29,38 @@ class GeneratorStates:
     numpy: Any
     memory: bytes | None
 
+    @classmethod
+    def now(cls, *, exact: bool = True) -> GeneratorStates:
+        """Read the states of the generators that torch's checkpointing does not restore.
+
+        Unless `exact`, the last state read stands for numpy's if its memory is the same and no normal number was
+        waiting.
+        """
+        global _latest
+        memory = _numpy_memory()
+        known = memory is not None and memory == _latest.memory and not exact and not _latest.numpy["has_gauss"]
+        _latest = cls(random.getstate(), _latest.numpy if known else _numpy_state(), memory)
+        return _latest
+
+    def restore(self) -> None:
+        """Put the generators back into these states."""
+        global _latest
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+            _latest = self
+
+    def drawn_since(self) -> bool:
+        """Tell whether any of the generators has been drawn from since."""
+        (_, words, normal), (_, before_words, before_normal) = random.getstate(), self.python
+        if words[-1] != before_words[-1] or normal != before_normal or words[:8] != before_words[:8]:
+            return True  # the place of the next word, which stays only if all words are new
+        if self.memory is not None and not self.numpy["has_gauss"]:  # it waits outside of that memory
+            return _numpy_memory() != self.memory
+        return self.numpy is not None and not _same(_numpy_state(), self.numpy)
+
 
 _latest = GeneratorStates(None, None, None)
-
-
-def generator_states(*, exact: bool = True) -> GeneratorStates:
-    """Read the states of the generators that torch's checkpointing does not restore.
-
-    Unless `exact`, the last state read stands for numpy's if its memory is the same and no normal number was waiting.
-    """
-    global _latest
-    memory = _numpy_memory()
-    known = memory is not None and memory == _latest.memory and not exact and not _latest.numpy["has_gauss"]
-    _latest = GeneratorStates(random.getstate(), _latest.numpy if known else _numpy_state(), memory)
-    return _latest
 
 
 def _numpy_state() -> Any:
@@ -59,25 +77,6 @@ def _numpy_memory() -> bytes | None:
     if type(generator) is not numpy.random.MT19937:
         return None
     return string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
-
-
-def set_generator_states(states: GeneratorStates) -> None:
-    """Restore the generators."""
-    global _latest
-    random.setstate(states.python)
-    if states.numpy is not None:
-        sys.modules["numpy"].random.set_state(states.numpy)
-        _latest = states
-
-
-def drawn_since(states: GeneratorStates) -> bool:
-    """Tell whether any of the generators has been drawn from since."""
-    (_, words, normal), (_, before_words, before_normal) = random.getstate(), states.python
-    if words[-1] != before_words[-1] or normal != before_normal or words[:8] != before_words[:8]:
-        return True  # the place of the next word, which stays only if all words are new
-    if states.memory is not None and not states.numpy["has_gauss"]:  # it waits outside of that memory
-        return _numpy_memory() != states.memory
-    return states.numpy is not None and not _same(_numpy_state(), states.numpy)
 
 
 def _same(ours: Any, theirs: Any) -> bool:

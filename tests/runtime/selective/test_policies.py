@@ -21,11 +21,11 @@ from ckpt_surgery.planning.mixtures import names_for
 from ckpt_surgery.runtime.selective import policies
 from ckpt_surgery.runtime.selective.policies import (
     VOCABULARY,
+    OperatorRole,
     Selector,
     choices_of,
     draws,
     in_words,
-    role_of,
     watched_operators,
 )
 
@@ -55,7 +55,7 @@ aten = torch.ops.aten
 def test_a_name_keeps_its_operators(text: str, operator: Any, every: int) -> None:
     (choice,) = choices_of([text])
     assert choice.every == every
-    role = role_of(operator, [choice])
+    role = OperatorRole.of(operator, [choice])
     assert role is not None
     assert role.choices == (choice,)
 
@@ -72,7 +72,7 @@ def test_a_name_keeps_its_operators(text: str, operator: Any, every: int) -> Non
     ids=str,
 )
 def test_a_name_keeps_no_others(text: str, operator: Any) -> None:
-    assert role_of(operator, choices_of([text])) is None
+    assert OperatorRole.of(operator, choices_of([text])) is None
 
 
 def test_every_operator_of_torch_in_the_vocabulary_is_there() -> None:
@@ -81,7 +81,7 @@ def test_every_operator_of_torch_in_the_vocabulary_is_there() -> None:
     assert [name for name in names if not hasattr(aten, name.removeprefix("aten::"))] == []
     packets = [getattr(aten, name.removeprefix("aten::")) for name in names]
     choices = choices_of(VOCABULARY)
-    assert all(any(role_of(getattr(each, o), choices) for o in each.overloads()) for each in packets)
+    assert all(any(OperatorRole.of(getattr(each, o), choices) for o in each.overloads()) for each in packets)
 
 
 PAGE = "docs/how-to/live-model.md"
@@ -178,7 +178,7 @@ def test_attention_without_dropout_draws_nothing() -> None:
 def kept(text: str, *calls: tuple[Any, tuple[Any, ...]]) -> list[bool]:
     """Return those of the calls, operators with arguments, that a policy keeps."""
     choices, selector = choices_of([text]), Selector()
-    roles = [(role_of(operator, choices), operator, args) for operator, args in calls]
+    roles = [(OperatorRole.of(operator, choices), operator, args) for operator, args in calls]
     return [role is not None and bool(selector.chosen(operator, role, args, {})) for role, operator, args in roles]
 
 

@@ -202,8 +202,8 @@ def test_other_values_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_saved_in_another_order_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay_of = replay.replay_of
-    monkeypatch.setattr(kept_results, "replay_of", lambda saved, *call: replay_of(saved[::-1], *call))
+    replay_of = replay.Replay.of
+    monkeypatch.setattr(replay.Replay, "of", lambda saved, *call: replay_of(saved[::-1], *call))
     model = nn.Sequential(Part(feed_forward), Part(feed_forward)).train()
     wrap_blocks(model, save="matmul", blocks=Part)
     with pytest.raises(SurgeryError, match="gave a different result than its forward"):

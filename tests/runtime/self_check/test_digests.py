@@ -60,7 +60,7 @@ def test_all_of_this_holds_for_the_kernel() -> None:
 
 
 def digest(*tensors: Tensor, plan: DigestPlan | None = None, like: DigestPlan | None = None) -> Digest:
-    return digests.digest(tensors, lambda tensor: False, plan, like)
+    return Digest.of(tensors, lambda tensor: False, plan, like)
 
 
 def differ(ours: Digest, theirs: Digest, *parameters: nn.Parameter) -> bool:

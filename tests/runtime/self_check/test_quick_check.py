@@ -151,13 +151,13 @@ def test_copies_and_pickles_settle_anew_which_tensors_count() -> None:
 def test_what_a_run_saved_is_let_go_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     model = quiet()
     seen: list[Any] = []
-    digest = digests.digest
+    digest = digests.Digest.of
 
     def noted(held: Any, *others: Any) -> Any:
         seen.extend(weakref.ref(tensor) for tensor in held if tensor.grad_fn is not None)
         return digest(held, *others)
 
-    monkeypatch.setattr(quick_check, "digest", noted)
+    monkeypatch.setattr(digests.Digest, "of", noted)
     loss = model(torch.ones(2, toys.WIDTH)).sum()
     assert len(seen) > 3
     assert sum(reference() is not None for reference in seen) <= 3  # what one block hands to the next

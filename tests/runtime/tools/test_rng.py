@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
-from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states, set_generator_states
+from ckpt_surgery.runtime.tools.rng import GeneratorStates, generator_state
 
 pytestmark = pytest.mark.both
 
@@ -62,13 +62,13 @@ def test_a_normal_number_that_waits_is_drawn_and_comes_back() -> None:
     with random_state_kept():
         numpy.random.seed(0)
         numpy.random.randn()  # makes two
-        before = generator_states(exact=False)
-        assert not drawn_since(before)
+        before = GeneratorStates.now(exact=False)
+        assert not before.drawn_since()
         second = numpy.random.randn()
-        assert drawn_since(before)
-        assert not drawn_since(generator_states(exact=False))
-        set_generator_states(before)
-        assert not drawn_since(generator_states(exact=False))
+        assert before.drawn_since()
+        assert not GeneratorStates.now(exact=False).drawn_since()
+        before.restore()
+        assert not GeneratorStates.now(exact=False).drawn_since()
         assert numpy.random.randn() == second
 
 
@@ -77,11 +77,11 @@ def test_draws_of_any_bit_generator_of_numpy_are_seen() -> None:
     usual = module.get_bit_generator()
     module.set_bit_generator(numpy.random.PCG64(0))
     try:
-        before = generator_states()
-        assert not drawn_since(before)
+        before = GeneratorStates.now()
+        assert not before.drawn_since()
         first = numpy.random.rand()
-        assert drawn_since(before)
-        set_generator_states(before)
+        assert before.drawn_since()
+        before.restore()
         assert numpy.random.rand() == first
     finally:
         module.set_bit_generator(usual)
