@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.runtime.self_check.fingerprints import fingerprint
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint
 from ckpt_surgery.torch_names import default_store
 from ckpt_surgery.undo import UndoableHooks
 
@@ -113,7 +113,7 @@ class RankGradients(UndoableHooks):
         stride = -(-len(self._parameters) // _MOST_SAMPLED) or 1
         chosen = dict(list(self._parameters.items())[self._number % stride :: stride])
         both = [each.detach() for p in chosen.values() for each in (p, p if p.grad is None else p.grad)]
-        sums = [made.bits for tensor in both if (made := fingerprint(tensor)) is not None]
+        sums = [made.bits for tensor in both if (made := Fingerprint.of(tensor)) is not None]
         if len(sums) != len(both):
             return {}
         one_device = len({tensor.device for tensor in sums}) == 1  # then it takes one transfer

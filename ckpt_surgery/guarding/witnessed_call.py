@@ -29,7 +29,7 @@ from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
-from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint
 from ckpt_surgery.runtime.tools.classes import is_managed, library_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
@@ -314,7 +314,7 @@ def _library_options(block: nn.Module) -> Mapping[str, Any]:
 def _weights_of(block: nn.Module) -> dict[str, Fingerprint]:
     """Fingerprint each parameter and buffer that no library moves in and out."""
     named = (*block.named_parameters(), *block.named_buffers())
-    made = {name: fingerprint(tensor) for name, tensor in named if is_plain(tensor) and not is_managed(tensor)}
+    made = {name: Fingerprint.of(tensor) for name, tensor in named if is_plain(tensor) and not is_managed(tensor)}
     return {name: sums for name, sums in made.items() if sums is not None}
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ckpt_surgery.long_sequences.cut_block import BlockCut
 from ckpt_surgery.long_sequences.token_bytes import FREE_SHARE
-from ckpt_surgery.runtime.offload.host_memory import host_memory
+from ckpt_surgery.runtime.offload.host_memory import HostMemory
 from ckpt_surgery.text import size
 
 _ASSUMED = 80 * 10**9
@@ -36,7 +36,7 @@ def token_lines(model: nn.Module, cuts: Mapping[nn.Module, BlockCut], keep: int,
         f"{'host' if on_host else 'disk'} for {len(seen)} inputs of blocks; counted for flash attention, not measured",
         f"fits: about {_fits(model, device, keep)}",
     ]
-    if on_host and (memory := host_memory()) is not None:
+    if on_host and (memory := HostMemory.now()) is not None:
         lines.append(f"the host has {size(memory.free)} free: {_tokens(memory.free, host)} tokens")
     return lines
 

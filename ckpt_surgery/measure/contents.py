@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH
-from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, magnitude
 from ckpt_surgery.runtime.tools.containers import hidden_tensors
 from ckpt_surgery.runtime.tools.tensors import is_plain
 
@@ -29,7 +29,7 @@ def contents_of(value: Any) -> Contents:
         sums = None
         with suppress(RuntimeError, TypeError):  # kinds of tensors that lack an operator
             if is_plain(tensor) and not tensor.is_quantized:  # operators of other kinds may end the process
-                sums, size = fingerprint(tensor), magnitude(tensor)
+                sums, size = Fingerprint.of(tensor), magnitude(tensor)
         contents.append((None, float(tensor._version)) if sums is None else (sums, size))
     return contents
 

@@ -24,7 +24,6 @@ from ckpt_surgery.tiny.sizes import (
     VOCABULARY,
     WIDTH,
     ShrinkContext,
-    kept_indices,
 )
 
 _LAYER_COUNT = re.compile(
@@ -227,7 +226,7 @@ def _changed_list(name: str, value: Any, context: ShrinkContext) -> Any:
         return type(value)(changed_value(name, item, context) for item in (value[i] for i in context.kept_layers))
     if name.startswith("vision_feature_layer"):
         return type(value)(_feature_layer(item, context) for item in value)
-    if (kept := kept_indices(name, value, context)) is not None:
+    if (kept := context.kept_indices(name, value)) is not None:
         return kept
     if name in STAGE_DEPTHS:
         return type(value)(min(item, LAYERS) if isinstance(item, int) else item for item in value)

@@ -83,6 +83,22 @@ class ShrinkContext:
         """How many layers the tiny model has."""
         return len(self.kept_layers)
 
+    def kept_indices(self, name: str, value: Any) -> Any:
+        """Change a list of layer indices to layers that still exist; None for a field that is no such list.
+
+        A list that marks special layers names the last one only, so that one special and one plain layer stay; others
+        name as many as there are. Some lists count from 0, some from 1, some from the end.
+        """
+        if not _INDEX_LIST.search(name) or not _is_index_list(value, self.old_layers):
+            return None
+        if min(value) < 0:
+            return type(value)(max(min(i, self.layers - 1), -self.layers) for i in value)
+        first = int(max(value) >= self.old_layers)
+        room = range(first, first + self.layers)
+        if all(i in room for i in value):
+            return value
+        return type(value)(room[-1:] if _MARKS.search(name) else room[-len(value) :])
+
 
 def chosen_layers(config: PretrainedConfig, values: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
     """Return the indices of the layers that the tiny model keeps, and how many the original has, 0 with stages.
@@ -113,20 +129,3 @@ def chosen_layers(config: PretrainedConfig, values: Mapping[str, Any]) -> tuple[
 
 def _is_index_list(value: Any, old_layers: int) -> bool:
     return all(type(item) is int for item in value) and old_layers > 0 and max(value) <= old_layers
-
-
-def kept_indices(name: str, value: Any, context: ShrinkContext) -> Any:
-    """Change a list of layer indices to layers that still exist; None for a field that is no such list.
-
-    A list that marks special layers names the last one only, so that one special and one plain layer stay; others
-    name as many as there are. Some lists count from 0, some from 1, some from the end.
-    """
-    if not _INDEX_LIST.search(name) or not _is_index_list(value, context.old_layers):
-        return None
-    if min(value) < 0:
-        return type(value)(max(min(i, context.layers - 1), -context.layers) for i in value)
-    first = int(max(value) >= context.old_layers)
-    room = range(first, first + context.layers)
-    if all(i in room for i in value):
-        return value
-    return type(value)(room[-1:] if _MARKS.search(name) else room[-len(value) :])

@@ -185,7 +185,7 @@ def test_what_may_stay_is_a_size(keep: Any) -> None:
 
 
 def test_what_a_token_takes_is_reported_once_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_report, "host_memory", lambda: HostMemory(10**6, 10**9))
+    monkeypatch.setattr(HostMemory, "now", lambda: HostMemory(10**6, 10**9))
     model = llama()
     with long_context(model, TOKENS, keep="20GB") as context:
         assert "a token: what it takes is known after the first step" in str(context)

@@ -17,7 +17,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from ckpt_surgery import SurgeryError, explain, verify, wrap_blocks
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.measure.ranks import digest
-from ckpt_surgery.runtime.self_check.fingerprints import fingerprint, magnitude
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, magnitude
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, same_bits
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -166,13 +166,13 @@ def test_bits_and_fingerprints_are_of_every_tensor_inside(made: Any) -> None:
     ours, theirs = made(rows()), made(rows())
     assert same_bits(ours, theirs)
     assert digest(ours) == digest(theirs)
-    expected = fingerprint(ours)
-    assert fingerprint(theirs, expected) is expected
+    expected = Fingerprint.of(ours)
+    assert Fingerprint.of(theirs, expected) is expected
     assert magnitude(ours) > 0
     for inner in inner_tensors(theirs):
         if inner.numel():
             inner.view(-1)[0] += 1
             assert not same_bits(ours, theirs)
             assert digest(ours) != digest(theirs)
-            assert fingerprint(theirs, expected) is not expected
+            assert Fingerprint.of(theirs, expected) is not expected
             inner.view(-1)[0] -= 1

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.runtime.offload.host_memory import HostMemory, host_memory, processes_on_host
+from ckpt_surgery.runtime.offload.host_memory import HostMemory, processes_on_host
 from ckpt_surgery.text import size as in_words
 
 _LARGEST_FIT = 2
@@ -172,7 +172,7 @@ class PinnedPool(BufferPool):
         limit: int | None = None,
         *,
         pin: Callable[[int, torch.device], Buffer] | None = None,
-        memory: Callable[[], HostMemory | None] = host_memory,
+        memory: Callable[[], HostMemory | None] = HostMemory.now,
     ) -> None:
         super().__init__()
         self.given_limit = limit

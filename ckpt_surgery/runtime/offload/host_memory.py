@@ -20,21 +20,21 @@ class HostMemory:
     free: int
     total: int
 
+    @classmethod
+    def now(cls, root: Path = _ROOT) -> HostMemory | None:
+        """Return the memory of this host, or of this process's control group if that has less left.
 
-def host_memory(root: Path = _ROOT) -> HostMemory | None:
-    """Return the memory of this host, or of this process's control group if that has less left.
-
-    None where neither is known, as on Windows. `root` is where /proc and /sys are.
-    """
-    kernel: list[HostMemory] = []
-    fields = _numbers(root / "proc/meminfo", scale=1024)
-    if {"MemAvailable", "MemTotal"} <= fields.keys():
-        kernel.append(HostMemory(fields["MemAvailable"], fields["MemTotal"]))
-    else:
-        with suppress(AttributeError, OSError, ValueError):
-            page = os.sysconf("SC_PAGE_SIZE")
-            kernel.append(HostMemory(page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")))
-    return min([*kernel, *_control_groups(root)], key=lambda memory: memory.free, default=None)
+        None where neither is known, as on Windows. `root` is where /proc and /sys are.
+        """
+        kernel: list[HostMemory] = []
+        fields = _numbers(root / "proc/meminfo", scale=1024)
+        if {"MemAvailable", "MemTotal"} <= fields.keys():
+            kernel.append(cls(fields["MemAvailable"], fields["MemTotal"]))
+        else:
+            with suppress(AttributeError, OSError, ValueError):
+                page = os.sysconf("SC_PAGE_SIZE")
+                kernel.append(cls(page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")))
+        return min([*kernel, *_control_groups(root)], key=lambda memory: memory.free, default=None)
 
 
 def processes_on_host() -> int:

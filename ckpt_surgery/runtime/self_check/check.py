@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, magnitude
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
@@ -145,15 +145,15 @@ class SelfCheck:
                 # a part that is sharded by itself gathers its own when it is entered
                 trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
             number = trace.parameters.get(parameter, 0)  # 0 for others, such as those that the run has gathered
-            return placeholder(tensor, number, strides_of_view(tensor))
+            return Fingerprint.placeholder(tensor, number, strides_of_view(tensor))
         if may_be_unset(tensor, self._block):
-            return placeholder(tensor)
+            return Fingerprint.placeholder(tensor)
         elements = _elements(tensor)
         seen = next((made for held, those, made in trace.recent if those == elements == _elements(held)), None)
         if seen is not None:
             return seen
         index = len(trace.prints)
-        made = fingerprint(tensor, trace.expected[index] if index < len(trace.expected) else None)
+        made = Fingerprint.of(tensor, trace.expected[index] if index < len(trace.expected) else None)
         if elements is not None:
             trace.recent.append((tensor.detach(), elements, made))
         return made

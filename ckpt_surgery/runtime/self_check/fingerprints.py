@@ -40,41 +40,41 @@ class Fingerprint:
     values: Tensor | None
     strides: Sequence[int] = ()
 
+    @classmethod
+    def of(cls, tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
+        """Sum over a tensor of any dtype and layout; None if it has no values, as on "meta".
+
+        Elements are summed in their order in memory, or in that of `expected`. Returns `expected` itself if the bits
+        are equal and can be read without waiting for a device.
+        """
+        if not has_values(tensor):
+            return None
+        is_strided = type(tensor) is Tensor and tensor.layout is torch.strided
+        if is_strided and expected is not None and expected.shape == tensor.shape:
+            tensor = laid_out(tensor, expected.strides)
+        strides = tensor.stride() if is_strided else ()
+        with unseen(), torch.no_grad(), without_autocast(tensor.device.type):
+            parts = [part.resolve_conj().resolve_neg() for part in strided_parts(tensor)]
+            bits = sum_over(parts)
+            form = shape_of(tensor), tensor.dtype, strides
+            if expected is not None and (expected.shape, expected.dtype, expected.strides) != form:
+                expected = None
+            if expected and bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item():
+                return expected
+            values = [each for each in map(_real_values, parts) if each.is_floating_point() and each.numel()]
+            sums = [_weighted(v, v.dtype if v.dtype == torch.float64 else torch.float32) for v in values]
+            return cls(shape_of(tensor), tensor.dtype, bits, reduce(torch.add, sums) if sums else None, strides)
+
+    @classmethod
+    def placeholder(cls, tensor: Tensor, number: int = 0, strides: Sequence[int] = ()) -> Fingerprint | None:
+        """Return a fingerprint by shape, dtype, number and strides alone, whatever the values."""
+        bits = _constant(number, tensor.device)
+        return cls(shape_of(tensor), tensor.dtype, bits, None, strides) if has_values(tensor) else None
+
     @property
     def form(self) -> str:
         """The shape and dtype in words."""
         return f"{'x'.join(map(str, self.shape)) or 'one'} {str(self.dtype).removeprefix('torch.')}"
-
-
-def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
-    """Sum over a tensor of any dtype and layout; None if it has no values, as on "meta".
-
-    Elements are summed in their order in memory, or in that of `expected`. Returns `expected` itself if the bits are
-    equal and can be read without waiting for a device.
-    """
-    if not has_values(tensor):
-        return None
-    is_strided = type(tensor) is Tensor and tensor.layout is torch.strided
-    if is_strided and expected is not None and expected.shape == tensor.shape:
-        tensor = laid_out(tensor, expected.strides)
-    strides = tensor.stride() if is_strided else ()
-    with unseen(), torch.no_grad(), without_autocast(tensor.device.type):
-        parts = [part.resolve_conj().resolve_neg() for part in strided_parts(tensor)]
-        bits = sum_over(parts)
-        form = shape_of(tensor), tensor.dtype, strides
-        if expected is not None and (expected.shape, expected.dtype, expected.strides) != form:
-            expected = None
-        if expected and bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item():
-            return expected
-        values = [each for each in map(_real_values, parts) if each.is_floating_point() and each.numel()]
-        sums = [_weighted(v, v.dtype if v.dtype == torch.float64 else torch.float32) for v in values]
-        return Fingerprint(shape_of(tensor), tensor.dtype, bits, reduce(torch.add, sums) if sums else None, strides)
-
-
-def placeholder(tensor: Tensor, number: int = 0, strides: Sequence[int] = ()) -> Fingerprint | None:
-    """Return a fingerprint by shape, dtype, number and strides alone, whatever the values."""
-    bits = _constant(number, tensor.device)
-    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None, strides) if has_values(tensor) else None
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.runtime.offload.host_memory import HostMemory, host_memory, processes_on_host
+from ckpt_surgery.runtime.offload.host_memory import HostMemory, processes_on_host
 
 GIB = 2**30
 
@@ -21,7 +21,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_without_limits_it_is_what_the_kernel_says(tmp_path: Path) -> None:
-    assert host_memory(tree(tmp_path, {})) == HostMemory(8 * GIB, 16 * GIB)
+    assert HostMemory.now(tree(tmp_path, {})) == HostMemory(8 * GIB, 16 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_without_limits_it_is_what_the_kernel_says(tmp_path: Path) -> None:
 )
 def test_a_control_group_may_have_less(tmp_path: Path, group: str, files: dict[str, str]) -> None:
     limits = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    assert host_memory(tree(tmp_path, {"proc/self/cgroup": f"7:cpu:/\n{group}\n", **limits})) == HostMemory(
+    assert HostMemory.now(tree(tmp_path, {"proc/self/cgroup": f"7:cpu:/\n{group}\n", **limits})) == HostMemory(
         GIB, 4 * GIB
     )
 
@@ -45,22 +45,24 @@ def test_a_control_group_may_have_less(tmp_path: Path, group: str, files: dict[s
 def test_caches_of_a_group_can_be_dropped(tmp_path: Path) -> None:
     group = {"memory.max": f"{4 * GIB}", "memory.current": f"{3 * GIB}", "memory.stat": f"anon 1\ninactive_file {GIB}"}
     files = {f"sys/fs/cgroup/{name}": text for name, text in group.items()}
-    assert host_memory(tree(tmp_path, {"proc/self/cgroup": "0::/\n", **files})) == HostMemory(2 * GIB, 4 * GIB)
+    assert HostMemory.now(tree(tmp_path, {"proc/self/cgroup": "0::/\n", **files})) == HostMemory(2 * GIB, 4 * GIB)
 
 
 @pytest.mark.parametrize("limit", ["9223372036854771712", "max", ""])
 def test_a_group_without_a_limit_changes_nothing(tmp_path: Path, limit: str) -> None:
     files = {"sys/fs/cgroup/memory/memory.limit_in_bytes": limit, "sys/fs/cgroup/memory/memory.usage_in_bytes": "5"}
-    assert host_memory(tree(tmp_path, {"proc/self/cgroup": "4:memory:/\n", **files})) == HostMemory(8 * GIB, 16 * GIB)
+    assert HostMemory.now(tree(tmp_path, {"proc/self/cgroup": "4:memory:/\n", **files})) == HostMemory(
+        8 * GIB, 16 * GIB
+    )
 
 
 def test_what_is_not_known_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sysconf", raising=False)
-    assert host_memory(tmp_path) is None
+    assert HostMemory.now(tmp_path) is None
 
 
 def test_this_host_has_some() -> None:
-    memory = host_memory()
+    memory = HostMemory.now()
     assert memory is None or 0 < memory.free <= memory.total
 
 

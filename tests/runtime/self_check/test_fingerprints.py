@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpt_surgery.runtime.self_check.fingerprints import fingerprint, magnitude
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, magnitude
 
 pytestmark = [pytest.mark.torch]
 
@@ -25,7 +25,7 @@ def some_tensor(dtype: torch.dtype, shape: tuple[int, ...] = (37, 53)) -> Tensor
 
 
 def bits(tensor: Tensor) -> int:
-    made = fingerprint(tensor)
+    made = Fingerprint.of(tensor)
     assert made is not None
     return int(made.bits)
 
@@ -62,11 +62,11 @@ def test_rows_that_change_places_are_reported_however_far_apart_they_are(apart: 
 @pytest.mark.parametrize("size", [4096 * 2 + 2, 32 * 65_537 * 2 + 131], ids=["a few", "more than weights"])
 def test_one_element_of_a_large_tensor_that_changes_changes_both_sums(size: int) -> None:
     tensor = some_tensor(torch.float32, (size,))
-    before = fingerprint(tensor)
+    before = Fingerprint.of(tensor)
     for place in (0, size // 2, size - 1):
         changed = tensor.clone()
         changed[place] += 1e6
-        after = fingerprint(changed)
+        after = Fingerprint.of(changed)
         assert before is not None
         assert after is not None
         assert before.bits != after.bits
@@ -114,9 +114,9 @@ def test_a_view_of_any_layout_has_a_sum_that_depends_on_its_values_alone(seed: i
     ],
 )
 def test_every_kind_of_tensor_has_one(tensor: Tensor) -> None:
-    expected = fingerprint(tensor)
+    expected = Fingerprint.of(tensor)
     assert expected is not None
-    assert fingerprint(tensor.clone(), expected) is expected
+    assert Fingerprint.of(tensor.clone(), expected) is expected
     assert magnitude(tensor) >= 0 or bool(tensor.isnan().any())
 
 
@@ -131,24 +131,24 @@ def test_signs_and_neighbours_of_many_elements_that_change_change_the_sum(dtype:
 
 def test_the_same_memory_in_other_strides_differs_and_equal_values_do_not() -> None:
     tensor = some_tensor(torch.float32, (6, 6))
-    expected = fingerprint(tensor)
-    assert fingerprint(tensor.t(), expected) is not expected
-    assert fingerprint(tensor.t().contiguous().t(), expected) is expected
+    expected = Fingerprint.of(tensor)
+    assert Fingerprint.of(tensor.t(), expected) is not expected
+    assert Fingerprint.of(tensor.t().contiguous().t(), expected) is expected
 
 
 def test_a_tensor_without_values_has_none() -> None:
-    assert fingerprint(torch.ones(3, device="meta")) is None
+    assert Fingerprint.of(torch.ones(3, device="meta")) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_expected_one_is_returned_only_for_equal_bits_shape_and_dtype(dtype: torch.dtype) -> None:
     tensor = some_tensor(dtype)
-    expected = fingerprint(tensor)
-    assert fingerprint(tensor.clone(), expected) is expected
+    expected = Fingerprint.of(tensor)
+    assert Fingerprint.of(tensor.clone(), expected) is expected
     changed = tensor.clone()
     changed[17, 3] = ~tensor[17, 3] if dtype is torch.bool else tensor[17, 3] + 3
     for other in (changed, tensor.flatten(), tensor.real.to(torch.float16)):
-        made = fingerprint(other, expected)
+        made = Fingerprint.of(other, expected)
         assert made is not expected
         assert made is not None
         assert (made.shape, made.dtype) == (other.shape, other.dtype)
@@ -158,7 +158,7 @@ def test_the_sum_of_values_tells_how_far_apart_two_are() -> None:
     tensor = some_tensor(torch.float32, (64, 64))
     noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)) * magnitude(tensor) / 64
     for share in (1e-1, 1e-3):
-        ours, theirs = fingerprint(tensor), fingerprint(tensor + share * noise)
+        ours, theirs = Fingerprint.of(tensor), Fingerprint.of(tensor + share * noise)
         assert ours is not None
         assert theirs is not None
         assert ours.values is not None
@@ -177,7 +177,7 @@ def test_nothing_is_drawn_and_no_dispatch_mode_sees_it() -> None:
 
     tensor, state = torch.ones(600), torch.get_rng_state()
     with Watching():  # type: ignore[no-untyped-call]
-        fingerprint(tensor)
+        Fingerprint.of(tensor)
         assert not any("sum" in name for name in seen)
         tensor.sum()
     assert any("sum" in name for name in seen)
