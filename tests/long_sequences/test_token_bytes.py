@@ -17,7 +17,7 @@ import transformers
 
 from benchmarks.long_context_cards import Recipe, explained, on_shapes, whole_peaks
 from ckpt_surgery import SurgeryError, long_context
-from ckpt_surgery.long_sequences import cut_block, token_report
+from ckpt_surgery.long_sequences import cut_block
 from ckpt_surgery.long_sequences.device_room import DeviceRoom
 from ckpt_surgery.long_sequences.long_context import LongContext
 from ckpt_surgery.long_sequences.parked import ParkedTiles

@@ -50,7 +50,6 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 
-_HAS_TRITON = find_spec("triton") is not None
 _NOT_COMPARED = -1
 _STRIDED = torch.strided
 _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
@@ -284,7 +283,7 @@ def _dense(tensor: Tensor) -> tuple[Tensor, int]:
 
 def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return one int64 sum for each of these tensors on one device, over the given number of bytes from its start."""
-    if tensors[0].is_cuda and _HAS_TRITON:
+    if tensors[0].is_cuda and _has_triton():
         from ckpt_surgery.runtime.self_check.digest_kernel import sums_in_one_launch
 
         return sums_in_one_launch(tensors, sizes)
@@ -294,6 +293,11 @@ def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     odd_numbers, last = _rows_up_to(ends, rows[0].device)
     up_to = (torch.cat(rows) * odd_numbers).cumsum(0)
     return up_to[last].diff(prepend=up_to.new_zeros(1))
+
+
+@lru_cache(1)
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
