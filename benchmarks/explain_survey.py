@@ -33,7 +33,7 @@ def measure(model_type: str) -> Row:
     """Explain a step of the main class of a model type."""
     import torch
 
-    from ckpt_surgery.planning.target import explain_released, main_class, released
+    from ckpt_surgery.planning.target import ReleasedModel, main_class
     from ckpt_surgery.survey.resolve import resolve
 
     start = process_time()
@@ -41,8 +41,8 @@ def measure(model_type: str) -> Row:
     first = ""
     for dtype in (torch.bfloat16, torch.float32):  # some compute in float32 whatever their weights have
         try:
-            model = released(target, tokens=None, batch=SAMPLES, dtype=dtype, most_tokens=TOKENS)
-            told = explain_released(model)
+            model = ReleasedModel.of(target, tokens=None, batch=SAMPLES, dtype=dtype, most_tokens=TOKENS)
+            told = model.explained()
             break
         except Exception as error:  # whatever a class does is its result
             first = first or f"{type(error).__name__}: {error}"[:400]

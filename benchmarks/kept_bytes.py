@@ -69,12 +69,12 @@ def compared(model: Any, inputs: Mapping[str, Any]) -> Row:
     from ckpt_surgery.measure.loss import loss_of
     from ckpt_surgery.measure.step import own_copy
     from ckpt_surgery.planning.allocations import run_metered
-    from ckpt_surgery.planning.figures import peak_of
+    from ckpt_surgery.planning.figures import Peak
 
     try:
         arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})
         # of a copy: what a cache holds for `model` would not be kept again
-        peak = peak_of(run_metered(copy.deepcopy(model), arguments, loss_of), 0).bytes
+        peak = Peak.of(run_metered(copy.deepcopy(model), arguments, loss_of), 0).bytes
     except Exception as error:  # the released model's own fault
         return {"agreement": Agreement.NOT_WITH_DATA, "why": f"{type(error).__name__}: {error}"[:200]}
     kept = kept_by_a_step(copy.deepcopy(model), inputs)

@@ -136,13 +136,12 @@ def _line(first: int, second: int) -> Line:
 def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: bool) -> tuple[int, int]:
     """Return the peak in bytes of a step of all layers, of which so many run, and that in attention's backward."""
     from ckpt_surgery.planning.explain import held_bytes
-    from ckpt_surgery.planning.figures import alive_bytes
     from ckpt_surgery.planning.states import state_bytes
     from ckpt_surgery.planning.training import Optimizer
 
     model = on_shapes(recipe, thousands, layers)
     told, step = explained(model, recipe.optimizer, host=host)
-    alive = alive_bytes(step)
+    alive = step.alive_bytes
     attending = max(alive[each.born - 1] for each in step.allocations if _ATTENTION_BACKWARD in each.operator)
     block = model.model.get_submodule("model.layers.0")
     weights = list(block.parameters())
@@ -164,12 +163,12 @@ def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> 
     from ckpt_surgery.long_sequences.long_context import long_context
     from ckpt_surgery.planning.cuda_operators import CudaOperators
     from ckpt_surgery.planning.explain import explanation_of, metered, without_values
-    from ckpt_surgery.planning.training import training_of
+    from ckpt_surgery.planning.training import TrainingSetup
 
     with long_context(model.model, **options), CudaOperators():
         without_values(model.model)
         step, drawn = metered(model.model, model.inputs, model.shapes)
-        return explanation_of(model.model, step, drawn, training_of(optimizer, 1, None, None)), step
+        return explanation_of(model.model, step, drawn, TrainingSetup.of(optimizer, 1, None, None)), step
 
 
 def main() -> None:

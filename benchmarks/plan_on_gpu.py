@@ -188,13 +188,13 @@ def model_on_shapes(
     import torch
 
     from ckpt_surgery.planning.lora import add_lora
-    from ckpt_surgery.planning.target import main_class, released
+    from ckpt_surgery.planning.target import ReleasedModel, main_class
     from ckpt_surgery.survey.resolve import resolve
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         target = main_class(resolve([folder], variants=False))
-        found = released(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
+        found = ReleasedModel.of(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
     if lora:
         add_lora(found.model, LORA, found.shapes, four_bits=four_bits)
     return found
@@ -225,15 +225,15 @@ def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
     """Return the peak as `explain` tells it: of CUDA's operators, or of the processor's in a dry run."""
     from ckpt_surgery.errors import PlanningError
     from ckpt_surgery.planning.cuda_operators import CudaOperators
-    from ckpt_surgery.planning.devices import device_like
+    from ckpt_surgery.planning.devices import Device
     from ckpt_surgery.planning.explain import explanation_of, metered, without_values
-    from ckpt_surgery.planning.training import ALONE, training_of
+    from ckpt_surgery.planning.training import ALONE, TrainingSetup
 
     try:
-        card = device_like(device.name).name
+        card = Device.like(device.name).name
     except PlanningError:  # the workspace of cuBLAS is the same on most
         card = "H100"
-    training = training_of("none", 1, None, card) if device.kind == "cuda" else ALONE
+    training = TrainingSetup.of("none", 1, None, card) if device.kind == "cuda" else ALONE
     with changed(case, released.model):
         without_values(released.model)
         with CudaOperators() if device.kind == "cuda" else nullcontext():
@@ -260,10 +260,10 @@ def _metered_peak(model: nn.Module, inputs: dict[str, Any]) -> int:
     from ckpt_surgery.measure.loss import loss_of
     from ckpt_surgery.planning.allocations import run_metered
     from ckpt_surgery.planning.explain import held_bytes
-    from ckpt_surgery.planning.figures import peak_of
+    from ckpt_surgery.planning.figures import Peak
 
     held = held_bytes(model.parameters()) + held_bytes(model.buffers())
-    return peak_of(run_metered(model, ((), inputs), loss_of), held).bytes
+    return Peak.of(run_metered(model, ((), inputs), loss_of), held).bytes
 
 
 def changed(case: Case, model: nn.Module) -> Any:

@@ -25,7 +25,7 @@ from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released, wrap_released
+from ckpt_surgery.planning.target import ReleasedModel, main_class
 from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.text import markdown_table
@@ -99,7 +99,7 @@ def mosaic() -> list[Row]:
         released_model = _model("GPT2LMHeadModel", GPT2Config(), 512, 4, torch.float32)
         cast(Any, released_model.model).config.use_cache = not checkpointed
         if checkpointed:
-            wrap_released(released_model)
+            released_model.wrap()
         told = _with_output_held(released_model)
         recorded = told.peak_bytes - told.parameter_bytes - told.buffer_bytes
         rows += [
@@ -157,8 +157,8 @@ def million() -> list[Row]:
         model = _model("Qwen3ForCausalLM", Qwen3Config(**sizes), 131072, 1, torch.bfloat16)
         if chunked:
             fuse_loss(model.model)
-        wrap_released(model, offload=chunked)
-        peaks.append(explain_released(model, training).peak_bytes / 1e9)
+        model.wrap(offload=chunked)
+        peaks.append(model.explained(training).peak_bytes / 1e9)
     return [
         Row("TRL", "peak of a rank, plain loss", 288.0, peaks[0], "GB"),
         Row("TRL", "peak of a rank, loss in chunks, offload", 56.2, peaks[1], "GB", _RING),
@@ -175,7 +175,7 @@ def _model(name: str, config: Any, tokens: int, batch: int, dtype: torch.dtype) 
     with tempfile.TemporaryDirectory(prefix="published-figures-") as folder:
         config.architectures = [name]
         config.to_json_file(str(Path(folder, "config.json")))
-        return released(main_class(resolve([folder], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
+        return ReleasedModel.of(main_class(resolve([folder], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
 
 
 def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
@@ -183,8 +183,8 @@ def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
     kept = []
     for layers in (1, 2):
         model = _model(name, config(num_hidden_layers=layers), tokens, 1, torch.bfloat16)
-        wrap_released(model)
-        kept.append(explain_released(model).kept_bytes)
+        model.wrap()
+        kept.append(model.explained().kept_bytes)
     return kept[1] - kept[0]
 
 

@@ -22,7 +22,7 @@ from benchmarks import survey
 from benchmarks.release_table import JOBS, copied, tally, written_by_verify
 from benchmarks.stopwatch import CommandFailed, run_tests
 from ckpt_surgery import apply, check
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.static.discover import installed_models
 from ckpt_surgery.text import code, listed, markdown_table, paragraphs, plural
@@ -67,7 +67,7 @@ def measure() -> tuple[Release, str]:
     words = ["--all", "--resume", str(OUT / f"{version}.jsonl")]
     text, page = (written_by_verify(words, form, OUT / f"{version}.{form}") for form in ("json", "markdown"))
     document = json.loads(text)
-    reports = [report_of(report) for report in document["reports"]]
+    reports = [Report.from_dict(report) for report in document["reports"]]
     failing = [report for report in reports if report.status == "failed"]
     release = {
         "versions": document["versions"],

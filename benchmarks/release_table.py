@@ -24,7 +24,7 @@ from benchmarks.stopwatch import measure as run_command
 from benchmarks.survey import ROOT, Page, installed, written_by
 from ckpt_surgery import apply, check
 from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import QUICK_LEVELS
 from ckpt_surgery.report.summary import portable
 from ckpt_surgery.static.discover import installed_models
@@ -93,7 +93,7 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="release-table-") as folder:
         words = [*(name for name in CLASSES if name in defined), "--levels", ",".join(QUICK_LEVELS)]
         document = json.loads(written_by_verify(words, "json", Path(folder) / "report.json"))
-    reports = {report.label: report for report in map(report_of, document["reports"])}
+    reports = {report.label: report for report in map(Report.from_dict, document["reports"])}
     order = sorted(reports, key=lambda label: (CLASSES.index(label.partition(" (")[0]), label))
     with copied(models) as folder_of_copy:
         before = check([models], jobs=JOBS)

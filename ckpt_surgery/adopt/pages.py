@@ -14,7 +14,7 @@ from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.measure.report import MARKS, Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Level, finite
-from ckpt_surgery.report.summary import Overview, failed_levels, portable
+from ckpt_surgery.report.summary import Overview, portable
 from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import bullets, code, console, fenced, listed, markdown_table, paragraphs, prose, size, titled
 from ckpt_surgery.version import __version__
@@ -164,7 +164,7 @@ def _card_of_class(folder: ModelFolder, report: Report) -> str:
     rows, working = [], []
     for run in report.modes:
         option = str(run.mode == "reentrant")
-        levels = ", ".join(map(code, failed_levels(run)))
+        levels = ", ".join(map(code, run.failed_levels))
         memory = "-"
         if cost := run.cost:
             memory = f"{size(cost.kept_bytes)} kept for the backward pass, {size(cost.reference_kept_bytes)} without"

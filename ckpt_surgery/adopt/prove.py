@@ -16,7 +16,7 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LONE_LEVELS
 from ckpt_surgery.survey import SurveyProgress, survey
 from ckpt_surgery.survey.resolve import resolve_in
-from ckpt_surgery.survey.target import target_of
+from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
 _LARGEST_COPY = 5 * 1024 * 1024
@@ -89,7 +89,7 @@ def class_names(_emit: object, /, target: dict[str, Any]) -> list[str]:
     """Return the names of the classes of all modules of a target's model, those they derive from included."""
     from ckpt_surgery.survey.build import build
 
-    model, *_ = build(target_of(target))
+    model, *_ = build(SurveyTarget.of(target))
     return sorted({parent.__name__ for module in model.modules() for parent in type(module).__mro__})
 
 

@@ -48,34 +48,35 @@ class ModelFolder:
         """Return a path of a file in the folder, from the folder on, with forward slashes."""
         return Path(os.path.relpath(path, self.path)).as_posix()
 
+    @classmethod
+    def read(cls, path: Path) -> ModelFolder:
+        """Read and check the folder at `path`.
 
-def read_folder(path: Path) -> ModelFolder:
-    """Read and check the folder at `path`.
-
-    Raises:
-        AdoptError: there is no such folder, or it holds no model with code of its own.
-        TargetError: its configuration cannot be read, or names code that is not in the folder.
-    """
-    if not path.is_dir():
-        what = "is a file: name the folder that it is in" if path.exists() else "does not exist: check the path"
-        raise AdoptError(f"{path} {what}")
-    check_alone = f"`ckpt_surgery check {path}` looks at any code"
-    file = path / "config.json"
-    if not file.exists():
-        raise AdoptError(f"{path} has no config.json: adopt takes a model's folder; {check_alone}")
-    if not any(path.glob("*.py")):
-        raise AdoptError(f"{path} holds no Python file: there is no code to adopt")
-    config = read_config(file)
-    auto_map = config.get("auto_map")
-    if not isinstance(auto_map, dict) or not auto_map:
-        raise AdoptError(
-            f"{file} has no `auto_map`, which names a model's own code: add it, or use what needs none: {check_alone}"
-        )
-    classes = remote_classes(file, config)
-    # of several keys with one class the last counts, since AutoModel comes before its heads
-    keys = {value: key for key, value in auto_map.items() if isinstance(value, str)}
-    auto_classes = {name: keys[reference] for name, reference in classes.items()}
-    return ModelFolder(path, str(config.get("model_type") or ""), classes, auto_classes)
+        Raises:
+            AdoptError: there is no such folder, or it holds no model with code of its own.
+            TargetError: its configuration cannot be read, or names code that is not in the folder.
+        """
+        if not path.is_dir():
+            what = "is a file: name the folder that it is in" if path.exists() else "does not exist: check the path"
+            raise AdoptError(f"{path} {what}")
+        check_alone = f"`ckpt_surgery check {path}` looks at any code"
+        file = path / "config.json"
+        if not file.exists():
+            raise AdoptError(f"{path} has no config.json: adopt takes a model's folder; {check_alone}")
+        if not any(path.glob("*.py")):
+            raise AdoptError(f"{path} holds no Python file: there is no code to adopt")
+        config = read_config(file)
+        auto_map = config.get("auto_map")
+        if not isinstance(auto_map, dict) or not auto_map:
+            raise AdoptError(
+                f"{file} has no `auto_map`, which names a model's own code: add it, or use what needs none: "
+                f"{check_alone}"
+            )
+        classes = remote_classes(file, config)
+        # of several keys with one class the last counts, since AutoModel comes before its heads
+        keys = {value: key for key, value in auto_map.items() if isinstance(value, str)}
+        auto_classes = {name: keys[reference] for name, reference in classes.items()}
+        return cls(path, str(config.get("model_type") or ""), classes, auto_classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +116,27 @@ class SourceResult:
         """Return what is still wrong after it."""
         return tuple(finding for finding in self.repair.left if finding.applicability in FAULTS)
 
+    @classmethod
+    def of(cls, folder: ModelFolder, *, select: Sequence[str] = (), **options: Any) -> SourceResult:
+        """Apply the rules for models to a folder, in memory. The options are those of `apply`.
 
-def examine_source(folder: ModelFolder, *, select: Sequence[str] = (), **options: Any) -> SourceResult:
-    """Apply the rules for models to a folder, in memory. The options are those of `apply`.
+        The rules for training scripts are left out: no proof of a model says anything about a script beside it.
 
-    The rules for training scripts are left out: no proof of a model says anything about a script beside it.
-
-    Raises:
-        AdoptError: no rule for models is selected, or a file changed meanwhile.
-        OptionError: a value that an option does not take.
-    """
-    codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL and (not select or rule.code in select)]
-    if not codes:
-        raise AdoptError("only rules for training scripts are selected: adopt looks at models, and `check` at scripts")
-    paths = [folder.path, *sorted(folder.path.glob("modeling_*.py"))]
-    repair = apply(paths, write=False, select=codes, **options)
-    for change in repair.changes:
-        if text_at(change.path) != change.before:
-            raise AdoptError(f"{change.path} changed while it was read: run this again")
-    return SourceResult(folder, repair)
+        Raises:
+            AdoptError: no rule for models is selected, or a file changed meanwhile.
+            OptionError: a value that an option does not take.
+        """
+        codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL and (not select or rule.code in select)]
+        if not codes:
+            raise AdoptError(
+                "only rules for training scripts are selected: adopt looks at models, and `check` at scripts"
+            )
+        paths = [folder.path, *sorted(folder.path.glob("modeling_*.py"))]
+        repair = apply(paths, write=False, select=codes, **options)
+        for change in repair.changes:
+            if text_at(change.path) != change.before:
+                raise AdoptError(f"{change.path} changed while it was read: run this again")
+        return cls(folder, repair)
 
 
 def write_changes(changes: Sequence[FileChange]) -> None:

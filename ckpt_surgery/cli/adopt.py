@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_surgery.cli.config import ConfigError, load_config
+from ckpt_surgery.cli.config import Config, ConfigError
 from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
 from ckpt_surgery.cli.options import (
     Ignore,
@@ -65,7 +65,7 @@ def adopt_command(
 
     def body() -> int:
         from ckpt_surgery.adopt.pages import check_output
-        from ckpt_surgery.adopt.source import examine_source, read_folder
+        from ckpt_surgery.adopt.source import ModelFolder, SourceResult
         from ckpt_surgery.adopt.text import repair_lines, source_lines
 
         if write and not trust_remote_code:
@@ -74,16 +74,16 @@ def adopt_command(
                 "writes one without a proof"
             )
         (path,) = named_paths([folder])
-        model = read_folder(path)
+        model = ModelFolder.read(path)
         place = None if output is None else named_paths([output])[0]
         if place is not None:
             check_output(place, model)
         limit = time_limit(timeout)
-        config = load_config(model.path)
+        config = Config.load(model.path)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache=False)
         if trust_remote_code:
             need_runtime("adopt --trust-remote-code")
-        source = examine_source(model, unsafe=unsafe, **options)
+        source = SourceResult.of(model, unsafe=unsafe, **options)
         width = width_of(sys.stdout)
         for problem in source.repair.problems:
             say(f"error: {problem}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_surgery.cli.config import load_config
+from ckpt_surgery.cli.config import Config
 from ckpt_surgery.cli.exits import ExitCode, finish
 from ckpt_surgery.cli.options import Ignore, IncludeUnsupported, Jobs, NoCache, Select, analysis_options, named_paths
 from ckpt_surgery.cli.terminal import progress_bar, say, width_of, write_lines
@@ -40,7 +40,7 @@ def apply_command(
         from ckpt_surgery.static.apply import apply
 
         places = named_paths(paths)
-        config = load_config(places[0])
+        config = Config.load(places[0])
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
         with progress_bar() as progress:
             result = apply(places, unsafe=unsafe, write=not (diff or check_only), progress=progress, **options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_surgery.cli.config import ConfigError, OutputFormat, load_config
+from ckpt_surgery.cli.config import Config, ConfigError, OutputFormat
 from ckpt_surgery.cli.exits import ExitCode, finish
 from ckpt_surgery.cli.options import (
     REPORT,
@@ -100,7 +100,7 @@ def check_command(
         if output is not None:
             check_writable(output)
         places = named_paths(paths or ())
-        config = load_config(places[0] if places else None)
+        config = Config.load(places[0] if places else None)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
         changed = ChangedLines.since(places or [installed_models()], since) if since is not None else None
         known = baseline or config.baseline

@@ -63,40 +63,40 @@ class Config:
     per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Glob pattern of files to the codes of rules that are ignored in them."""
 
+    @classmethod
+    def load(cls, start: str | Path | None = None) -> Config:
+        """Read the configuration for `start` (a file or folder; default: the working folder).
 
-def load_config(start: str | Path | None = None) -> Config:
-    """Read the configuration for `start` (a file or folder; default: the working folder).
+        It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one. A folder that may
+        not be searched is passed over.
 
-    It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one. A folder that may not
-    be searched is passed over.
-
-    Raises:
-        ConfigError: A pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type; or the
-            working folder counts and no longer exists.
-    """
-    try:
-        place = Path(os.path.abspath(start or os.curdir))
-    except FileNotFoundError:
-        raise ConfigError("the working folder no longer exists: change to another") from None
-    for folder in (place, *place.parents):
-        file = folder / "pyproject.toml"
-        # Path.is_file raises where the folder may not be searched
-        table = _table(file) if os.path.isfile(file) else None
-        if table is not None:
-            break
-    else:
-        return Config()
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in _READERS:
-            near = get_close_matches(key.replace("_", "-"), _READERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
-            raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {hint}")
+        Raises:
+            ConfigError: A pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type; or
+                the working folder counts and no longer exists.
+        """
         try:
-            values[key.replace("-", "_")] = _READERS[key](value, file.parent)
-        except TypeError as error:
-            raise ConfigError(f"{file}: [tool.{TABLE}] {key} must be {error}, not {value!r}") from None
-    return Config(path=file, **values)  # type: ignore[arg-type]  # each reader returns its field's type
+            place = Path(os.path.abspath(start or os.curdir))
+        except FileNotFoundError:
+            raise ConfigError("the working folder no longer exists: change to another") from None
+        for folder in (place, *place.parents):
+            file = folder / "pyproject.toml"
+            # Path.is_file raises where the folder may not be searched
+            table = _table(file) if os.path.isfile(file) else None
+            if table is not None:
+                break
+        else:
+            return cls()
+        values: dict[str, object] = {}
+        for key, value in table.items():
+            if key not in _READERS:
+                near = get_close_matches(key.replace("_", "-"), _READERS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_READERS)}"
+                raise ConfigError(f"{file}: [tool.{TABLE}] has no key {key!r}: {hint}")
+            try:
+                values[key.replace("-", "_")] = _READERS[key](value, file.parent)
+            except TypeError as error:
+                raise ConfigError(f"{file}: [tool.{TABLE}] {key} must be {error}, not {value!r}") from None
+        return cls(path=file, **values)  # type: ignore[arg-type]  # each reader returns its field's type
 
 
 def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tuple[str, ...]:

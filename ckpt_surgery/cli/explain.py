@@ -127,11 +127,11 @@ def explain_command(
             raise OptionError("--host is for --long-context: give both, or neither")
         check_adapters(lora, four_bits=four_bits)
         load_runtime("explain")
-        from ckpt_surgery.planning.training import training_of
+        from ckpt_surgery.planning.training import TrainingSetup
         from ckpt_surgery.runtime.selective.policies import choices_of
 
         choices_of(save or ())
-        training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
+        training = TrainingSetup.of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
         request = _ExplainRequest(
             model,
             tokens,
@@ -225,9 +225,9 @@ class _ExplainRequest:
         total: int,
     ) -> LeverPeak | None:
         """Return what the last step takes with the lever on states that may have the most effect."""
-        from ckpt_surgery.planning.answer import RANK, LeverPeak, StateLever, state_lever_of
+        from ckpt_surgery.planning.answer import RANK, LeverPeak, StateLever
 
-        lever = state_lever_of(list(explanations.values()))
+        lever = StateLever.of(list(explanations.values()))
         if lever is None:
             return None
         at(f"a step with {lever}", total - 1)
@@ -244,20 +244,19 @@ class _ExplainRequest:
         """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
         from ckpt_surgery.errors import SurgeryError
         from ckpt_surgery.planning.lora import add_lora
-        from ckpt_surgery.planning.target import DTYPES, explain_released, released, wrap_released
+        from ckpt_surgery.planning.target import DTYPES, ReleasedModel
 
-        found = released(target, tokens=self.tokens, batch=self.batch, dtype=DTYPES[self.dtype])
+        found = ReleasedModel.of(target, tokens=self.tokens, batch=self.batch, dtype=DTYPES[self.dtype])
         if self.lora:
             add_lora(found.model, self.lora, found.shapes, four_bits=self.four_bits)
         explanations = {}
         if self.steps is not ExplainedSteps.ON:
             at("a step", 1)
-            explanations[ExplainedSteps.OFF] = explain_released(found, self.training)
+            explanations[ExplainedSteps.OFF] = found.explained(self.training)
         if self.steps is not ExplainedSteps.OFF:
             at("a checkpointed step", total - 2)
             try:
-                wrap_released(
-                    found,
+                found.wrap(
                     offload=self.offload,
                     save=self.save,
                     for_long_context=self.for_long_context,
@@ -268,7 +267,7 @@ class _ExplainRequest:
                     raise
                 say(f"ckpt_surgery: with checkpointing off alone: {error}")
             else:
-                explanations[ExplainedSteps.ON] = explain_released(found, self.training)
+                explanations[ExplainedSteps.ON] = found.explained(self.training)
         return found, explanations
 
 
@@ -279,7 +278,7 @@ def _lines(
     tried: LeverPeak | None,
 ) -> list[str]:
     from ckpt_surgery.planning.answer import answer_line
-    from ckpt_surgery.planning.text import beside_rows, caveats, hint_line, hints_of, saved_words
+    from ckpt_surgery.planning.text import Hint, beside_rows, caveats, saved_words
 
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
@@ -319,7 +318,7 @@ def _lines(
     ]
     for when, step in explanations.items():
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
-        lines += [hint_line(hint, step) for hint in hints_of(step)]
+        lines += [hint.sentence(step) for hint in Hint.of(step)]
     return lines
 
 

@@ -17,7 +17,7 @@ from ckpt_surgery.cli.run import rank_of_process, run_training
 from ckpt_surgery.cli.terminal import PATIENCE, check_writable, progress_bar, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
-from ckpt_surgery.planning.devices import device_of
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.text import size_in_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def fit_command(
             raise OptionError(
                 "there is no GPU here to plan for: give --memory 24GB, or --device 4090, before the script"
             )
-        figures = None if device is None else device_of(device)
+        figures = None if device is None else Device.of(device)
         started = shlex.join([*(["-m"] if module else []), *arguments])
         request = _FitRequest(total, figures, margin / 100, dry_run, write, started)
         options = {"wrap_options": {}, "operation": request.apply, "prove": False}

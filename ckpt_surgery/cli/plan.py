@@ -120,17 +120,11 @@ def plan_command(
             from ckpt_surgery.planning.largest import largest_sizes
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
-            from ckpt_surgery.planning.target import (
-                DTYPES,
-                assumptions_of,
-                plan_released,
-                released,
-                resized,
-            )
-            from ckpt_surgery.planning.training import training_of
+            from ckpt_surgery.planning.target import DTYPES, ReleasedModel
+            from ckpt_surgery.planning.training import TrainingSetup
             from ckpt_surgery.survey.target import TargetKind
 
-            training = training_of(
+            training = TrainingSetup.of(
                 optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
             )
             card = training.device
@@ -142,7 +136,7 @@ def plan_command(
                 raise OptionError(
                     f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
                 )
-            found = released(target, tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
+            found = ReleasedModel.of(target, tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
             if lora:
                 add_lora(found.model, lora, found.shapes, four_bits=four_bits)
             head: list[str] = []
@@ -162,18 +156,18 @@ def plan_command(
                 except DoesNotFitError as error:
                     say(f"ckpt_surgery: {error}")
                     return ExitCode.FINDINGS
-                found = resized(found, *largest)
+                found = found.resized(*largest)
                 text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
                 head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
             begin = None if progress is None else lambda number: progress("metering steps", number, 0)
             try:
-                made = plan_released(
-                    found, budget, training=training, offload=offload, changes=changes, save=save, begin=begin
+                made = found.planned(
+                    budget, training=training, offload=offload, changes=changes, save=save, begin=begin
                 )
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
-        write_report(head + _lines(made, assumptions_of(found), lora=lora is not None, assumed=device is None), None)
+        write_report(head + _lines(made, found.assumptions, lora=lora is not None, assumed=device is None), None)
         if html is not None:
             write_document(made.to_html(), html)
         if yaml is not None:

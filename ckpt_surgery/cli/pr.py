@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_surgery.cli.config import ConfigError, expand_codes, load_config
+from ckpt_surgery.cli.config import Config, ConfigError, expand_codes
 from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
 from ckpt_surgery.cli.options import Jobs, Select, choice_names, choice_of
 from ckpt_surgery.cli.terminal import progress_bar, say, write_lines
@@ -92,7 +92,7 @@ def pr_command(
             python=python,
             coordination=coordination or "",
             include_unreproduced=include_unreproduced,
-            jobs=jobs or load_config().jobs,
+            jobs=jobs or Config.load().jobs,
         )
         try:
             with termination_raises(), progress_bar() as progress:

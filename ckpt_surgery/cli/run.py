@@ -19,7 +19,7 @@ from ckpt_surgery.cli.terminal import check_writable, say
 from ckpt_surgery.cli.training_report import show_training
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
-from ckpt_surgery.planning.devices import Device, device_of
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.static.options import is_count
 from ckpt_surgery.static.plan_file import read_plan
 from ckpt_surgery.text import error_line, listed, size_in_bytes
@@ -272,7 +272,7 @@ def run_command(
         if auto:
             others = [name for name in ("offload", "save", "save_offload") if wrapping[name] is not None]
             _refuse_beside("--auto chooses what blocks keep, and where", wrap, others)
-            operation = partial(_fastest, None if device is None else device_of(device), given(wrapping))
+            operation = partial(_fastest, None if device is None else Device.of(device), given(wrapping))
         elif device is not None:
             raise OptionError("--device is for --auto: give both, or neither")
         if plan is not None:

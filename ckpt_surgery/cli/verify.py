@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ckpt_surgery.cli.config import ConfigError, load_config
+from ckpt_surgery.cli.config import Config, ConfigError
 from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
 from ckpt_surgery.cli.options import REPORT, WORK, ExitZero, Jobs, Output, Timeout, choice_names, choice_of, time_limit
 from ckpt_surgery.cli.terminal import (
@@ -145,7 +145,7 @@ def verify_command(
             part = parse_shard(shard) if shard is not None else None
         except TargetError as error:
             raise ConfigError(f"--shard {error}") from None
-        options |= {"workers": jobs or load_config().jobs, "shard": part, "fix": fix}
+        options |= {"workers": jobs or Config.load().jobs, "shard": part, "fix": fix}
         where: dict[str, Any] = {"device": device} if device else {}
         with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
             named = {"names": list(models or ()), "everything": everything, "trust_remote_code": trust_remote_code}
@@ -160,9 +160,9 @@ def verify_command(
                 fail(f"{report.target or report.label}: {report.problem or 'nothing was measured'}")
                 for report in unbuilt
             )
-        from ckpt_surgery.report.summary import stays_broken
 
-        return ExitCode.FINDINGS if any(map(stays_broken, reports)) and not exit_zero else ExitCode.CLEAN
+        broken = any(report.stays_broken for report in reports)
+        return ExitCode.FINDINGS if broken and not exit_zero else ExitCode.CLEAN
 
     def after_interrupt() -> str:
         if resume is None:
@@ -208,7 +208,7 @@ def _write(
     unbuilt: bool,
 ) -> None:
     """Write the report: the document alone to standard output or to a file, the rest to standard error."""
-    from ckpt_surgery.report.summary import Overview, worth_telling
+    from ckpt_surgery.report.summary import Overview
     from ckpt_surgery.report.text import survey_summary, survey_tables
 
     width = PLAIN_WIDTH if place else width_of(sys.stdout)
@@ -220,7 +220,7 @@ def _write(
         if len(reports) == 1:
             full = [report for report in chosen if report.status != "not built"]
         else:
-            full = list(filter(worth_telling, chosen))[:_MOST_DETAILS]
+            full = [report for report in chosen if report.worth_telling][:_MOST_DETAILS]
         details = [line for report in full for line in (*report.lines(width=width), "")]
         write_report(
             [*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt and not detailed), *summary], place

@@ -110,16 +110,16 @@ class GuardFault:
         said = f"{said}; {self.cause}" if self.cause else said
         return f"{said}; likewise {some(self.likewise)}" if self.likewise else said
 
-
-def together(faults: Iterable[GuardFault]) -> list[GuardFault]:
-    """Merge faults that are alike: the first one names the blocks of the others, and has the largest error."""
-    first: dict[tuple[object, ...], GuardFault] = {}
-    for fault in faults:
-        before = first.setdefault(fault.alike, fault)
-        if before is not fault:
-            likewise = (*before.likewise, fault.subjects[0])
-            first[fault.alike] = replace(before, likewise=likewise, error=max(before.error, fault.error))
-    return list(first.values())
+    @classmethod
+    def together(cls, faults: Iterable[GuardFault]) -> list[GuardFault]:
+        """Merge faults that are alike: the first one names the blocks of the others, and has the largest error."""
+        first: dict[tuple[object, ...], GuardFault] = {}
+        for fault in faults:
+            before = first.setdefault(fault.alike, fault)
+            if before is not fault:
+                likewise = (*before.likewise, fault.subjects[0])
+                first[fault.alike] = replace(before, likewise=likewise, error=max(before.error, fault.error))
+        return list(first.values())
 
 
 NUMBER = re.compile(r"\b\d+\b")

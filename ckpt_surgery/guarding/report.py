@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ckpt_surgery.guarding.faults import NUMBER, GuardFault, GuardFaultKind, together
+from ckpt_surgery.guarding.faults import NUMBER, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import LeftBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import ShownInNotebooks, listed, plural, size, some, text_table
@@ -82,7 +82,7 @@ class GuardReport(ShownInNotebooks):
     @property
     def told(self) -> list[GuardFault]:
         """The faults as they are shown: merged for equal blocks."""
-        return together(self.faults)
+        return GuardFault.together(self.faults)
 
     @property
     def proved(self) -> int:

@@ -11,7 +11,7 @@ from torch.autograd.graph import Node
 
 from ckpt_surgery.guarding.coverage import Coverage, OwnBlocks
 from ckpt_surgery.guarding.entry_looks import HOOKS, EntryLooks
-from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
@@ -95,7 +95,7 @@ class GuardResults:
         alike = {fault.alike for fault in self.faults.values()}
         new = {(fault.kind, fault.subjects): self._with_cause(fault) for fault in faults}
         self.faults |= {key: fault for key, fault in new.items() if key not in self.faults}
-        return together(self._once(fault for fault in new.values() if fault.alike not in alike))
+        return GuardFault.together(self._once(fault for fault in new.values() if fault.alike not in alike))
 
     def _with_cause(self, fault: GuardFault) -> GuardFault:
         untrained = fault.kind is GuardFaultKind.UNTRAINED

@@ -60,6 +60,11 @@ class CutArguments:
             return tensor[:, :, part]
         return tensor
 
+    @property
+    def bytes_beside(self) -> int:
+        """The bytes of a token's part of the arguments but the input: rotary tables, a mask."""
+        return sum(tensor.nbytes for tensor in tensors(self.given)) // (self.batch * self.tokens)
+
 
 def whole_argument(known: Mapping[int, Tensor], name: str, value: Any) -> Any:
     """Return an argument of attention as it is for the whole sequence. Raises CannotCut."""

@@ -20,7 +20,7 @@ from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 from ckpt_surgery.long_sequences.cut_call import CutCall
 from ckpt_surgery.long_sequences.cut_function import CutFunction
 from ckpt_surgery.long_sequences.device_room import DeviceRoom
-from ckpt_surgery.long_sequences.token_bytes import TokenBytes, bytes_beside, free_bytes
+from ckpt_surgery.long_sequences.token_bytes import TokenBytes, free_bytes
 from ckpt_surgery.long_sequences.token_probe import MeanDraws, Trial, autocast_uncached, is_close
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.measure.model_hook import nothing
@@ -195,7 +195,7 @@ class BlockCut:
             entry = state.entry(watching=True)
             attended = self._attended(whole, values)
             assert whole.token is not None
-            self.token = replace(whole.token, beside=bytes_beside(call.arguments))
+            self.token = replace(whole.token, beside=call.arguments.bytes_beside)
             whole.after(values, 0, slice(0, values.shape[1]), attended)
             state.learn(entry)
             written = [name for _, name in state.written(entry)]

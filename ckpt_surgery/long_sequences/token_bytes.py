@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments
-from ckpt_surgery.runtime.tools.containers import tensors
 
 _SUM = 4
 """Bytes of a sum of weights in single precision, one for each head."""
@@ -44,7 +43,7 @@ class TokenBytes:
         q, k, v = (each.shape[1] * each.shape[3] * each.itemsize for each in heads)
         attended = count * values.shape[3] * values.itemsize
         size = tile.shape[2] * tile.itemsize
-        return cls(size, q, k, v, attended, bytes_beside(arguments), count, width, groups, keys.shape[1] < count)
+        return cls(size, q, k, v, attended, arguments.bytes_beside, count, width, groups, keys.shape[1] < count)
 
     def on_device(self, *, parks: bool) -> int:
         """Return what a token adds to the peak, which a long sequence has in the backward of attention.
@@ -63,11 +62,6 @@ class TokenBytes:
             return 3 * self.input + self.beside + done + heads + group // self.groups
         later = max(heads - done, 0) * (self.groups - 1) // self.groups
         return self.input + self.beside + done + later + (group + heads) // self.groups
-
-
-def bytes_beside(arguments: CutArguments) -> int:
-    """Return a token's part of the arguments but the input: rotary tables, a mask."""
-    return sum(tensor.nbytes for tensor in tensors(arguments.given)) // (arguments.batch * arguments.tokens)
 
 
 def free_bytes(device: torch.device) -> int | None:

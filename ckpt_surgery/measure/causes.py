@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ckpt_surgery.measure.block_entries import AUTOCAST_STATES, HOOKS
-from ckpt_surgery.measure.compare import only_packs
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord, StepPart, input_name
@@ -154,7 +153,7 @@ class Case:
         return None
 
     def own_function(self) -> FaultCause | None:
-        if only_packs(self.run):
+        if self.run.only_packs:
             return FaultCause(CauseKind.OWN_PACKING)
         if not self.run.functions or any(entries.backward for entries in self.run.entries.values()):
             return None

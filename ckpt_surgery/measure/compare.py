@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ckpt_surgery.measure.block_entries import AUTOCAST_STATES, Entries
 from ckpt_surgery.measure.contents import NOISE_EPS, differ, other_outputs
-from ckpt_surgery.measure.cost import MOST_HELD, WORTH_SAVING, cost_faults, cost_of, wanted_recomputes
+from ckpt_surgery.measure.cost import MOST_HELD, WORTH_SAVING, cost_faults, cost_of
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.record import RunRecord, input_name
 from ckpt_surgery.measure.results import Cost, Fault
@@ -127,7 +127,7 @@ def compare(
     states = checkpointed.states.items()
     recast = tuple(name for name, what in states if what in AUTOCAST_STATES and name in checkpointed.entries)
     faults = [
-        *([] if only_packs(checkpointed) else _recompute_faults(reference, checkpointed, in_parts)),
+        *([] if checkpointed.only_packs else _recompute_faults(reference, checkpointed, in_parts)),
         *_value_faults(reference, checkpointed, verdict, given.get(LOSS, _NONE).entry, tolerance or 0.0),
         *_state_faults(reference, checkpointed),
         *(cost_faults(reference, checkpointed, cost) if cost else []),
@@ -193,11 +193,6 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return floor.error(ours, theirs)
 
 
-def only_packs(run: RunRecord) -> bool:
-    """Tell whether the model's own hooks pack what a forward saves, while its blocks are not recomputed."""
-    return run.packs and not any(entries.backward or entries.parts for entries in run.entries.values())
-
-
 def _blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
     """Find the blocks that checkpoint only parts of themselves, or recompute in a custom autograd function.
 
@@ -235,7 +230,7 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: f
     something = saved or any(entries.backward for entries in checkpointed.entries.values())
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
-        wanted = wanted_recomputes(reference, name, entries.forward)
+        wanted = reference.wanted_recomputes(name, entries.forward)
         trained = any(g is not None for n, g in reference.gradients.items() if n.startswith(f"{name}."))
         if not wanted and entries.backward <= entries.forward and "reentrant" in checkpointed.modes:
             continue  # a dummy that needs gradient opens checkpoints of which nobody asks for a gradient

@@ -35,11 +35,6 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
     )
 
 
-def wanted_recomputes(reference: RunRecord, block: str, unknown: int = 1) -> int:
-    """Return how often a block should be recomputed; `unknown` where the reference did not call it."""
-    return reference.calls[block].backward_calls if block in reference.calls else unknown
-
-
 def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
     """List the faults in what a step with checkpointing keeps or computes beyond its due."""
     faults = []
@@ -77,7 +72,7 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
     if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
         recompute = cost.forward_flops
     recomputed = (name for name, entries in checkpointed.entries.items() if entries.backward)
-    needless = not all(wanted_recomputes(reference, name) for name in recomputed)
+    needless = not all(reference.wanted_recomputes(name) for name in recomputed)
     if recompute and extra > MOST_WORK * recompute and not needless:
         faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults

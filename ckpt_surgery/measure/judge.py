@@ -13,7 +13,7 @@ from torch import nn
 
 from ckpt_surgery.errors import CkptSurgeryError, VerifyError
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import Verdict, cache_faults, compare, only_packs
+from ckpt_surgery.measure.compare import Verdict, cache_faults, compare
 from ckpt_surgery.measure.cost import WORTH_SAVING
 from ckpt_surgery.measure.given_cache import GivenCache, given_cache
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
@@ -46,7 +46,7 @@ _KEEPS_ON_PURPOSE = (SkipKind.GRADIENT_IN_FORWARD, SkipKind.SELECTIVE_POLICY, Sk
 
 
 class Reference:
-    """The run without checkpointing, which every mode is compared with. Made by `run_reference`.
+    """The run without checkpointing, which every mode is compared with. Made by `of`.
 
     More such runs are made only where something looks wrong, or a level asks for them, and once each. With
     `before_surgery` the record is of a run before a surgery of the model.
@@ -113,27 +113,27 @@ class Reference:
     def _run(self, rounding_seed: int) -> tuple[RunRecord, ...]:
         return (self._setup.run(None, rounding_seed=rounding_seed),)
 
-
-def run_reference(setup: Setup) -> Reference:
-    """Run once without checkpointing. Raises VerifyError where that run is no reference."""
-    name = setup.name
-    try:
-        record = setup.run(None)
-    except CkptSurgeryError:
-        raise
-    except Exception as error:  # whatever switching checkpointing off, or putting back what the model holds, raises
-        raise VerifyError(f"{name} cannot be run with its checkpointing off: {error_line(error)}") from error
-    if record.error:
-        what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
-        raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")
-    if problem := not_finite((record,)):
-        raise VerifyError(
-            f"in the run of {name} without checkpointing {problem}: nothing can be held against it; try other inputs "
-            "or float32"
-        )
-    if not any(gradient is not None for gradient in record.gradients.values()):
-        raise VerifyError(f"the loss reaches no parameter of {name}: it needs some that require gradient")
-    return Reference(setup, record)
+    @classmethod
+    def of(cls, setup: Setup) -> Reference:
+        """Run once without checkpointing. Raises VerifyError where that run is no reference."""
+        name = setup.name
+        try:
+            record = setup.run(None)
+        except CkptSurgeryError:
+            raise
+        except Exception as error:  # whatever switching checkpointing off, or putting the model back, raises
+            raise VerifyError(f"{name} cannot be run with its checkpointing off: {error_line(error)}") from error
+        if record.error:
+            what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
+            raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")
+        if problem := not_finite((record,)):
+            raise VerifyError(
+                f"in the run of {name} without checkpointing {problem}: nothing can be held against it; try other "
+                "inputs or float32"
+            )
+        if not any(gradient is not None for gradient in record.gradients.values()):
+            raise VerifyError(f"the loss reaches no parameter of {name}: it needs some that require gradient")
+        return cls(setup, record)
 
 
 class ModeJudge:
@@ -224,7 +224,7 @@ class ModeJudge:
                 skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
             elif verdict.in_parts:
                 skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
-        if only_packs(run) and (levels := self._asked("recompute", "cost", *DEEP_LEVELS)):
+        if run.only_packs and (levels := self._asked("recompute", "cost", *DEEP_LEVELS)):
             skips.append(Skip(levels, SkipKind.OWN_PACKING, figures))
         return skips
 
@@ -236,7 +236,7 @@ class ModeJudge:
         wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
-            if level not in self._setup.levels or run.error is not None or only_packs(run):
+            if level not in self._setup.levels or run.error is not None or run.only_packs:
                 verdicts[level] = LevelVerdict(measured=False)
             elif wrong:
                 verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)

@@ -25,7 +25,7 @@ from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.training import Training, TrainingJudge, are_samples_alike, run_training, sorted_out
+from ckpt_surgery.measure.training import Training, TrainingJudge, are_samples_alike, sorted_out
 from ckpt_surgery.runtime.tools.containers import tensors
 
 _STEP = 0.01
@@ -116,7 +116,7 @@ class LoopLevel:
 
     def _run(self, kinds: _LoopKinds, mode: Mode | None, rounding_seed: int) -> Training:
         steps, metered = self._trainings[kinds], LoopKind.STEPS in kinds
-        training = run_training(self._setup, mode, steps, metered=metered, rounding_seed=rounding_seed)
+        training = Training.run(self._setup, mode, steps, metered=metered, rounding_seed=rounding_seed)
         if metered and mode is None and not rounding_seed:
             self._growth_alone, self._kept_alone = training.growth, (training.kept or [0])[-1]
             self._leading = self._leading or training.steps

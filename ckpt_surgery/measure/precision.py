@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ from ckpt_surgery.measure.casting import AUTOCAST, DTYPES, WIDE, autocast_of
 from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.training import Training, TrainingJudge, one_step, run_training, sorted_out
+from ckpt_surgery.measure.training import Training, TrainingJudge, sorted_out
 from ckpt_surgery.text import listed
 
 
@@ -48,11 +48,11 @@ class PrecisionLevel:
         return Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(self._watch.differing))
 
     def _train(self, precision: Precision, mode: Mode | None, rounding_seed: int) -> Training:
-        step = one_step
+        step: Callable[[Training], None] = Training.one_step
         if mode is not None:
             self._watch = _AutocastWatch(self._setup)
             step = self._watch.step
-        return run_training(self._setup, mode, step, precision=precision, rounding_seed=rounding_seed)
+        return Training.run(self._setup, mode, step, precision=precision, rounding_seed=rounding_seed)
 
 
 class _AutocastWatch:

@@ -164,3 +164,12 @@ class RunRecord:
     def refused(self) -> str | None:
         """The sentence with which a surgery refused a call of the step; None where none did."""
         return self.error.message if self.error and self.error.refusal else None
+
+    @property
+    def only_packs(self) -> bool:
+        """Whether the model's own hooks pack what a forward saves, while its blocks are not recomputed."""
+        return self.packs and not any(entries.backward or entries.parts for entries in self.entries.values())
+
+    def wanted_recomputes(self, block: str, unknown: int = 1) -> int:
+        """Return how often a block should be recomputed; `unknown` where this run did not call it."""
+        return self.calls[block].backward_calls if block in self.calls else unknown

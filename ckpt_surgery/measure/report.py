@@ -222,7 +222,7 @@ class Report(ShownInNotebooks):
         return ["", *aligned(rows), f"  ({legend})", *saved]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data with the facts at the top level; `report_of` reads it back."""
+        """Return plain JSON data with the facts at the top level; `from_dict` reads it back."""
         values = dataclasses.asdict(self)
         return {
             **values.pop("facts"),
@@ -236,20 +236,65 @@ class Report(ShownInNotebooks):
         """Return one JSON document, as in the list of `verify --output-format json`."""
         return json.dumps(finite(self.to_dict()), indent=2) + "\n"
 
+    @property
+    def rules(self) -> list[str]:
+        """The codes of the rules behind the faults."""
+        return sorted({fault.rule for _mode, fault in self.faults if fault.rule})
 
-def report_of(data: Mapping[str, Any]) -> Report:
-    """Return the report from which `Report.to_dict` made `data`.
+    @property
+    def least_saved(self) -> float | None:
+        """The share saved in the mode that saves least; None if no mode has one."""
+        shares = (mode.cost.saved_share for mode in self.modes if mode.cost)
+        return min((share for share in shares if share is not None), default=None)
 
-    Raises:
-        KeyError, TypeError, ValueError: `data` is no such dictionary.
-    """
-    facts = {field.name: data[field.name] for field in dataclasses.fields(ModelFacts)}
-    return Report(
-        **{
-            **{name: value for name, value in data.items() if name != "status" and name not in facts},
-            "facts": ModelFacts(**facts),
-            "modes": tuple(map(ModeReport.from_dict, data["modes"])),
-            "reference": Timeline.from_dict(data["reference"]),
-            "repair": Repair.from_dict(data["repair"]),
-        }
-    )
+    @property
+    def why_no_verdict(self) -> str:
+        """The reason why there is no verdict, in words."""
+        return self.problem or "no mode was run"
+
+    @property
+    def stays_broken(self) -> bool:
+        """Whether the model is wrong in the end: after `wrap_blocks`, or as it is if that was not tried or refused."""
+        if self.repair is None or self.repair.status in ("not repaired", "refused"):
+            return self.status == "failed"
+        return self.repair.status == "failed"
+
+    @property
+    def broken_by_repair(self) -> bool:
+        """Whether the model was not wrong and is after `wrap_blocks`, or was right and is refused by it."""
+        if self.repair is None or any(mode.wrong for mode in self.modes):
+            return False
+        return self.repair.status == "failed" or (
+            self.repair.status == "refused" and any(mode.ok for mode in self.modes)
+        )
+
+    @property
+    def worth_telling(self) -> bool:
+        """Whether something is wrong, before or after `wrap_blocks`."""
+        return self.broken_by_repair or any(mode.wrong for mode in self.modes)
+
+    @property
+    def after(self) -> str:
+        """The verdict on what runs after `wrap_blocks`; empty if that was not tried."""
+        if self.repair is None:
+            return ""
+        return ", ".join(mode.verdict for mode in self.repair.modes) or self.repair.status
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """Read back `to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
+        facts = {field.name: data[field.name] for field in dataclasses.fields(ModelFacts)}
+        return cls(
+            **{
+                **{name: value for name, value in data.items() if name != "status" and name not in facts},
+                "facts": ModelFacts(**facts),
+                "modes": tuple(map(ModeReport.from_dict, data["modes"])),
+                "reference": Timeline.from_dict(data["reference"]),
+                "repair": Repair.from_dict(data["repair"]),
+            }
+        )
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a model to examine. A model that only claims no support has a `problem` as well."""
+        return not (self.problem and self.supported)

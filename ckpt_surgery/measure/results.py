@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -330,6 +330,33 @@ class ModeReport:
                 "timeline": Timeline.from_dict(data["timeline"]),
             }
         )
+
+    @property
+    def verdict(self) -> str:
+        """What came of the mode, in a word or a few: ok, refused, skipped, or the levels that failed."""
+        return ", ".join(self.failed_levels) or self.status
+
+    @property
+    def failed_levels(self) -> tuple[Level, ...]:
+        """The levels that failed, in their order."""
+        return tuple(level for level in LEVELS if self.outcome(level) == "failed")
+
+    @property
+    def gradient_errors(self) -> dict[str, float | None]:
+        """The relative error of every gradient; None where only one of the two runs has the gradient.
+
+        0 means no difference above the noise floor of `compare`, not equality bit for bit.
+        """
+        alone = {name: None for fault in self.faults if fault.level == "set" for name in fault.subjects}
+        return {**self.errors, **alone}
+
+    @classmethod
+    def broken(cls, mode: Mode, fault: Fault, levels: str | Sequence[Level]) -> ModeReport:
+        """Report a mode whose step did not end: the fault is all that is known."""
+        chosen = LEVELS if levels == "all" else levels
+        outcomes: dict[Level, Any] = {"run": "failed"}
+        outcomes |= {level: "skipped" for level in LEVELS if level in chosen and level != "run"}
+        return cls(mode, (fault,), outcomes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,31 @@ class Training:
         """Record the error that ended the loop."""
         self.steps.append(RunRecord(float("nan"), error=StepError.of(self.part, error)))
 
+    @classmethod
+    def run(
+        cls,
+        setup: Setup,
+        mode: Mode | None,
+        steps: Callable[[Training], None],
+        *,
+        precision: Precision | None = None,
+        metered: bool = False,
+        rounding_seed: int = 0,
+    ) -> Training:
+        """Run `steps` on the model of `setup`, and restore it. An error that ends them is in the result."""
+        training = cls(setup, precision, LiveBytes() if metered and not rounding_seed else None)
+        rounding = PerturbedRounding(rounding_seed) if rounding_seed else nullcontext()
+        try:
+            with setup.prepared(mode), in_precision(setup.model, precision), rounding:
+                steps(training)
+        except Exception as error:
+            training.fail(error)
+        return training
+
+    def one_step(self) -> None:
+        """Run one forward and one backward."""
+        self.backward(self.forward())
+
 
 def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the inputs with their samples in reverse order, if all tensors have equally many rows."""
@@ -120,31 +145,6 @@ def are_samples_alike(inputs: Mapping[str, Any]) -> bool:
         return all(torch.equal(turned[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
     except RuntimeError:  # of tensors that cannot be turned round, the loop itself tells
         return False
-
-
-def run_training(
-    setup: Setup,
-    mode: Mode | None,
-    steps: Callable[[Training], None],
-    *,
-    precision: Precision | None = None,
-    metered: bool = False,
-    rounding_seed: int = 0,
-) -> Training:
-    """Run `steps` on the model of `setup`, and restore it. An error that ends them is in the result."""
-    training = Training(setup, precision, LiveBytes() if metered and not rounding_seed else None)
-    rounding = PerturbedRounding(rounding_seed) if rounding_seed else nullcontext()
-    try:
-        with setup.prepared(mode), in_precision(setup.model, precision), rounding:
-            steps(training)
-    except Exception as error:
-        training.fail(error)
-    return training
-
-
-def one_step(training: Training) -> None:
-    """Run one forward and one backward."""
-    training.backward(training.forward())
 
 
 _TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.arguments import Inputs, Levels, checked_inputs, checked_model, checked_names
-from ckpt_surgery.measure.judge import ModeJudge, Reference, run_reference
+from ckpt_surgery.measure.judge import ModeJudge, Reference
 from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.report import ModelFacts, Report
@@ -131,7 +131,7 @@ class Examination:
         layers = any(block.kind == "layer" for block in self._setup.blocks.values())
         if self._reference is None and (supported or layers):
             started = time.perf_counter()
-            self._reference = run_reference(self._setup)
+            self._reference = Reference.of(self._setup)
             self._seconds["reference"] = time.perf_counter() - started
         unsupported = f"{self._setup.name} says that it does not support gradient checkpointing"
         return Report(

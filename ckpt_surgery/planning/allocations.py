@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from types import CodeType, FrameType
@@ -128,6 +130,26 @@ class StepAllocations:
     """Each operator that computes or moves anything, in execution order."""
     input_bytes: int = 0
     """The bytes of the step's inputs, which it did not allocate."""
+
+    @property
+    def alive_bytes(self) -> list[int]:
+        """The bytes that the step allocated and that are alive after each operator."""
+        return self.curves()[1]
+
+    def curves(self) -> tuple[dict[AllocationKind, list[int]], list[int]]:
+        """Return the bytes of each kind, and of all kinds, that are alive after each operator."""
+        changes = {kind: [0] * (self.operators + 1) for kind in AllocationKind}
+        for allocation in self.allocations:
+            changes[allocation.kind][allocation.born - 1] += allocation.bytes
+            changes[allocation.kind][allocation.last] -= allocation.bytes
+        curves = {kind: list(accumulate(change))[: self.operators] for kind, change in changes.items()}
+        return curves, [sum(values) for values in zip(*curves.values(), strict=True)]
+
+    def is_same_step(self, theirs: StepAllocations) -> bool:
+        """Tell whether two records of a step say the same, in whatever order operators are listed."""
+        totals = [replace(each, allocations=(), work=()) for each in (self, theirs)]
+        same_work = Counter(self.work) == Counter(theirs.work)
+        return totals[0] == totals[1] and same_work and Counter(self.allocations) == Counter(theirs.allocations)
 
 
 class AllocationMeter(Meter):  # type: ignore[no-untyped-call]

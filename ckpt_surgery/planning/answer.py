@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ckpt_surgery.planning.devices import COMMON, MARGIN, Device
 from ckpt_surgery.planning.figures import StepFigures
-from ckpt_surgery.planning.text import Hint, Remedy, hints_of
+from ckpt_surgery.planning.text import Hint, Remedy
 from ckpt_surgery.text import percent, size
 
 RANK = 16
@@ -23,6 +23,12 @@ class StateLever(StrEnum):
     FOUR_BITS = "4 bits"
     ADAM_8BIT = "8-bit Adam"
     FSDP = "FSDP"
+
+    @classmethod
+    def of(cls, steps: Sequence[StepFigures]) -> StateLever | None:
+        """Return the lever on states if it may save the most and so is worth trying, else None."""
+        lever = lever_of(steps)
+        return None if lever is None else _STATES.get(lever.remedy)
 
 
 _LEVERS = {
@@ -85,14 +91,14 @@ class LeverPeak:
         """The lever as code of a training script, or as the command that starts it."""
         return _IN_SCRIPTS[self.lever].format(cards=self.cards)
 
-
-def useful_levers(tried: Iterable[LeverPeak], peak_bytes: int, room: int) -> tuple[LeverPeak, ...]:
-    """Return the levers that lower a peak, the most effective first, with the fewest cards that are enough."""
-    useful = [each for each in tried if each.peak_bytes < peak_bytes]
-    divided = [each for each in useful if each.lever is StateLever.FSDP]
-    cards = next((each for each in divided if each.peak_bytes <= room), divided[-1] if divided else None)
-    useful = [each for each in useful if each.lever is not StateLever.FSDP or each is cards]
-    return tuple(sorted(useful, key=lambda each: each.peak_bytes))
+    @classmethod
+    def useful(cls, tried: Iterable[LeverPeak], peak_bytes: int, room: int) -> tuple[LeverPeak, ...]:
+        """Return the levers that lower a peak, the most effective first, with the fewest cards that are enough."""
+        useful = [each for each in tried if each.peak_bytes < peak_bytes]
+        divided = [each for each in useful if each.lever is StateLever.FSDP]
+        cards = next((each for each in divided if each.peak_bytes <= room), divided[-1] if divided else None)
+        useful = [each for each in useful if each.lever is not StateLever.FSDP or each is cards]
+        return tuple(sorted(useful, key=lambda each: each.peak_bytes))
 
 
 def smallest_card(peak: int) -> Device | None:
@@ -105,7 +111,7 @@ def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hi
 
     Of the remedies for states only the one that was `tried`, if any, counts, with what it saves over the best step.
     """
-    hints = list(hints_of(steps[-1]))
+    hints = list(Hint.of(steps[-1]))
     if len(steps) > 1:
         saved = steps[0].peak_bytes - steps[-1].peak_bytes
         hints = [*(hint for hint in hints if hint.remedy is not Remedy.CHECKPOINT), Hint(Remedy.CHECKPOINT, saved)]
@@ -116,17 +122,11 @@ def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hi
     return max((hint for hint in hints if hint.bytes > 0), key=lambda hint: hint.bytes, default=None)
 
 
-def state_lever_of(steps: Sequence[StepFigures]) -> StateLever | None:
-    """Return the lever on states if it may save the most and so is worth trying, else None."""
-    lever = lever_of(steps)
-    return None if lever is None else _STATES.get(lever.remedy)
-
-
 def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: LeverPeak | None = None) -> str:
     """Say on which card a model's steps fit, and which lever saves the most.
 
     `steps` are one without checkpointing, one with it, or both in this order. The card is the one asked for, or the
-    smallest common card that fits one of them. `tried` is the last step's peak with the lever of `state_lever_of`;
+    smallest common card that fits one of them. `tried` is the last step's peak with the lever of `StateLever.of`;
     without it, the line gives the most that this lever may save.
     """
     best = min(steps, key=lambda step: step.peak_bytes)
@@ -187,7 +187,7 @@ def plan_line(
 def may_save_more(before: StepFigures, planned: StepFigures) -> bool:
     """Tell whether a lever on states may save more than a plan does, and so is worth trying."""
     saved = before.peak_bytes - planned.peak_bytes
-    return planned is not before and any(hint.remedy in _STATES and hint.bytes > saved for hint in hints_of(planned))
+    return planned is not before and any(hint.remedy in _STATES and hint.bytes > saved for hint in Hint.of(planned))
 
 
 def shortage_line(memory: int, least: StepFigures, levers: Sequence[LeverPeak]) -> str:

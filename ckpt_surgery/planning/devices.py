@@ -61,6 +61,59 @@ class Device:
         cublas = 32 * _MIB if self.capability == 9.0 else (2 * 4096 + 8 * 16) * 1024
         return 2 * (cublas + _MIB) if self.capability else 0
 
+    @classmethod
+    def like(cls, card: str, memory: int = 0) -> Device:
+        """Find a device by name, however people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
+
+        Variants with the same name are told apart by `memory`, in bytes as the driver reports it, or else by the size
+        in the name.
+
+        Raises:
+            PlanningError: no figures are known of this device.
+        """
+        words, form, said = _read(card)
+        alike = [(device, *_read(device.name)) for device in DEVICES.values()]
+        alike = [each for each in alike if each[1] == words]
+        form = form if any(own == form for _, _, own, _ in alike) else ""
+        wanted = memory or said
+        for device, _, own, _ in alike:
+            if own == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
+                return device
+        raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")
+
+    @classmethod
+    def of(cls, name: str) -> Device:
+        """Return the device of this name, as `like` reads it, or of a TOML file with the fields of `Device`.
+
+        Raises:
+            PlanningError: there is no such device, or the file does not describe one.
+        """
+        path = Path(str(name))
+        if path.suffix != ".toml":
+            try:
+                return cls.like(str(name))
+            except PlanningError:
+                raise PlanningError(
+                    f"no device is called {name!r}: give one of {NAMES}, or a .toml file that describes one"
+                ) from None
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise PlanningError(f"{path} cannot be read: {error.strerror}") from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise PlanningError(f"{path} is no TOML: {error}") from None
+        missing = [field.name for field in fields(Device) if field.default is MISSING and field.name not in values]
+        if missing:
+            raise PlanningError(
+                f"{path} lacks {', '.join(missing)}: give flops, bandwidth, memory and link in base units"
+            )
+        names = ("flops", "bandwidth", "memory", "link", "capability")
+        numbers = {name: values[name] for name in names if name in values}
+        wrong = [name for name, value in numbers.items() if type(value) not in (int, float) or value <= 0]
+        if wrong:
+            raise PlanningError(f"{wrong[0]} in {path} is {numbers[wrong[0]]!r}: give a number above 0")
+        return cls(str(values["name"]), **numbers, source=str(values["source"]))
+
 
 _GB, _MIB = 10**9, 2**20
 _T4, _24_GB_ECC = 14_930 * _MIB, 22_560 * _MIB
@@ -111,26 +164,6 @@ _BESIDE = re.compile(r"nvidia|amd|geforce|tesla|quadro|rtx|instinct|(?<![a-z])(?
 """Words in the name of a card that do not help to identify it."""
 
 
-def device_like(card: str, memory: int = 0) -> Device:
-    """Find a device by name, however people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
-
-    Variants with the same name are told apart by `memory`, in bytes as the driver reports it, or else by the size in
-    the name.
-
-    Raises:
-        PlanningError: no figures are known of this device.
-    """
-    words, form, said = _read(card)
-    alike = [(device, *_read(device.name)) for device in DEVICES.values()]
-    alike = [each for each in alike if each[1] == words]
-    form = form if any(own == form for _, _, own, _ in alike) else ""
-    wanted = memory or said
-    for device, _, own, _ in alike:
-        if own == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
-            return device
-    raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")
-
-
 def _read(card: str) -> tuple[list[str], str, int]:
     """Split a card's name into identifying words, its form such as "pcie", and its memory in bytes, else 0."""
     name = _BESIDE.sub(" ", card.lower())
@@ -138,37 +171,6 @@ def _read(card: str) -> tuple[list[str], str, int]:
     memory = _MEMORY.search(_FORM.sub(" ", name))
     words = re.findall(r"\w+", _MEMORY.sub(" ", _FORM.sub(" ", name).replace("_", " ")))
     return words, form[1] if form else "", int(memory[1]) * _GB if memory else 0
-
-
-def device_of(name: str) -> Device:
-    """Return the device of this name, as `device_like` reads it, or of a TOML file with the fields of `Device`.
-
-    Raises:
-        PlanningError: there is no such device, or the file does not describe one.
-    """
-    path = Path(str(name))
-    if path.suffix != ".toml":
-        try:
-            return device_like(str(name))
-        except PlanningError:
-            raise PlanningError(
-                f"no device is called {name!r}: give one of {NAMES}, or a .toml file that describes one"
-            ) from None
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanningError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PlanningError(f"{path} is no TOML: {error}") from None
-    missing = [field.name for field in fields(Device) if field.default is MISSING and field.name not in values]
-    if missing:
-        raise PlanningError(f"{path} lacks {', '.join(missing)}: give flops, bandwidth, memory and link in base units")
-    names = ("flops", "bandwidth", "memory", "link", "capability")
-    numbers = {name: values[name] for name in names if name in values}
-    wrong = [name for name, value in numbers.items() if type(value) not in (int, float) or value <= 0]
-    if wrong:
-        raise PlanningError(f"{wrong[0]} in {path} is {numbers[wrong[0]]!r}: give a number above 0")
-    return Device(str(values["name"]), **numbers, source=str(values["source"]))
 
 
 def segment_bytes(size: int) -> int:

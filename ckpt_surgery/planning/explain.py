@@ -26,13 +26,13 @@ from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered, seconds_of
 from ckpt_surgery.planning.devices import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.figures import Holder, MemoryTimeline, peak_of
+from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.lora import is_mostly_frozen, linear_layers
 from ckpt_surgery.planning.model_copy import Copies
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, UsesOriginal, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.states import bytes_of
-from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
+from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
@@ -82,7 +82,7 @@ def explain(
             those above.
         VerifyError: `inputs` is not a mapping, a tuple, a list or a tensor.
     """
-    training = training_of(optimizer, ranks, sharding, device)
+    training = TrainingSetup.of(optimizer, ranks, sharding, device)
     shapes = ShapesOnly()
     with random_state_kept():
         copied = without_values(shapes_of(model, shapes, shapes.copies))
@@ -185,7 +185,7 @@ def explanation_of(
         gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
         optimizer_bytes=optimizer,
         kept_bytes=step.kept_bytes,
-        peak=peak_of(counted, parameters + buffers + optimizer + given + workspace),
+        peak=Peak.of(counted, parameters + buffers + optimizer + given + workspace),
         holders=Holder.grouped(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=MemoryTimeline.of(step),
         forward_flops=step.forward_flops,

@@ -24,7 +24,7 @@ from ckpt_surgery.errors import PlanningError, SurgeryError, SurgeryWarning
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepPhase, seconds_of
 from ckpt_surgery.planning.cuda_operators import CudaOperators
-from ckpt_surgery.planning.devices import Device, device_like, device_of
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, on_host_without_data
 from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, place_of, running_wrapper
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
@@ -74,6 +74,47 @@ class WayCosts:
     seconds: float
     peak_bytes: int
     problem: str = ""
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Mapping[str, Any], device: Device) -> list[WayCosts]:
+        """Predict what a step of a model with a surgery costs in each way on a device, with AdamW's state in the peak.
+
+        The model is only read. Raises PlanningError if a step in which nothing is kept cannot run on shapes.
+        """
+        shapes = ShapesOnly()
+        operators = CudaOperators() if next(model.parameters()).device.type == "cpu" else nullcontext()
+        training = TrainingSetup(Optimizer.ADAMW, device=device)
+        costs = []
+        with random_state_kept(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
+            copied = shapes_of(model, shapes, shapes.copies)
+            (surgery,) = surgeries_in(copied)
+            for way in Way:
+                try:
+                    surgery.change(self_check="never", **way.options)
+                    on_host_without_data(copied)
+                    with operators:
+                        step, drawn = metered(copied, inputs, shapes)
+                except (SurgeryError, PlanningError) as error:
+                    if way is Way.NOTHING_KEPT:
+                        raise
+                    cause = error.__cause__
+                    costs.append(cls(way, math.inf, 0, str(cause if isinstance(cause, SurgeryError) else error)))
+                    continue
+                told = explanation_of(copied, step, drawn, training)
+                moved = 0 if surgery.stats is None else surgery.stats.bytes
+                pinned = PinnedPool(surgery.options.offload_pinned).limit if moved else 0
+                if moved > pinned:
+                    short = f"needs {size(moved)} of pinned host memory, and may take {size(pinned)}"
+                    costs.append(cls(way, math.inf, 0, short))
+                    continue
+                transfer = moved / device.link
+                forward = seconds_of((each for each in step.work if each.phase is StepPhase.FORWARD), device)
+                waits = max(transfer - forward, 0.0) + max(transfer - (told.seconds - forward), 0.0)
+                host = _OFFLOAD_HOST_SECONDS * bool(moved) + _SAVE_HOST_SECONDS * bool(surgery.options.save.names)
+                seconds = told.seconds + waits + host * told.checkpointed
+                costs.append(cls(way, seconds, told.peak_bytes))
+        return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +186,7 @@ def wrap_fastest(model: nn.Module, *, device: str | None = None, **options: Any)
         PlanningError: there is no such device.
         SurgeryError: an option is one that `wrap_fastest` chooses, or as in `wrap_blocks`.
     """
-    figures = None if device is None else device_of(device)
+    figures = None if device is None else Device.of(device)
     if given := [name for name in CHOSEN_OPTIONS if name in options]:
         raise SurgeryError(f"wrap_fastest chooses {listed(CHOSEN_OPTIONS)} by itself: leave out {listed(given)}")
     return FastestWrap(wrap_blocks(model, **options), figures)
@@ -215,7 +256,7 @@ class FastestWrap(FirstBatch):
             if self.surgery.options.offload is not None or self.surgery.options.save.names:
                 raise PlanningError("offload or save was given")
             device, memory, others = _card(model, device)
-            costs = [replace(each, peak_bytes=each.peak_bytes + others) for each in costs_of(model, inputs, device)]
+            costs = [replace(each, peak_bytes=each.peak_bytes + others) for each in WayCosts.of(model, inputs, device)]
         except Exception as error:  # whatever the step of a model raises: the training goes on
             problem = str(error) if isinstance(error, PlanningError) else error_line(error)
             costs = [WayCosts(way, math.inf, 0, problem) for way in Way]
@@ -236,47 +277,6 @@ class FastestWrap(FirstBatch):
         return FastestChoice.of(tuple(costs), device, int(memory))
 
 
-def costs_of(model: nn.Module, inputs: Mapping[str, Any], device: Device) -> list[WayCosts]:
-    """Predict what a step of a model with a surgery costs in each way on a device, with AdamW's state in the peak.
-
-    The model is only read. Raises PlanningError if a step in which nothing is kept cannot run on shapes.
-    """
-    shapes = ShapesOnly()
-    operators = CudaOperators() if next(model.parameters()).device.type == "cpu" else nullcontext()
-    training = TrainingSetup(Optimizer.ADAMW, device=device)
-    costs = []
-    with random_state_kept(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
-        copied = shapes_of(model, shapes, shapes.copies)
-        (surgery,) = surgeries_in(copied)
-        for way in Way:
-            try:
-                surgery.change(self_check="never", **way.options)
-                on_host_without_data(copied)
-                with operators:
-                    step, drawn = metered(copied, inputs, shapes)
-            except (SurgeryError, PlanningError) as error:
-                if way is Way.NOTHING_KEPT:
-                    raise
-                cause = error.__cause__
-                costs.append(WayCosts(way, math.inf, 0, str(cause if isinstance(cause, SurgeryError) else error)))
-                continue
-            told = explanation_of(copied, step, drawn, training)
-            moved = 0 if surgery.stats is None else surgery.stats.bytes
-            pinned = PinnedPool(surgery.options.offload_pinned).limit if moved else 0
-            if moved > pinned:
-                short = f"needs {size(moved)} of pinned host memory, and may take {size(pinned)}"
-                costs.append(WayCosts(way, math.inf, 0, short))
-                continue
-            transfer = moved / device.link
-            forward = seconds_of((each for each in step.work if each.phase is StepPhase.FORWARD), device)
-            waits = max(transfer - forward, 0.0) + max(transfer - (told.seconds - forward), 0.0)
-            host = _OFFLOAD_HOST_SECONDS * bool(moved) + _SAVE_HOST_SECONDS * bool(surgery.options.save.names)
-            seconds = told.seconds + waits + host * told.checkpointed
-            costs.append(WayCosts(way, seconds, told.peak_bytes))
-    return costs
-
-
 def _card(model: nn.Module, figures: Device | None) -> tuple[Device, int, int]:
     """Return the figures of a model's card, its memory for this process in bytes, and the bytes held there by others.
 
@@ -287,7 +287,7 @@ def _card(model: nn.Module, figures: Device | None) -> tuple[Device, int, int]:
         if figures is None:
             raise PlanningError(f"the model is on the device {place}, of which no figures are known: name a device")
         return figures, int(figures.memory), 0
-    figures = figures or device_like(torch.cuda.get_device_name(place))
+    figures = figures or Device.like(torch.cuda.get_device_name(place))
     tensors = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None)]
     others = max(torch.cuda.memory_allocated(place) - held_bytes(tensors), 0)
     return figures, torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place), others

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -91,6 +90,24 @@ class Peak:
         where = f"in the {self.phase} of {self.module or 'the loss'}"
         return f"{where}, {self.line}" if self.line else where
 
+    @classmethod
+    def of(cls, step: StepAllocations, always: int) -> Peak:
+        """Find the highest moment of a step; `always` are the bytes that live through all of it."""
+        curves, total = step.curves()
+        at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
+        alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
+        own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
+        newest = max(own, key=lambda allocation: allocation.born, default=None)
+        return cls(
+            bytes=always + (total[at - 1] if at else 0),
+            by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},
+            phase=newest.phase if newest else StepPhase.FORWARD,
+            operator=newest.operator if newest else "",
+            module=newest.place.module if newest else "",
+            line=newest.place.line if newest else "",
+            holders=Holder.grouped(alive),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
@@ -109,7 +126,7 @@ class MemoryTimeline:
     @classmethod
     def of(cls, step: StepAllocations) -> MemoryTimeline:
         """Return the bytes of each kind that are alive over the operators of a step."""
-        curves, total = _curves(step)
+        curves, total = step.curves()
         length = -(-len(total) // _MOST_POINTS) or 1
         starts = range(0, len(total), length)
         points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
@@ -169,37 +186,3 @@ class StepFigures:
         """The bytes that live through the whole step: parameters, buffers, optimizer, inputs and workspace."""
         held = self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
         return held + self.input_bytes + self.workspace_bytes
-
-
-def peak_of(step: StepAllocations, always: int) -> Peak:
-    """Find the highest moment of a step; `always` are the bytes that live through all of it."""
-    curves, total = _curves(step)
-    at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
-    alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
-    own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
-    newest = max(own, key=lambda allocation: allocation.born, default=None)
-    return Peak(
-        bytes=always + (total[at - 1] if at else 0),
-        by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},
-        phase=newest.phase if newest else StepPhase.FORWARD,
-        operator=newest.operator if newest else "",
-        module=newest.place.module if newest else "",
-        line=newest.place.line if newest else "",
-        holders=Holder.grouped(alive),
-    )
-
-
-def alive_bytes(step: StepAllocations) -> list[int]:
-    """Return the bytes that a step allocated and that are alive after each operator."""
-    _, total = _curves(step)
-    return total
-
-
-def _curves(step: StepAllocations) -> tuple[dict[AllocationKind, list[int]], list[int]]:
-    """Return the bytes of each kind, and of all kinds, that are alive after each operator."""
-    changes = {kind: [0] * (step.operators + 1) for kind in AllocationKind}
-    for allocation in step.allocations:
-        changes[allocation.kind][allocation.born - 1] += allocation.bytes
-        changes[allocation.kind][allocation.last] -= allocation.bytes
-    curves = {kind: list(accumulate(change))[: step.operators] for kind, change in changes.items()}
-    return curves, [sum(values) for values in zip(*curves.values(), strict=True)]

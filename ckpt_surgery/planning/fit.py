@@ -28,16 +28,16 @@ from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations, StepPhase
-from ckpt_surgery.planning.answer import LeverPeak, StateLever, useful_levers
+from ckpt_surgery.planning.answer import LeverPeak, StateLever
 from ckpt_surgery.planning.choices import PlanChoice
-from ckpt_surgery.planning.devices import DEVICES, MARGIN, Device, device_like
+from ckpt_surgery.planning.devices import DEVICES, MARGIN, Device
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
 from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, place_of, running_wrapper
 from ckpt_surgery.planning.fitted import Fitted, Room
 from ckpt_surgery.planning.lever_steps import steps_with_levers
 from ckpt_surgery.planning.metered_steps import applied_on_shapes
 from ckpt_surgery.planning.planner import BudgetPlanner
-from ckpt_surgery.planning.script_optimizer import optimizer_cost, optimizer_of_script
+from ckpt_surgery.planning.script_optimizer import OptimizerCost, optimizer_of_script
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Optimizer, TrainingSetup
@@ -229,7 +229,7 @@ class _Steps:
         for surgery in surgeries_in(self.model):
             surgery.undo()
         LibrarySwitchOff(self.model)
-        self._optimizer = optimizer_cost(optimizer, self.model, self._shapes, self._shapes.copies)
+        self._optimizer = OptimizerCost.of(optimizer, self.model, self._shapes, self._shapes.copies)
         self._zeroes_late = zeroes_late
         held = [] if zeroes_late else [each for each in model.parameters() if each.grad is not None]
         self._held = [self._shapes.copies[id(each)] for each in held]
@@ -344,7 +344,7 @@ class _Steps:
                     cost = replace(own, state_bytes=states, step_bytes=0)
                     changed = replace(changed, optimizer=cost, held_bytes=0)
             peaks.append(LeverPeak(tried.lever, tried.cards, changed.peak_bytes, ranks))
-        return useful_levers(peaks, fitted.peak_bytes, room.ceiling)
+        return LeverPeak.useful(peaks, fitted.peak_bytes, room.ceiling)
 
 
 def room_for(
@@ -356,7 +356,7 @@ def room_for(
     if place.type == "cuda":
         if device is None:
             with suppress(PlanningError):  # the memory is known, and the time is compared alone
-                device = device_like(torch.cuda.get_device_name(place))
+                device = Device.like(torch.cuda.get_device_name(place))
         free, _ = torch.cuda.mem_get_info(place)
         there = free + torch.cuda.memory_reserved(place)
         total = there if total is None else min(total, there)

@@ -11,7 +11,7 @@ from ckpt_surgery.long_sequences.mlps import mlps_of
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.explain import on_host_without_data
 from ckpt_surgery.planning.planner import stacks_of
-from ckpt_surgery.planning.target import ReleasedModel, explain_released, positions_of, resized
+from ckpt_surgery.planning.target import ReleasedModel, positions_of
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.text import size
 
@@ -46,7 +46,7 @@ def largest_sizes(
     choice = _smallest(released, training, offload=offload, changes=changes)
 
     def peak(number: int) -> int:
-        sized = resized(released, number if is_batch else batch, released.tokens if is_batch else number)
+        sized = released.resized(number if is_batch else batch, released.tokens if is_batch else number)
         return _peak(sized, choice, training)
 
     found = largest(peak, memory, start=start, unit=unit, most=most)
@@ -107,4 +107,4 @@ def _peak(released: ReleasedModel, choice: PlanChoice, training: TrainingSetup) 
     with choice.apply(released.model, self_check="never"), warnings.catch_warnings():
         warnings.simplefilter("ignore", SurgeryWarning)
         on_host_without_data(released.model)
-        return explain_released(released, training).peak_bytes
+        return released.explained(training).peak_bytes

@@ -20,7 +20,6 @@ from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.figures import alive_bytes
 from ckpt_surgery.planning.repeats import RepeatedBlocks
 from ckpt_surgery.planning.sharding import sharded
 from ckpt_surgery.planning.training import TrainingSetup
@@ -199,7 +198,7 @@ class StepMoments:
 
         `block_of` returns the block that a module is in, an empty string for none.
         """
-        alive = [always + held for held in alive_bytes(step)]
+        alive = [always + held for held in step.alive_bytes]
         forward: dict[str, int] = {}
         backward: dict[str, list[int]] = {}
         last_forward = 0

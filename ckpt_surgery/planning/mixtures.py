@@ -36,6 +36,22 @@ class BlockSaving:
     seconds: float = 0.0
     moved: int = 0
 
+    @classmethod
+    def combined(cls, single: Iterable[BlockSaving]) -> list[BlockSaving]:
+        """List every combination of savings of one name each, the empty one first."""
+        known = {saving.names: saving for saving in single}
+        groups = [[cls(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
+        return [
+            cls(
+                names=tuple(name for each in some for name in each.names),
+                kept=sum(each.kept for each in some),
+                own=sum(each.own for each in some),
+                seconds=sum(each.seconds for each in some),
+                moved=sum(each.moved for each in some),
+            )
+            for some in product(*groups)
+        ]
+
 
 def names_for(operators: Iterable[str]) -> list[str]:
     """List the names that stand for any of these operators, such as "aten.mm"."""
@@ -44,22 +60,6 @@ def names_for(operators: Iterable[str]) -> list[str]:
         offered = set(map(in_words, VOCABULARY[name.partition(":")[0]])) | (_SOFTMAX if name == ATTENTION else set())
         names += [name] if offered & run else []
     return names
-
-
-def combined(single: Iterable[BlockSaving]) -> list[BlockSaving]:
-    """List every combination of savings of one name each, the empty one first."""
-    known = {saving.names: saving for saving in single}
-    groups = [[BlockSaving(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
-    return [
-        BlockSaving(
-            names=tuple(name for each in some for name in each.names),
-            kept=sum(each.kept for each in some),
-            own=sum(each.own for each in some),
-            seconds=sum(each.seconds for each in some),
-            moved=sum(each.moved for each in some),
-        )
-        for some in product(*groups)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Mixtures:
             single = self.savings.get(block, ())
             if self.changed.choice.tiled:  # products are of no use in an MLP that computes them in shards
                 single = [each for each in single if not each.names[0].startswith(_MATMUL)]
-            for saving in combined(single):
+            for saving in BlockSaving.combined(single):
                 costs = Alternative(kept + saving.kept, own + saving.own, self._seconds(block, saving))
                 ways[block].append((saving.names, costs))
         return ways

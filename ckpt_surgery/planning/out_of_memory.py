@@ -29,13 +29,13 @@ from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import scalar
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
-from ckpt_surgery.planning.devices import Device, device_like, segment_bytes
+from ckpt_surgery.planning.devices import Device, segment_bytes
 from ckpt_surgery.planning.explain import explanation_of, metered, without_values
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.figures import Holder, alive_bytes
+from ckpt_surgery.planning.figures import Holder
 from ckpt_surgery.planning.lora import add_lora, head_of, is_mostly_frozen
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.text import Remedy, hints_of
+from ckpt_surgery.planning.text import Hint, Remedy
 from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
@@ -244,7 +244,7 @@ def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
     device: Device | None = None
     if on_cuda:
         with suppress(Exception):  # no figures are known of the card
-            device = device_like(torch.cuda.get_device_name(failed.device))
+            device = Device.like(torch.cuda.get_device_name(failed.device))
     return TrainingSetup(kind, device=device), notes
 
 
@@ -265,7 +265,7 @@ def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocatio
     inside = [each for each in ran if module and each.place.module.startswith(f"{module}.")]
     if not (ran := own or inside or ran):
         return []
-    curve = alive_bytes(step)
+    curve = step.alive_bytes
     highest = list(accumulate(curve, max))
     asked = [each for each in ran if failed.asked and abs(1 - segment_bytes(each.bytes) / failed.asked) < _ROUNDED]
     asked = asked or [each for each in ran if failed.asked and abs(1 - each.bytes / failed.asked) < _ROUNDED]
@@ -303,7 +303,7 @@ def _savings(
             copied, step, drawn, _ = _metered(failed, change)
             peaks[lever] = explanation_of(copied, step, drawn, training).peak_bytes
     savings = [Saving(lever, most - peak, peak) for lever, peak in peaks.items()]
-    for hint in hints_of(whole) if time.monotonic() - begun > _PATIENCE else ():
+    for hint in Hint.of(whole) if time.monotonic() - begun > _PATIENCE else ():
         hinted = _HINTED.get(hint.remedy)
         if hinted is not None and hinted not in peaks:
             savings.append(Saving(hinted, hint.bytes, most - hint.bytes, metered=False))

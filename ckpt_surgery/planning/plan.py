@@ -14,7 +14,7 @@ from ckpt_surgery.long_sequences.calls import AppliedPlan
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
-from ckpt_surgery.planning.answer import LeverPeak, may_save_more, plan_line, shortage_line, useful_levers
+from ckpt_surgery.planning.answer import LeverPeak, may_save_more, plan_line, shortage_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
@@ -23,7 +23,7 @@ from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
 from ckpt_surgery.planning.planner import BudgetPlanner, PlanFront
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.training import TrainingSetup, training_of
+from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.report.html import framed
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.text import size, size_in_bytes
@@ -212,7 +212,7 @@ def plan(
         SurgeryError: the model has no blocks.
         VerifyError: `inputs` is not a mapping, a tuple, a list or a tensor.
     """
-    training = training_of(optimizer, ranks, sharding, device)
+    training = TrainingSetup.of(optimizer, ranks, sharding, device)
     budget = memory_bytes(memory)
     for option, value in (("offload", offload), ("changes", changes), ("save", save)):
         if type(value) is not bool:
@@ -264,7 +264,7 @@ def plan_on_shapes(
         every = planner.everything(offload=offload, changes=changes, own_loss=own_loss)
         tried = steps_with_levers(model, shapes, step, every, training)
         peaks = [LeverPeak(each.lever, each.cards, each.explanation.peak_bytes) for each in tried]
-        return useful_levers(peaks, front.explanation.peak_bytes, memory)
+        return LeverPeak.useful(peaks, front.explanation.peak_bytes, memory)
 
     if before.peak_bytes <= memory:
         front = planner.nothing()

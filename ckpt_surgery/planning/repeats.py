@@ -54,13 +54,6 @@ class Repeat:
         return [cls(every[reach], tuple(every[reach + 1 : -reach - 1]), every[-reach - 1], reach)]
 
 
-def same_step(ours: StepAllocations, theirs: StepAllocations) -> bool:
-    """Tell whether two records of a step say the same, in whatever order operators are listed."""
-    totals = [replace(each, allocations=(), work=()) for each in (ours, theirs)]
-    same_work = Counter(ours.work) == Counter(theirs.work)
-    return totals[0] == totals[1] and same_work and Counter(ours.allocations) == Counter(theirs.allocations)
-
-
 class _Repeated:
     """The numbers of a step's operators, without and with the blocks that were left out.
 
@@ -220,7 +213,7 @@ class RepeatedBlocks:
     def proved(self, whole: StepAllocations, run: Callable[[], StepAllocations]) -> bool:
         """Tell whether a step with few blocks says exactly what one with all of them allocates."""
         told = self.step(run)
-        return told is not None and same_step(told, whole)
+        return told is not None and told.is_same_step(whole)
 
 
 def _shape(block: nn.Module) -> Hashable:

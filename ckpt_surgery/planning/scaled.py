@@ -28,7 +28,7 @@ from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, run_metered
 from ckpt_surgery.planning.explain import explanation_of
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.target import ReleasedModel, without_inputs
+from ckpt_surgery.planning.target import ReleasedModel
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
@@ -143,7 +143,7 @@ def explain_scaled(
     """
     if target.kind is TargetKind.FACTORY or training.sharding or training.device:
         raise why
-    released = without_inputs(target, tokens=tokens, dtype=dtype)
+    released = ReleasedModel.without_inputs(target, tokens=tokens, dtype=dtype)
     standing = TinyStandIn.of(type(released.model), released.model.config, released.tokens, batch, dtype)
     if standing is None:
         raise why

@@ -30,6 +30,30 @@ class OptimizerCost:
     step_bytes: int = 0
     is_exact: bool = True
 
+    @classmethod
+    def of(
+        cls, optimizer: torch.optim.Optimizer | None, model: nn.Module, shapes: ShapesOnly, copies: Mapping[int, Any]
+    ) -> OptimizerCost:
+        """Return what a model's optimizer costs; without an optimizer, the state of AdamW.
+
+        `model` holds no data, and `copies` has its parts by the ids of the originals. The optimizer is not changed.
+        """
+        if optimizer is None:
+            return cls("AdamW, assumed", state_bytes(model.parameters(), Optimizer.ADAMW), is_exact=False)
+        name = type(optimizer).__name__
+        for foreach in (True, False):
+            try:
+                with shapes:
+                    return cls(name, *_stepped(optimizer, copies, foreach=foreach))
+            except Exception:  # whatever an optimizer raises without data
+                continue
+            finally:
+                for parameter in model.parameters():
+                    parameter.grad = None
+        known = OPTIMIZER_CLASSES.get(name.lower())  # it does not run on shapes
+        held = state_bytes(model.parameters(), known or Optimizer.ADAMW)
+        return cls(name if known else f"{name}, taken for AdamW", held, is_exact=False)
+
 
 def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
     """Find the optimizer in this process that trains most parameters of a model; None if there is none so far."""
@@ -42,30 +66,6 @@ def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
         if count > most:
             most, found = count, each
     return found
-
-
-def optimizer_cost(
-    optimizer: torch.optim.Optimizer | None, model: nn.Module, shapes: ShapesOnly, copies: Mapping[int, Any]
-) -> OptimizerCost:
-    """Return what a model's optimizer costs; without an optimizer, the state of AdamW.
-
-    `model` holds no data, and `copies` has its parts by the ids of the originals. The optimizer is not changed.
-    """
-    if optimizer is None:
-        return OptimizerCost("AdamW, assumed", state_bytes(model.parameters(), Optimizer.ADAMW), is_exact=False)
-    name = type(optimizer).__name__
-    for foreach in (True, False):
-        try:
-            with shapes:
-                return OptimizerCost(name, *_stepped(optimizer, copies, foreach=foreach))
-        except Exception:  # whatever an optimizer raises without data
-            continue
-        finally:
-            for parameter in model.parameters():
-                parameter.grad = None
-    known = OPTIMIZER_CLASSES.get(name.lower())  # it does not run on shapes
-    held = state_bytes(model.parameters(), known or Optimizer.ADAMW)
-    return OptimizerCost(name if known else f"{name}, taken for AdamW", held, is_exact=False)
 
 
 def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, foreach: bool) -> tuple[int, int]:

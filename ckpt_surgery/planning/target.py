@@ -87,6 +87,111 @@ class ReleasedModel:
     changed: tuple[str, ...] = ()
     defaults: str = ""
 
+    def resized(self, batch: int, tokens: int) -> ReleasedModel:
+        """Return the same model with inputs of another size. Raises PlanningError."""
+        with random_state_kept():
+            seed_all(0)
+            length = tokens or _length(self.model, None, TOKENS)
+            return replace(self, inputs=_inputs(self.model, self.shapes, batch, length), tokens=tokens)
+
+    def explained(self, training: TrainingSetup = ALONE) -> Explanation:
+        """Explain a step of the model as it stands now. Raises PlanningError."""
+        with random_state_kept(), CudaOperators():
+            step, drawn = metered(self.model, self.inputs, self.shapes)
+        return replace(explanation_of(self.model, step, drawn, training), assumptions=self.assumptions)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figures assume that the configuration does not say, a sentence each."""
+        said = []
+        if self.defaults:
+            count = sum(parameter.numel() for parameter in self.model.parameters())
+            said.append(
+                f"Its size is that of the defaults of {self.defaults}, {count / 10**9:.3g} billion parameters: for "
+                "another, give a model on the Hub or a config.json."
+            )
+        if self.changed:
+            said.append(f"The defaults of its configuration do not fit together; changed: {', '.join(self.changed)}.")
+        return tuple(said)
+
+    def planned(
+        self,
+        memory: int,
+        *,
+        training: TrainingSetup,
+        offload: bool,
+        changes: bool,
+        save: bool = True,
+        begin: Callable[[int], None] | None = None,
+    ) -> Plan:
+        """Plan a step within `memory` bytes. Raises PlanningError and SurgeryError.
+
+        `begin` is called with the number of each step before it is metered.
+        """
+        numbers = count(1)
+
+        def step(model: nn.Module) -> tuple[StepAllocations, int]:
+            if begin is not None:
+                begin(next(numbers))
+            with random_state_kept(), CudaOperators():
+                return metered(model, self.inputs, self.shapes)
+
+        return plan_on_shapes(
+            self.model, self.shapes, step, memory, training=training, offload=offload, changes=changes, save=save
+        )
+
+    def wrap(
+        self,
+        *,
+        offload: bool = False,
+        save: Sequence[str] = (),
+        for_long_context: bool = False,
+        host: bool = False,
+    ) -> None:
+        """Checkpoint every block; `offload` and `save` are as in `wrap_blocks`.
+
+        With `for_long_context`, do all that `long_context` does instead, with its option `host`. Raises SurgeryError.
+        """
+        if for_long_context:
+            long_context(self.model, host=host)
+        else:
+            wrap_blocks(self.model, offload="cpu" if offload else None, self_check="never", save=save or None)
+        without_values(self.model)
+
+    @classmethod
+    def of(
+        cls, target: SurveyTarget, *, tokens: int | None, batch: int, dtype: torch.dtype, most_tokens: int = TOKENS
+    ) -> ReleasedModel:
+        """Build a target's model at its released size, and inputs of `batch` samples of `tokens` tokens.
+
+        Without `tokens`, samples have `most_tokens`, or as many as the model has positions for, if those are fewer.
+        Images, audio and series have the sizes in the configuration. If the defaults of a configuration class do not
+        fit together, `fit_parts` changes them. A factory is called where tensors hold no data; the model and inputs
+        that it returns are used as they are.
+
+        Raises:
+            PlanningError: the model cannot be built or run on shapes, or has fewer positions than `tokens`.
+            TargetError: the target cannot be used.
+            CannotBuild: the class cannot be imported.
+        """
+        with random_state_kept():
+            try:
+                return _released(target, tokens, batch, dtype, most_tokens, fit=False)
+            except PlanningError:
+                with suppress(PlanningError):
+                    return _released(target, tokens, batch, dtype, most_tokens, fit=True)
+                raise
+
+    @classmethod
+    def without_inputs(cls, target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
+        """Build a target's model without inputs: none are known that run on shapes. Raises PlanningError like `of`."""
+        shapes = ShapesOnly()
+        with random_state_kept():
+            seed_all(0)
+            built, _ = _from_class(target, shapes, dtype, fit=False)
+            model = shapes_of(built, shapes).train()
+        return cls(model, {}, shapes, _length(model, tokens, TOKENS), "as a CPU runs it")
+
 
 def drop_no_layers(holder: object) -> None:
     """Set the rates at which a model drops layers at random, in its configuration or a module of it, to 0."""
@@ -104,30 +209,6 @@ def main_class(targets: Sequence[SurveyTarget]) -> SurveyTarget:
         return next((place for place, head in enumerate(_HEADS) if head in heads), len(_HEADS))
 
     return min((target for target in targets if not target.variant), key=rank)
-
-
-def released(
-    target: SurveyTarget, *, tokens: int | None, batch: int, dtype: torch.dtype, most_tokens: int = TOKENS
-) -> ReleasedModel:
-    """Build a target's model at its released size, and inputs of `batch` samples of `tokens` tokens.
-
-    Without `tokens`, samples have `most_tokens`, or as many as the model has positions for, if those are fewer.
-    Images, audio and series have the sizes in the configuration. If the defaults of a configuration class do not fit
-    together, `fit_parts` changes them. A factory is called where tensors hold no data; the model and inputs that it
-    returns are used as they are.
-
-    Raises:
-        PlanningError: the model cannot be built or run on shapes, or has fewer positions than `tokens`.
-        TargetError: the target cannot be used.
-        CannotBuild: the class cannot be imported.
-    """
-    with random_state_kept():
-        try:
-            return _released(target, tokens, batch, dtype, most_tokens, fit=False)
-        except PlanningError:
-            with suppress(PlanningError):
-                return _released(target, tokens, batch, dtype, most_tokens, fit=True)
-            raise
 
 
 def _released(
@@ -161,94 +242,6 @@ def positions_of(model: Any) -> int | None:
     """Return the most tokens of a text according to a model's configuration; None if it does not say."""
     config = text_config(model.config)
     return next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
-
-
-def resized(released: ReleasedModel, batch: int, tokens: int) -> ReleasedModel:
-    """Return the same model with inputs of another size. Raises PlanningError."""
-    with random_state_kept():
-        seed_all(0)
-        length = tokens or _length(released.model, None, TOKENS)
-        return replace(released, inputs=_inputs(released.model, released.shapes, batch, length), tokens=tokens)
-
-
-def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
-    """Build the model that a class or a configuration stands for, without inputs: none are known that run on shapes.
-
-    Raises PlanningError like `released`.
-    """
-    shapes = ShapesOnly()
-    with random_state_kept():
-        seed_all(0)
-        built, _ = _from_class(target, shapes, dtype, fit=False)
-        model = shapes_of(built, shapes).train()
-    return ReleasedModel(model, {}, shapes, _length(model, tokens, TOKENS), "as a CPU runs it")
-
-
-def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -> Explanation:
-    """Explain a step of a model as it stands now. Raises PlanningError."""
-    with random_state_kept(), CudaOperators():
-        step, drawn = metered(released.model, released.inputs, released.shapes)
-    return replace(explanation_of(released.model, step, drawn, training), assumptions=assumptions_of(released))
-
-
-def assumptions_of(released: ReleasedModel) -> tuple[str, ...]:
-    """List what the figures of a model assume that its configuration does not say, a sentence each."""
-    said = []
-    if released.defaults:
-        count = sum(parameter.numel() for parameter in released.model.parameters())
-        said.append(
-            f"Its size is that of the defaults of {released.defaults}, {count / 10**9:.3g} billion parameters: for "
-            "another, give a model on the Hub or a config.json."
-        )
-    if released.changed:
-        said.append(f"The defaults of its configuration do not fit together; changed: {', '.join(released.changed)}.")
-    return tuple(said)
-
-
-def plan_released(
-    released: ReleasedModel,
-    memory: int,
-    *,
-    training: TrainingSetup,
-    offload: bool,
-    changes: bool,
-    save: bool = True,
-    begin: Callable[[int], None] | None = None,
-) -> Plan:
-    """Plan a step of a model within `memory` bytes. Raises PlanningError and SurgeryError.
-
-    `begin` is called with the number of each step before it is metered.
-    """
-    numbers = count(1)
-
-    def step(model: nn.Module) -> tuple[StepAllocations, int]:
-        if begin is not None:
-            begin(next(numbers))
-        with random_state_kept(), CudaOperators():
-            return metered(model, released.inputs, released.shapes)
-
-    return plan_on_shapes(
-        released.model, released.shapes, step, memory, training=training, offload=offload, changes=changes, save=save
-    )
-
-
-def wrap_released(
-    released: ReleasedModel,
-    *,
-    offload: bool = False,
-    save: Sequence[str] = (),
-    for_long_context: bool = False,
-    host: bool = False,
-) -> None:
-    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`.
-
-    With `for_long_context`, do all that `long_context` does instead, with its option `host`. Raises SurgeryError.
-    """
-    if for_long_context:
-        long_context(released.model, host=host)
-    else:
-        wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
-    without_values(released.model)
 
 
 def _from_class(

@@ -36,28 +36,32 @@ class Hint:
     remedy: Remedy
     bytes: int
 
+    def sentence(self, step: StepFigures) -> str:
+        """Write the hint as a sentence about this step."""
+        return f"{size(self.bytes)}, {percent(self.bytes / step.peak_bytes)} of the peak: {_ADVICE[self.remedy]}."
 
-def hints_of(step: StepFigures) -> tuple[Hint, ...]:
-    """List the remedies for at least a tenth of the peak, the largest first."""
-    at_peak = [holder for holder in step.peak.holders if not holder.gradient]
-    all_checkpointed = 0 < step.blocks == step.checkpointed
-    weights = [h for h in at_peak if h.operator == "aten._softmax" and len(h.shape) >= 3]  # of attention
-    sums = {
-        Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not h.is_repeated),
-        Remedy.SDPA: sum(h.bytes for h in weights if h.shape[-1] == h.shape[-2] > 1),
-        Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and h.is_repeated),
-        Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
-        Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
-        Remedy.FOUR_BITS: step.frozen_bytes,
-    }
-    if step.adapted:
-        del sums[Remedy.LORA]
-    if step.blocks == 0 or all_checkpointed:
-        del sums[Remedy.CHECKPOINT]
-    if not all_checkpointed:
-        del sums[Remedy.TILE_MLP]
-    hints = [Hint(remedy, held) for remedy, held in sums.items() if held and held >= LEAST_SHARE * step.peak_bytes]
-    return tuple(sorted(hints, key=lambda hint: -hint.bytes))
+    @classmethod
+    def of(cls, step: StepFigures) -> tuple[Hint, ...]:
+        """List the remedies for at least a tenth of the peak, the largest first."""
+        at_peak = [holder for holder in step.peak.holders if not holder.gradient]
+        all_checkpointed = 0 < step.blocks == step.checkpointed
+        weights = [h for h in at_peak if h.operator == "aten._softmax" and len(h.shape) >= 3]  # of attention
+        sums = {
+            Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not h.is_repeated),
+            Remedy.SDPA: sum(h.bytes for h in weights if h.shape[-1] == h.shape[-2] > 1),
+            Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and h.is_repeated),
+            Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
+            Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
+            Remedy.FOUR_BITS: step.frozen_bytes,
+        }
+        if step.adapted:
+            del sums[Remedy.LORA]
+        if step.blocks == 0 or all_checkpointed:
+            del sums[Remedy.CHECKPOINT]
+        if not all_checkpointed:
+            del sums[Remedy.TILE_MLP]
+        hints = [cls(remedy, held) for remedy, held in sums.items() if held and held >= LEAST_SHARE * step.peak_bytes]
+        return tuple(sorted(hints, key=lambda hint: -hint.bytes))
 
 
 _ADVICE = {
@@ -134,7 +138,7 @@ def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str,
 
 def notes(step: StepFigures) -> list[str]:
     """List the hints, and the assumptions behind the figures."""
-    return [*(hint_line(hint, step) for hint in hints_of(step)), *caveats(step)]
+    return [*(hint.sentence(step) for hint in Hint.of(step)), *caveats(step)]
 
 
 def caveats(step: StepFigures) -> list[str]:
@@ -144,8 +148,3 @@ def caveats(step: StepFigures) -> list[str]:
         operators = plural(step.drawn, "operator")
         said.append(f"{operators} read what weights decide and got random values: sizes may differ.")
     return [*said, *step.assumptions]
-
-
-def hint_line(hint: Hint, step: StepFigures) -> str:
-    """Write a hint as a sentence."""
-    return f"{size(hint.bytes)}, {percent(hint.bytes / step.peak_bytes)} of the peak: {_ADVICE[hint.remedy]}."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.devices import Device, device_of
+from ckpt_surgery.planning.devices import Device
 
 
 class Optimizer(StrEnum):
@@ -59,22 +59,26 @@ class TrainingSetup:
     sharding: Sharding | None = None
     device: Device | None = None
 
+    @classmethod
+    def of(cls, optimizer: str, ranks: int, sharding: str | None, device: str | None = None) -> TrainingSetup:
+        """Return the setup of these options. Raises PlanningError if one is invalid, or they do not fit together."""
+        if optimizer not in tuple(Optimizer):
+            raise PlanningError(
+                f"no state is known of the optimizer {optimizer!r}: give one of {', '.join(Optimizer)}"
+            )
+        if type(ranks) is not int or ranks < 1:
+            raise PlanningError(f"ranks is {ranks!r}: give a whole number of 1 or more")
+        if sharding is not None and sharding not in set(Sharding):
+            raise PlanningError(f"no sharding is called {sharding!r}: give one of {', '.join(Sharding)}")
+        if ranks > 1 and sharding is None:
+            raise PlanningError(
+                f"{ranks} ranks share nothing by themselves: say what they shard: {', '.join(Sharding)}"
+            )
+        if ranks == 1 and sharding is not None:
+            raise PlanningError(f"{sharding} divides a model among ranks: give 2 ranks or more")
+        shared = None if sharding is None else Sharding(sharding)
+        return cls(Optimizer(optimizer), ranks, shared, None if device is None else Device.of(device))
+
 
 ALONE = TrainingSetup()
 """One device, no optimizer, no time."""
-
-
-def training_of(optimizer: str, ranks: int, sharding: str | None, device: str | None = None) -> TrainingSetup:
-    """Return the setup of these options. Raises PlanningError if one is invalid, or they do not fit together."""
-    if optimizer not in tuple(Optimizer):
-        raise PlanningError(f"no state is known of the optimizer {optimizer!r}: give one of {', '.join(Optimizer)}")
-    if type(ranks) is not int or ranks < 1:
-        raise PlanningError(f"ranks is {ranks!r}: give a whole number of 1 or more")
-    if sharding is not None and sharding not in set(Sharding):
-        raise PlanningError(f"no sharding is called {sharding!r}: give one of {', '.join(Sharding)}")
-    if ranks > 1 and sharding is None:
-        raise PlanningError(f"{ranks} ranks share nothing by themselves: say what they shard: {', '.join(Sharding)}")
-    if ranks == 1 and sharding is not None:
-        raise PlanningError(f"{sharding} divides a model among ranks: give 2 ranks or more")
-    shared = None if sharding is None else Sharding(sharding)
-    return TrainingSetup(Optimizer(optimizer), ranks, shared, None if device is None else device_of(device))

@@ -15,15 +15,11 @@ from typing import Any
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode
 from ckpt_surgery.report.html_detail import SIGNS, detail
-from ckpt_surgery.report.plots import Plot, plots_of
+from ckpt_surgery.report.plots import Plot
 from ckpt_surgery.report.summary import (
     MOST_CAUSES,
     Overview,
-    least_saved,
     more_causes,
-    rules_of,
-    verdict,
-    why_no_verdict,
 )
 from ckpt_surgery.text import percent, plural
 
@@ -119,7 +115,7 @@ def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
     drawn: dict[int, list[Plot]] = {}
     left = MOST_PLOT_CHARACTERS
     for at in chosen:
-        plots = plots_of(shown[at], key=f"m{at}") if shown[at].modes else []
+        plots = Plot.of(shown[at], key=f"m{at}") if shown[at].modes else []
         left -= sum(len(plot.svg) for plot in plots)
         if left < 0:
             break
@@ -238,15 +234,15 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
             cells += f'<span class="group">{"".join(signs)}</span>'
         cells = f'<span class="groups" aria-hidden="true">{cells}</span>'
     else:
-        cells = f'<span class="groups why">{escape(why_no_verdict(report))}</span>'
-    failures = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if run.wrong)
+        cells = f'<span class="groups why">{escape(report.why_no_verdict)}</span>'
+    failures = "; ".join(f"{run.mode}: {run.verdict}" for run in report.modes if run.wrong)
     then = f"after wrap_blocks: {report.repair.status}" if report.repair else ""
     spoken = f", {report.status}{f' in {failures}' if failures else ''}"
-    saved = least_saved(report)
+    saved = report.least_saved
     variant = f" <em>{escape(report.variant)}</em>" if report.variant else ""
     badge = f' <b class="badge {_LOOKS[report.repair.status][0]}">{then}</b>' if report.repair else ""
     about = [report.label, report.model_type, report.status, failures, then]
-    find = " ".join([*about, *rules_of(report), *(cause.text for cause in Overview([report]).causes)])
+    find = " ".join([*about, *report.rules, *(cause.text for cause in Overview([report]).causes)])
     slug, sign = _LOOKS[report.status]
     return (
         f'<details class="model {slug}" data-status="{slug}" data-name="{escape(report.label.lower())}" '

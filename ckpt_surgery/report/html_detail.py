@@ -9,7 +9,7 @@ from html import escape
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Cell, Fault, Mode
 from ckpt_surgery.report.plots import Plot
-from ckpt_surgery.report.summary import block_rows, error_text, gradient_errors, rule_summary
+from ckpt_surgery.report.summary import BlockRow, error_text, rule_summary
 from ckpt_surgery.text import flops as flop_count
 from ckpt_surgery.text import percent, plural, ratio, size, some
 
@@ -154,7 +154,7 @@ def _policies(report: Report) -> str:
 
 
 def _blocks(report: Report) -> str:
-    rows = block_rows(report)
+    rows = BlockRow.of(report)
     modes = [run.mode for run in report.modes if run.blocks]
     cells = []
     for row in rows[:_MOST_ROWS]:
@@ -174,7 +174,7 @@ def _blocks(report: Report) -> str:
 
 def _errors(report: Report) -> str:
     """Compare the gradients of each mode, and list the worst of them by their largest error."""
-    by_mode = {run.mode: errors for run in report.modes if (errors := gradient_errors(run))}
+    by_mode = {run.mode: errors for run in report.modes if (errors := run.gradient_errors)}
     if not by_mode:
         return ""
     compared = []

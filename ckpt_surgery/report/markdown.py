@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, RepairStatus
-from ckpt_surgery.report.summary import Overview, after, portable, why_no_verdict
+from ckpt_surgery.report.summary import Overview, portable
 from ckpt_surgery.text import code, folded, markdown_table, paragraphs, plural, prose
 
 _MEANING = {
@@ -46,7 +46,7 @@ def survey_markdown(reports: Sequence[Report]) -> str:
     repaired = overview.repairs
     refusals = [(report.label, sentence) for report, repair in repaired for sentence in repair.refusals]
     unrepaired = [(report.label, repair.problem) for report, repair in repaired if repair.status == "not repaired"]
-    unbuilt = [(report.label, why_no_verdict(report)) for report in overview.of_status("not built")]
+    unbuilt = [(report.label, report.why_no_verdict) for report in overview.of_status("not built")]
     return (
         paragraphs(
             _heading(overview),
@@ -115,7 +115,7 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
                 more = len(fault.subjects) - _MOST_SUBJECTS
                 what = f"{named}{f' and {more:,} more' if more > 0 else ''}: {what}"
             row = [code(report.label), " ".join(modes), fault.level, what, cause or "not known"]
-            rows.append([*row, _text(after(report))] if with_repairs else row)
+            rows.append([*row, _text(report.after)] if with_repairs else row)
     header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if with_repairs else [])]
     return _section(title, header, rows)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Mode, ModeReport, Timeline
-from ckpt_surgery.report.summary import block_rows, error_text, gradient_errors
+from ckpt_surgery.report.summary import BlockRow, error_text
 from ckpt_surgery.text import plural, size, size_unit
 
 if TYPE_CHECKING:
@@ -78,6 +78,19 @@ class Plot:
     caption: str
     svg: str
 
+    @classmethod
+    def of(cls, report: Report, *, key: str) -> list[Plot]:
+        """Draw the plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
+
+        `key`, unique in the page, makes the ids in the drawings unique. The same report and key give the same text.
+
+        Raises:
+            PlotError: matplotlib is not installed.
+        """
+        with need_matplotlib().rc_context({**STYLES, "svg.hashsalt": key}):
+            drawn = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
+            return [plot for plot in (*drawn, _errors_plot(report, f"{key}-errors")) if plot]
+
 
 def need_matplotlib() -> Any:
     """Return the matplotlib package. Raises PlotError if it cannot be imported."""
@@ -89,19 +102,6 @@ def need_matplotlib() -> Any:
             "run `python -m pip install matplotlib`, or choose another output format."
         ) from None
     return matplotlib
-
-
-def plots_of(report: Report, *, key: str) -> list[Plot]:
-    """Draw the plots for which the report has data: bytes held, recomputes of blocks, errors of gradients.
-
-    `key`, unique in the page, makes the ids in the drawings unique. The same report and key give the same text.
-
-    Raises:
-        PlotError: matplotlib is not installed.
-    """
-    with need_matplotlib().rc_context({**STYLES, "svg.hashsalt": key}):
-        drawn = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
-        return [plot for plot in (*drawn, _errors_plot(report, f"{key}-errors")) if plot]
 
 
 def _bytes_plot(report: Report, key: str) -> Plot | None:
@@ -146,7 +146,7 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
 
 def _blocks_plot(report: Report, key: str) -> Plot | None:
     """Draw a bar of recomputes for each block and mode, with a mark where it should end."""
-    rows = block_rows(report, _MOST_ROWS)[: 2 * _MOST_ROWS]
+    rows = BlockRow.of(report, _MOST_ROWS)[: 2 * _MOST_ROWS]
     if not rows:
         return None
     modes = [run.mode for run in report.modes if run.blocks]
@@ -185,7 +185,7 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
 
 def _errors_plot(report: Report, key: str) -> Plot | None:
     """Draw a mark for each parameter and mode on a logarithmic scale; equal and not finite errors have rows."""
-    by_run = [(run, of_run) for run in report.modes if (of_run := gradient_errors(run))]
+    by_run = [(run, of_run) for run in report.modes if (of_run := run.gradient_errors)]
     errors = [error for _, of_run in by_run for error in of_run.values()]
     if not any(error != 0 for error in errors):
         return None

@@ -21,7 +21,6 @@ from ckpt_surgery.measure.results import (
     BlockCount,
     Level,
     Mode,
-    ModeReport,
     Repair,
     RepairStatus,
 )
@@ -59,6 +58,32 @@ class BlockRow:
     reference: int
     recomputed: tuple[tuple[Mode, int], ...]
 
+    @classmethod
+    def of(cls, report: Report, most: int = 0) -> list[BlockRow]:
+        """List the blocks with their recomputes; if there are more than `most`, equal neighbours share a row."""
+        by_block: dict[str, dict[Mode, BlockCount]] = {}
+        for mode in report.modes:
+            for block in mode.blocks:
+                by_block.setdefault(block.name, {})[mode.mode] = block
+        # what a block has in common with its neighbours
+        shared: dict[str, tuple[str, int, tuple[tuple[Mode, int], ...]]] = {}
+        for name, by_mode in by_block.items():
+            first = next(iter(by_mode.values()))
+            backward = tuple((mode, block.backward) for mode, block in by_mode.items())
+            shared[name] = first.kind, first.reference, backward
+        if len(shared) <= most:
+            return [cls(name, kind, 1, reference, seen) for name, (kind, reference, seen) in shared.items()]
+        rows = []
+        for (kind, reference, recomputed), group in groupby(shared, key=shared.__getitem__):
+            names = list(group)
+            title = names[0]
+            if len(names) > 1:  # the last goes without the prefix that both share
+                start, end = names[0].split("."), names[-1].split(".")
+                same = next((at for at, (a, b) in enumerate(zip(start, end, strict=False)) if a != b), 0)
+                title = f"{title} to {'.'.join(end[same:])}"
+            rows.append(cls(title, kind, len(names), reference, recomputed))
+        return rows
+
 
 @dataclass(frozen=True, slots=True)
 class Overview:
@@ -94,12 +119,7 @@ class Overview:
     @property
     def broken_after(self) -> list[Report]:
         """Return the reports that were not wrong and are after `wrap_blocks`, or were right and are refused by it."""
-        return [
-            report
-            for report, repair in self.repairs
-            if not any(mode.wrong for mode in report.modes)
-            and (repair.status == "failed" or (repair.status == "refused" and any(mode.ok for mode in report.modes)))
-        ]
+        return [report for report in self.ordered if report.broken_by_repair]
 
     @property
     def counts(self) -> dict[Status, int]:
@@ -169,35 +189,6 @@ class Overview:
         return f'{opening},\n  "reports": [\n{listed}\n  ]\n}}\n'
 
 
-def stays_broken(report: Report) -> bool:
-    """Tell whether a model is wrong in the end: after `wrap_blocks`, or as it is if that was not tried or refused."""
-    if report.repair is None or report.repair.status in ("not repaired", "refused"):
-        return report.status == "failed"
-    return report.repair.status == "failed"
-
-
-def worth_telling(report: Report) -> bool:
-    """Tell whether something is wrong, before or after `wrap_blocks`."""
-    return any(mode.wrong for mode in report.modes) or bool(Overview([report]).broken_after)
-
-
-def verdict(mode: ModeReport) -> str:
-    """Say in a word or a few what came of one mode: ok, refused, skipped, or the levels that failed."""
-    return ", ".join(failed_levels(mode)) or mode.status
-
-
-def after(report: Report) -> str:
-    """Return the verdict on what runs after `wrap_blocks`; empty if that was not tried."""
-    if report.repair is None:
-        return ""
-    return ", ".join(map(verdict, report.repair.modes)) or report.repair.status
-
-
-def failed_levels(mode: ModeReport) -> tuple[Level, ...]:
-    """Return the levels that failed in one mode, in their order."""
-    return tuple(level for level in LEVELS if mode.outcome(level) == "failed")
-
-
 def rule_summary(code: str) -> str:
     """Return what a rule finds, in one line."""
     from ckpt_surgery.codemods import rule_of  # all rules: only where a verdict names one
@@ -205,35 +196,10 @@ def rule_summary(code: str) -> str:
     return rule_of(code).summary
 
 
-def why_no_verdict(report: Report) -> str:
-    """Say why a model has no verdict."""
-    return report.problem or "no mode was run"
-
-
 def more_causes(causes: Sequence[Cause]) -> str:
     """Count the causes beyond the first `MOST_CAUSES`, as a clause; empty if there are none."""
     more = len(causes) - MOST_CAUSES
     return f"and {plural(more, 'more cause')}" if more > 0 else ""
-
-
-def rules_of(report: Report) -> list[str]:
-    """Return the codes of the rules behind a report's faults."""
-    return sorted({fault.rule for _mode, fault in report.faults if fault.rule})
-
-
-def least_saved(report: Report) -> float | None:
-    """Return the share saved in the mode that saves least; None if no mode has one."""
-    shares = (mode.cost.saved_share for mode in report.modes if mode.cost)
-    return min((share for share in shares if share is not None), default=None)
-
-
-def gradient_errors(run: ModeReport) -> dict[str, float | None]:
-    """Return the relative error of every gradient of one mode; None where only one of the two runs has the gradient.
-
-    0 means no difference above the noise floor of `compare`, not equality bit for bit.
-    """
-    alone = {name: None for fault in run.faults if fault.level == "set" for name in fault.subjects}
-    return {**run.errors, **alone}
 
 
 def error_text(error: float | None) -> str:
@@ -247,28 +213,3 @@ def portable(text: str) -> str:
     """Remove from a text what depends on the machine: folders before a file name, and addresses."""
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
     return re.sub(r"(?<![\w.:/<-])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}", lambda m: re.split(r"[\\/]", m[0])[-1], text)
-
-
-def block_rows(report: Report, most: int = 0) -> list[BlockRow]:
-    """List the blocks with their recomputes; if there are more than `most`, equal neighbours share a row."""
-    by_block: dict[str, dict[Mode, BlockCount]] = {}
-    for mode in report.modes:
-        for block in mode.blocks:
-            by_block.setdefault(block.name, {})[mode.mode] = block
-    # what a block has in common with its neighbours
-    shared: dict[str, tuple[str, int, tuple[tuple[Mode, int], ...]]] = {}
-    for name, by_mode in by_block.items():
-        first = next(iter(by_mode.values()))
-        shared[name] = first.kind, first.reference, tuple((mode, block.backward) for mode, block in by_mode.items())
-    if len(shared) <= most:
-        return [BlockRow(name, kind, 1, reference, seen) for name, (kind, reference, seen) in shared.items()]
-    rows = []
-    for (kind, reference, recomputed), group in groupby(shared, key=shared.__getitem__):
-        names = list(group)
-        title = names[0]
-        if len(names) > 1:  # the last goes without the prefix that both share
-            start, end = names[0].split("."), names[-1].split(".")
-            same = next((at for at, (a, b) in enumerate(zip(start, end, strict=False)) if a != b), 0)
-            title = f"{title} to {'.'.join(end[same:])}"
-        rows.append(BlockRow(title, kind, len(names), reference, recomputed))
-    return rows

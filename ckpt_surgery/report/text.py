@@ -11,11 +11,7 @@ from ckpt_surgery.measure.report import Report, Status
 from ckpt_surgery.report.summary import (
     MOST_CAUSES,
     Overview,
-    after,
     more_causes,
-    rules_of,
-    verdict,
-    why_no_verdict,
 )
 from ckpt_surgery.text import plural, wrapped
 
@@ -47,7 +43,7 @@ def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool =
     if unbuilt and show_unbuilt:
         lines.append("Not built:")
         for report in unbuilt:
-            lines += wrapped(f"{report.label}: {why_no_verdict(report)}", width, "  ", "    ")
+            lines += wrapped(f"{report.label}: {report.why_no_verdict}", width, "  ", "    ")
         lines.append("")
     return lines
 
@@ -79,9 +75,9 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
     with_repairs = any(report.repair for report in failed)
     rows = [["class", *modes, *(["after"] if with_repairs else []), "rule"]]
     for report in failed:
-        by_mode = {mode.mode: verdict(mode) for mode in report.modes}
-        words = [by_mode.get(mode, "-") for mode in modes] + ([after(report) or "-"] if with_repairs else [])
-        rows.append([report.label, *words, " ".join(rules_of(report)) or "-"])
+        by_mode = {mode.mode: mode.verdict for mode in report.modes}
+        words = [by_mode.get(mode, "-") for mode in modes] + ([report.after or "-"] if with_repairs else [])
+        rows.append([report.label, *words, " ".join(report.rules) or "-"])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     room = max(len("class"), width - 2 - sum(2 + other for other in widths[1:]))
     widths[0] = min(widths[0], room)

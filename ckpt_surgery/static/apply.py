@@ -18,7 +18,7 @@ from ckpt_surgery.static.discover import discover, read_sources
 from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
-from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress, bug
+from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, select_codes, take_snapshot
 from ckpt_surgery.static.write import READ_ONLY, read_only, write_atomically
 
@@ -193,13 +193,13 @@ class _Tree:
                 if unused := unused_imports(change.path, facts, change.before, change.after, width):
                     repairs[change.path].append(unused)
             except Exception as error:
-                self.bugs[""].append(bug(change.path, "looking for unused imports", error))
+                self.bugs[""].append(Problem.bug(change.path, "looking for unused imports", error))
         try:
             for repair, note in diverged_copies(self.before, self.now, follow=copies_follow):
                 self.notes.append(note)
                 repairs[repair.path].append(repair)
         except Exception as error:
-            self.bugs[""].append(bug("# Copied from", "looking after such comments", error))
+            self.bugs[""].append(Problem.bug("# Copied from", "looking after such comments", error))
         self._keep(self.parser.rewrite(self.now.files, repairs), repairs)
 
     def changes(self) -> list[FileChange]:

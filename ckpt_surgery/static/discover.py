@@ -184,7 +184,7 @@ def discover(
                 problems.append(Problem(path, "is neither a file nor a folder: name a .py file or a folder"))
         except OSError as error:
             if not (above and error.errno == errno.ELOOP):
-                problems.append(_unreadable(path, error))
+                problems.append(Problem.unreadable(path, error))
         except ValueError:
             problems.append(Problem(path, "is not a path: it contains a NUL character"))
     return files, problems
@@ -275,7 +275,7 @@ def read_source(path: str | Path) -> SourceFile | Problem:
                 return Problem(name, f"is larger than {MAX_BYTES // 2**20} MiB: not read; exclude it or split it")
             data = file.readall()
     except OSError as error:
-        return _unreadable(name, error)
+        return Problem.unreadable(name, error)
     if b"\0" in data:
         return Problem(name, "is binary (it contains a NUL byte): not read; exclude it or name another file")
     try:
@@ -325,18 +325,3 @@ def _model_folder(path: str) -> str:
     if os.path.isdir(checkout):
         return checkout
     return package if os.path.isfile(os.path.join(path, "modeling_layers.py")) and os.path.isdir(package) else path
-
-
-def _unreadable(path: str, error: OSError) -> Problem:
-    match error.errno:
-        case errno.ELOOP:
-            why = "is a cycle of symbolic links: not followed; remove the link"
-        case errno.ENOENT if os.path.islink(path):
-            why = "is a symbolic link to nothing: remove or repair it"
-        case errno.ENOENT:
-            why = "no such file or folder: check the path"
-        case errno.EACCES | errno.EPERM:
-            why = "may not be read: change its permissions or exclude it"
-        case _:
-            why = f"cannot be read: {error.strerror or error}"
-    return Problem(path, why)

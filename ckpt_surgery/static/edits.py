@@ -11,8 +11,8 @@ from itertools import accumulate
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.static.discover import source_at
-from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
-from ckpt_surgery.static.results import FAULTS, Note, Problem, bug, lines_of
+from ckpt_surgery.static.reading import ParsedFile, parse_file
+from ckpt_surgery.static.results import FAULTS, Note, Problem, lines_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,9 +83,9 @@ def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
 def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
     """Yield where repairs change a text, in whole lines."""
     try:
-        parts = rewritten_parts(file, repairs)
+        parts = file.rewritten_parts(repairs)
     except Exception as error:  # `apply` tells it as a problem; a report is still written
-        bug(file.source.path, "repairing it", error)
+        Problem.bug(file.source.path, "repairing it", error)
         return
     for part, after in parts or ():
         old, new = lines_of(file.source.text[part.start : part.end]), lines_of(after)

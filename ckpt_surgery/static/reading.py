@@ -19,7 +19,7 @@ from ckpt_surgery.codemods.repairs.parts import Part, by_part
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.newer import as_older
-from ckpt_surgery.static.results import Note, Problem, Progress, bug
+from ckpt_surgery.static.results import Note, Problem, Progress
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -39,6 +39,19 @@ class ParsedFile(NamedTuple):
     def text(self) -> str:
         """The text that its facts are about, line by line and byte by byte that of the file."""
         return self.older or self.source.text
+
+    def rewritten_parts(self, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
+        """Return the parts of the file that repairs are made in, and their new text; None if one cannot be made."""
+        from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
+
+        text = self.source.text
+        made: list[tuple[Part, str]] = []
+        for part, of_part in by_part(text, self.facts, repairs).items():
+            after = rewritten(part.before + text[part.start : part.end] + part.after, of_part, part.step)
+            if after is None:
+                return None
+            made.append((part, after.removeprefix(part.before).removesuffix(part.after)))
+        return made
 
 
 _Reading: TypeAlias = tuple[FileFacts, str] | Problem | Note
@@ -75,7 +88,7 @@ def _extracted(source: SourceFile, use_cache: bool) -> _Reading:
     except (RecursionError, MemoryError) as error:
         return Problem(source.path, f"is too deep to be read ({type(error).__name__}): not checked")
     except Exception as error:
-        return bug(source.path, "reading it", error)
+        return Problem.bug(source.path, "reading it", error)
     if use_cache:
         store_entry(source.digest, facts)
     return facts, ""
@@ -154,26 +167,12 @@ def _mapped(
         yield from map(function, items[done:])
 
 
-def rewritten_parts(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
-    """Return the parts of a file that its repairs are made in, and their new text; None if one cannot be made."""
-    from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
-
-    text = file.source.text
-    made: list[tuple[Part, str]] = []
-    for part, of_part in by_part(text, file.facts, repairs).items():
-        after = rewritten(part.before + text[part.start : part.end] + part.after, of_part, part.step)
-        if after is None:
-            return None
-        made.append((part, after.removeprefix(part.before).removesuffix(part.after)))
-    return made
-
-
 def _rewritten(item: tuple[ParsedFile, Collection[SourceRepair]]) -> ParsedFile | Problem | None:
     source = item[0].source
     try:
-        parts = rewritten_parts(*item)
+        parts = item[0].rewritten_parts(item[1])
     except Exception as error:
-        return bug(source.path, "repairing it", error)
+        return Problem.bug(source.path, "repairing it", error)
     if parts is None:
         return None
     text = source.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import traceback
@@ -27,12 +28,28 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
 
+    @classmethod
+    def bug(cls, path: str, doing: str, error: Exception) -> Problem:
+        """Tell that this package itself fails at a file or, where `path` is the code of a rule, at all."""
+        if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
+            traceback.print_exception(error)
+        return cls(path, f"{doing} failed ({error_line(error)}): this is a bug in ckpt_surgery, please report it")
 
-def bug(path: str, doing: str, error: Exception) -> Problem:
-    """Return the problem where this package itself fails at a file or, where `path` is the code of a rule, at all."""
-    if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
-        traceback.print_exception(error)
-    return Problem(path, f"{doing} failed ({error_line(error)}): this is a bug in ckpt_surgery, please report it")
+    @classmethod
+    def unreadable(cls, path: str, error: OSError) -> Problem:
+        """Say why the system does not let a path be read."""
+        match error.errno:
+            case errno.ELOOP:
+                why = "is a cycle of symbolic links: not followed; remove the link"
+            case errno.ENOENT if os.path.islink(path):
+                why = "is a symbolic link to nothing: remove or repair it"
+            case errno.ENOENT:
+                why = "no such file or folder: check the path"
+            case errno.EACCES | errno.EPERM:
+                why = "may not be read: change its permissions or exclude it"
+            case _:
+                why = f"cannot be read: {error.strerror or error}"
+        return cls(path, why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ckpt_surgery.static.discover import SourceFile, folders_above, installed_la
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.requirements import required_transformers
-from ckpt_surgery.static.results import Note, Problem, Progress, bug
+from ckpt_surgery.static.results import Note, Problem, Progress
 from ckpt_surgery.static.suppress import Suppressions, may_be_suppressed, without_ignored
 
 RULE_CODES = tuple(rule.code for rule in RULES)
@@ -104,7 +104,7 @@ class Snapshot:
                     break
                 except Exception as error:
                     path = self._place_of(error, failed)
-                    bugs[rule.code].append(bug(path or rule.code, rule.code if path else "it", error))
+                    bugs[rule.code].append(Problem.bug(path or rule.code, rule.code if path else "it", error))
                     if not path or len(failed) == _MOST_FAILURES:
                         break
                     failed.append(path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names
+from ckpt_surgery.survey.model_names import catalogue, named_targets, nearest_names
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 
 
@@ -39,7 +39,7 @@ def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[Surve
             for entry, reference in remote_classes(file, config).items()
         ]
     if entries:
-        targets = list(map(class_target, entries))
+        targets = list(map(SurveyTarget.of_class, entries))
     elif architectures:
         raise TargetError(
             f"{file}: the installed transformers has no class {architectures[0]}, which `architectures` names: "

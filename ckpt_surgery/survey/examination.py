@@ -12,11 +12,11 @@ from typing import Any
 
 from ckpt_surgery.errors import SurgeryError, Unverifiable
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.report import ModelFacts, Report
-from ckpt_surgery.measure.results import LEVELS, SURGERY_MODE, Fault, Level, Mode, ModeReport, Repair
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.results import SURGERY_MODE, Fault, Level, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Event, Phase, PhaseKind
 from ckpt_surgery.survey.file_digests import imported_files
-from ckpt_surgery.survey.target import SurveyTarget, target_of
+from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_main import Emit, load
 from ckpt_surgery.text import error_line, one_line
 
@@ -44,11 +44,11 @@ def examine(
     one mode; `repair` with a report whose repair has the table of the surgery or its problem, and then with one that
     has the mode after it.
     """
-    subject = target_of(target)
-    empty = empty_report(subject)
+    subject = SurveyTarget.of(target)
+    empty = subject.empty_report()
     examiner, report = _begin(emit, empty, subject, levels, examination, device)
     emit(Event.REPORT, report=report.to_dict(), files=imported_files(subject))
-    if examiner is None or not has_model(report):
+    if examiner is None or not report.has_model:
         return
     for mode in () if report.problem else modes:
         _emit_phase(emit, Phase(PhaseKind.MODE, mode))
@@ -69,26 +69,6 @@ def examine(
         emit(Event.REPAIR, report=replace(empty, repair=replace(repair, modes=(run,))).to_dict())
 
 
-def empty_report(target: SurveyTarget) -> Report:
-    """Return a report that says no more than what the target is."""
-    return Report(
-        target.model, target.model_type, target.variant, target.argument, ModelFacts(source=target.code_file)
-    )
-
-
-def has_model(report: Report) -> bool:
-    """Tell whether there is a model to examine. A model that only claims no support has a `problem` as well."""
-    return not (report.problem and report.supported)
-
-
-def broken_mode(mode: Mode, fault: Fault, levels: str | Sequence[Level]) -> ModeReport:
-    """Report a mode whose step did not end: the fault is all that is known."""
-    chosen = LEVELS if levels == "all" else levels
-    outcomes: dict[Level, Any] = {"run": "failed"}
-    outcomes |= {level: "skipped" for level in LEVELS if level in chosen and level != "run"}
-    return ModeReport(mode, (fault,), outcomes)
-
-
 def _emit_phase(emit: Emit, phase: Phase) -> None:
     emit(Event.PHASE, kind=phase.kind, mode=phase.mode)
 
@@ -98,7 +78,7 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
     try:
         run: ModeReport = examiner.examine(mode)
     except Exception as error:
-        run = broken_mode(mode, Fault(FaultKind.STEP_UNFINISHED, details={"error": error_line(error)}), levels)
+        run = ModeReport.broken(mode, Fault(FaultKind.STEP_UNFINISHED, details={"error": error_line(error)}), levels)
     return replace(run, seconds=perf_counter() - start)
 
 

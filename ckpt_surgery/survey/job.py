@@ -9,7 +9,6 @@ from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import SURGERY_MODE, Fault, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Phase, PhaseKind
-from ckpt_surgery.survey.examination import broken_mode, empty_report, has_model
 from ckpt_surgery.survey.target import SurveyOptions, SurveyTarget
 from ckpt_surgery.survey.worker_exit import WorkerExit
 
@@ -48,7 +47,7 @@ class SurveyJob:
     @property
     def surgery_left(self) -> bool:
         """Tell whether a surgery is asked for, and what runs after it is not examined yet."""
-        if self.repair is None or (self.base is not None and not has_model(self.base)):
+        if self.repair is None or (self.base is not None and not self.base.has_model):
             return False
         return not self.repair.problem and not self.repair.modes
 
@@ -66,7 +65,7 @@ class SurveyJob:
         """Return all that is known, as the report on the target."""
         base = self.base or self._without_verdict("nothing was measured")
         modes = tuple(self.modes[mode] for mode in self.options.modes if mode in self.modes)
-        repair = self.repair if has_model(base) else None
+        repair = self.repair if base.has_model else None
         seconds: dict[str, float] = {**base.seconds}
         seconds |= {Phase(PhaseKind.MODE, run.mode).name: run.seconds for run in modes}
         runs_after = repair.modes if repair else ()
@@ -106,7 +105,7 @@ class SurveyJob:
             self.add_repair(Repair((self._broken(SURGERY_MODE, kind, worker_exit),)))
 
     def _broken(self, mode: Mode, kind: FaultKind, worker_exit: WorkerExit) -> ModeReport:
-        return broken_mode(mode, Fault(kind, details={"error": str(worker_exit)}), self.options.levels)
+        return ModeReport.broken(mode, Fault(kind, details={"error": str(worker_exit)}), self.options.levels)
 
     def _without_verdict(self, problem: str) -> Report:
-        return replace(empty_report(self.target), problem=problem)
+        return replace(self.target.empty_report(), problem=problem)

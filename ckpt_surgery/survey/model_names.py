@@ -21,19 +21,14 @@ def catalogue() -> Mapping[str, ModelEntry]:
     return model_classes()
 
 
-def class_target(entry: ModelEntry, model_type: str = "") -> SurveyTarget:
-    """Return the target of one class, under its own model type or another that it serves."""
-    return SurveyTarget(argument=entry.name, model=entry.name, model_type=model_type or entry.model_type)
-
-
 def named_targets(name: str) -> list[SurveyTarget]:
     """Return the class of that name, or all classes of that model type; dashes and underscores are the same."""
     entries = catalogue()
     if name in entries:
-        return [class_target(entries[name])]
+        return [SurveyTarget.of_class(entries[name])]
     asked = name.replace("-", "_")
     return [
-        class_target(entry, model_type)
+        SurveyTarget.of_class(entry, model_type)
         for entry in entries.values()
         for model_type in entry.types
         if model_type.replace("-", "_") == asked

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.build import device_problem
 from ckpt_surgery.survey.configurations import config_targets
-from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names, variants_of
-from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind, target_of
+from ckpt_surgery.survey.model_names import catalogue, named_targets, nearest_names, variants_of
+from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 
 if TYPE_CHECKING:
     from ckpt_surgery.survey.worker_pool import WorkerPool
@@ -44,7 +44,7 @@ def resolve(
     targets = [target for name in names for target in _named(name, trust_remote_code)]
     if everything:
         named = {target.model for target in targets if target.kind is TargetKind.CLASS}
-        targets += (class_target(entry) for name, entry in catalogue().items() if name not in named)
+        targets += (SurveyTarget.of_class(entry) for name, entry in catalogue().items() if name not in named)
     if variants:
         targets += [variant for target in targets for variant in variants_of(target)]
     return sorted(
@@ -62,7 +62,7 @@ def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
     answer = pool.call(f"{__name__}:resolve_apart", **options)
     if "error" in answer:
         raise TargetError(answer["error"])
-    return [target_of(target) for target in answer["targets"]]
+    return [SurveyTarget.of(target) for target in answer["targets"]]
 
 
 def resolve_apart(_emit: object, /, device: str = "", **options: Any) -> dict[str, Any]:

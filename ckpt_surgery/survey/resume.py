@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey.file_digests import named_files, unchanged
 from ckpt_surgery.survey.target import SurveyTarget, TargetError
 
@@ -101,7 +101,7 @@ class ResumeFile:
             try:
                 entry = json.loads(line)
                 stopped = entry["stopped_after"]
-                kept = report_of(entry["report"]), dict(entry["files"]), stopped and float(stopped)
+                kept = Report.from_dict(entry["report"]), dict(entry["files"]), stopped and float(stopped)
                 self._finished[_key(entry["target"])] = kept
             except (ValueError, TypeError, KeyError):
                 raise ResumeError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Repair
 from ckpt_surgery.survey.events import Event, Phase
 from ckpt_surgery.survey.job import SurveyJob
@@ -130,12 +130,12 @@ class Scheduler:
                     job.phase = Phase.of(event["kind"], event["mode"])
                     self._begin_phase(slot, job)
                 case Event.REPORT:
-                    job.base = job.base or report_of(event["report"])
+                    job.base = job.base or Report.from_dict(event["report"])
                     job.files = event["files"]
                 case Event.MODE:
-                    job.modes |= {run.mode: run for run in report_of(event["report"]).modes}
+                    job.modes |= {run.mode: run for run in Report.from_dict(event["report"]).modes}
                 case Event.REPAIR:
-                    job.add_repair(report_of(event["report"]).repair or Repair())
+                    job.add_repair(Report.from_dict(event["report"]).repair or Repair())
                 case Event.DONE:
                     if event["resident"] > MOST_RESIDENT_BYTES:
                         worker.close()

@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_surgery.errors import Unverifiable
+from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import Level, Mode
+
+if TYPE_CHECKING:
+    from ckpt_surgery.tiny import ModelEntry
 
 _LONGEST = 86400.0
 """Seconds of the largest time limit."""
@@ -69,14 +73,23 @@ class SurveyTarget:
         return f"{Path(folder, *reference.split('.')[:-1])}.py"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data; `target_of` reads it back."""
+        """Return plain JSON data; `of` reads it back."""
         return {**asdict(self), "kind": self.kind.value}  # a plain string: xdist sends nothing else
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> SurveyTarget:
+        """Return the target that `to_dict` made `data` from. Raises TypeError, KeyError or ValueError otherwise."""
+        options = tuple((name, value) for name, value in data["options"])
+        return cls(**{**data, "kind": TargetKind(data["kind"]), "options": options})
 
-def target_of(data: Mapping[str, Any]) -> SurveyTarget:
-    """Return the target that `to_dict` made `data` from. Raises TypeError, KeyError or ValueError otherwise."""
-    options = tuple((name, value) for name, value in data["options"])
-    return SurveyTarget(**{**data, "kind": TargetKind(data["kind"]), "options": options})
+    def empty_report(self) -> Report:
+        """Return a report that says no more than what the target is."""
+        return Report(self.model, self.model_type, self.variant, self.argument, ModelFacts(source=self.code_file))
+
+    @classmethod
+    def of_class(cls, entry: ModelEntry, model_type: str = "") -> SurveyTarget:
+        """Return the target of one class, under its own model type or another that it serves."""
+        return cls(argument=entry.name, model=entry.name, model_type=model_type or entry.model_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from ckpt_surgery.survey.worker_exit import ExitKind, WorkerExit, is_dump_complete, last_line, stack_frames
+from ckpt_surgery.survey.worker_exit import ExitKind, StackFrame, WorkerExit, is_dump_complete, last_line
 
 _TAIL_BYTES = 16384
 _MOST_BYTES = 1 << 20
@@ -81,7 +81,7 @@ class Worker:
             if not self._read_output():
                 break
         self.kill()
-        return WorkerExit(ExitKind.TIMED_OUT, seconds=seconds, last_line=line, frames=stack_frames(self._text()))
+        return WorkerExit(ExitKind.TIMED_OUT, seconds=seconds, last_line=line, frames=StackFrame.read(self._text()))
 
     def wait(self) -> WorkerExit:
         """Wait for a worker that is ending by itself, and report how it ended."""

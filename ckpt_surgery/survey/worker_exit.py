@@ -43,6 +43,20 @@ class StackFrame:
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
 
+    @classmethod
+    def read(cls, text: str) -> tuple[StackFrame, ...]:
+        """Return the Python frames of the last stack dump in `text`, innermost first."""
+        lines = text.splitlines()
+        begin = max((i for i, line in enumerate(lines) if _DUMP.match(line)), default=len(lines))
+        frames = []
+        for match in filter(None, map(_FRAME.match, lines[begin + 1 :])):
+            parts = Path(match["file"]).parts
+            top = max(
+                (i + 1 for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")), default=-2
+            )
+            frames.append(cls("/".join(parts[top:]), int(match["line"]), match["function"]))
+        return tuple(frames)
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
@@ -63,7 +77,7 @@ class WorkerExit:
     @classmethod
     def of_code(cls, code: int | None, output: str = "") -> Self:
         """Make one from an exit code, negative for a signal, None if not known, and what the process wrote."""
-        line, frames = last_line(output), stack_frames(output)
+        line, frames = last_line(output), StackFrame.read(output)
         if code is None:
             return cls(ExitKind.UNKNOWN, last_line=line, frames=frames)
         kind = ExitKind.SIGNALLED if code < 0 else ExitKind.EXITED
@@ -92,18 +106,6 @@ class WorkerExit:
                 said = "the process ended without a trace"
         said += f", at {self.frames[0]}" if self.frames else ""
         return said + (f"; the last line it wrote: {self.last_line}" if self.last_line else "")
-
-
-def stack_frames(text: str) -> tuple[StackFrame, ...]:
-    """Return the Python frames of the last stack dump in `text`, innermost first."""
-    lines = text.splitlines()
-    begin = max((i for i, line in enumerate(lines) if _DUMP.match(line)), default=len(lines))
-    frames = []
-    for match in filter(None, map(_FRAME.match, lines[begin + 1 :])):
-        parts = Path(match["file"]).parts
-        top = max((i + 1 for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")), default=-2)
-        frames.append(StackFrame("/".join(parts[top:]), int(match["line"]), match["function"]))
-    return tuple(frames)
 
 
 def is_dump_complete(text: str) -> bool:

@@ -174,9 +174,9 @@ class ModelCollector(pytest.Collector):
     def collect(self) -> Iterator[ModelItem]:
         """Make one test per class and mode; the modes of a class follow each other, so that it is built once."""
         from ckpt_surgery.measure.results import MODES
-        from ckpt_surgery.survey.target import target_of
+        from ckpt_surgery.survey.target import SurveyTarget
 
-        targets = [target_of(data) for data in self.models.selection["targets"]]
+        targets = [SurveyTarget.of(data) for data in self.models.selection["targets"]]
         names = [f"{target.model}/{target.variant}" for target in targets]
         for target, name in zip(targets, names, strict=True):
             source = target.argument if names.count(name) > 1 else ""
@@ -202,9 +202,7 @@ class ModelItem(pytest.Item):
         if not report.supported:
             pytest.skip(report.problem or f"{report.label} says that it does not support gradient checkpointing")
         if mode_report is None:
-            from ckpt_surgery.report.summary import why_no_verdict
-
-            pytest.skip(why_no_verdict(report))
+            pytest.skip(report.why_no_verdict)
         if mode_report.status == "skipped":
             pytest.skip("; ".join(skip.reason for skip in mode_report.skips))
         if mode_report.wrong:
@@ -215,11 +213,10 @@ class ModelItem(pytest.Item):
         """Show the report without a traceback, which would only show this file."""
         if isinstance(excinfo.value, _CheckpointingFailure):
             # the rules and failed levels come first: pytest repeats that line in its summary
-            from ckpt_surgery.report.summary import rules_of, verdict
 
             report = excinfo.value.report
-            verdicts = ", ".join(verdict(mode) for mode in report.modes)
-            return f"{' '.join([*rules_of(report), verdicts])}\n\n{report}"
+            verdicts = ", ".join(mode.verdict for mode in report.modes)
+            return f"{' '.join([*report.rules, verdicts])}\n\n{report}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:

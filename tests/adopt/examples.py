@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ckpt_surgery.adopt.proof import Adoption, ClassProof
-from ckpt_surgery.adopt.source import examine_source, read_folder
+from ckpt_surgery.adopt.source import ModelFolder, SourceResult
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Cost, Fault, Level, Mode, ModeReport, Outcome
 from tests.measure.fault_cases import fault_at
@@ -38,5 +38,5 @@ UNSUPPORTED = report(problem="ToyModel says that it does not support gradient ch
 
 def adoption(folder: Path, *proofs: ClassProof, shape: str = "old switch", unsafe: bool = False) -> Adoption:
     """Adopt a folder of that shape, with these proofs."""
-    source = examine_source(read_folder(write_shape(folder, shape)), unsafe=unsafe, cache=False, jobs=1)
+    source = SourceResult.of(ModelFolder.read(write_shape(folder, shape)), unsafe=unsafe, cache=False, jobs=1)
     return Adoption(source, proofs, unsafe, VERSIONS)

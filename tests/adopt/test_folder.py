@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.source import read_folder
+from ckpt_surgery.adopt.source import ModelFolder
 from ckpt_surgery.errors import CkptSurgeryError
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import write_shape
@@ -15,14 +15,14 @@ from tests.zoo.own_code_shapes import write_shape
 
 def problem(path: Path) -> str:
     with pytest.raises(CkptSurgeryError) as raised:
-        read_folder(path)
+        ModelFolder.read(path)
     text = str(raised.value)
     assert "\n" not in text
     return text
 
 
 def test_a_folder_names_its_classes_and_what_loads_them(tmp_path: Path) -> None:
-    folder = read_folder(write_shape(tmp_path / "toy", "name of transformers"))
+    folder = ModelFolder.read(write_shape(tmp_path / "toy", "name of transformers"))
     assert (folder.name, folder.model_type) == ("toy", "toy_of_mine")
     assert folder.classes == {"GPT2Model": "modeling_toy.GPT2Model"}
     assert folder.auto_classes == {"GPT2Model": "AutoModel"}
@@ -30,14 +30,14 @@ def test_a_folder_names_its_classes_and_what_loads_them(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_the_working_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write_shape(tmp_path / "toy", "healthy"))
-    folder = read_folder(Path())
+    folder = ModelFolder.read(Path())
     assert folder.name == "toy"
     assert folder.relative("./deeper/file.py") == "deeper/file.py"
 
 
 def test_the_code_is_not_imported(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, {"modeling_toy": "raise RuntimeError('imported')"})
-    assert read_folder(folder).classes == {"ToyModel": "modeling_toy.ToyModel"}
+    assert ModelFolder.read(folder).classes == {"ToyModel": "modeling_toy.ToyModel"}
 
 
 def test_what_is_not_a_model_s_folder_is_refused(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from ckpt_surgery.adopt.pages import check_output, documents, write_pages
 from ckpt_surgery.adopt.proof import Adoption, ClassProof
-from ckpt_surgery.adopt.source import AdoptError, read_folder
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.adopt.source import AdoptError, ModelFolder
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES
 from tests.adopt.examples import BAD, GOOD, REENTRANT_BAD, UNBUILT, UNSUPPORTED, adoption, mode_report, report
 from tests.zoo.own_code_shapes import write_shape
@@ -135,7 +135,7 @@ class TestTheFolder:
         assert {finding["path"] for finding in data["findings"]} == {"modeling_toy.py"}
         (proof,) = data["proofs"]
         assert proof["verdict"] == "repaired"
-        assert report_of(proof["after"]).modes == GOOD.modes
+        assert Report.from_dict(proof["after"]).modes == GOOD.modes
 
     def test_may_be_there_if_it_is_empty(self, tmp_path: Path) -> None:
         found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
@@ -156,7 +156,7 @@ class TestTheFolder:
     )
     def test_that_cannot_be_written_is_noticed_before_the_work(self, tmp_path: Path, out: str, said: str) -> None:
         (tmp_path / "file").touch()
-        folder = read_folder(write_shape(tmp_path / "toy", "healthy"))
+        folder = ModelFolder.read(write_shape(tmp_path / "toy", "healthy"))
         with pytest.raises(AdoptError, match=said):
             check_output(tmp_path / out, folder)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.source import AdoptError, SourceResult, examine_source, read_folder, write_changes
+from ckpt_surgery.adopt.source import AdoptError, ModelFolder, SourceResult, write_changes
 from ckpt_surgery.static import apply as static_apply
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import SHAPES, modeling, write_shape
@@ -38,7 +38,7 @@ model(batch).loss.backward()
 
 
 def examined(folder: Path, unsafe: bool = False) -> SourceResult:
-    return examine_source(read_folder(folder), unsafe=unsafe, cache=False, jobs=1)
+    return SourceResult.of(ModelFolder.read(folder), unsafe=unsafe, cache=False, jobs=1)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -136,7 +136,7 @@ def test_training_scripts_beside_the_model_are_left_out(tmp_path: Path) -> None:
     assert "CKPT104" in codes
     assert examined(folder).repair.findings == ()
     with pytest.raises(AdoptError, match="only rules for training scripts are selected"):
-        examine_source(read_folder(folder), select=["CKPT104"])
+        SourceResult.of(ModelFolder.read(folder), select=["CKPT104"])
 
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.adopt import source
-from ckpt_surgery.adopt.source import AdoptError, examine_source, read_folder, write_changes
+from ckpt_surgery.adopt.source import AdoptError, ModelFolder, SourceResult, write_changes
 from ckpt_surgery.static.results import FileChange
 from ckpt_surgery.static.write import write_atomically
 from tests.survey.own_code import write_folder
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def changes(folder: Path) -> tuple[FileChange, ...]:
-    found = examine_source(read_folder(folder), cache=False, jobs=1)
+    found = SourceResult.of(ModelFolder.read(folder), cache=False, jobs=1)
     assert [*found.patches] == ["modeling_toy.py", "modeling_vision.py"]
     return found.repair.changes
 

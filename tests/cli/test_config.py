@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.cli.config import Config, ConfigError, OutputFormat, expand_codes, load_config
+from ckpt_surgery.cli.config import Config, ConfigError, OutputFormat, expand_codes
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.static.discover import matches
 
@@ -38,7 +38,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         "train/*" = ["CKPT101"]
         """,
     )
-    assert load_config(tmp_path) == Config(
+    assert Config.load(tmp_path) == Config(
         path=file,
         select=("CKPT0",),
         ignore=("CKPT006",),
@@ -58,14 +58,14 @@ def test_the_nearest_table_counts_from_the_path_or_the_working_folder(
     write(tmp_path / "a", "[tool.ckpt_surgery]\njobs = 2\n")
     write(tmp_path / "a" / "b", "[project]\nname = 'b'\n")
     (tmp_path / "a" / "b" / "m.py").touch()
-    assert load_config(tmp_path / "a" / "b" / "m.py").jobs == 2
-    assert load_config(tmp_path).jobs == 1
+    assert Config.load(tmp_path / "a" / "b" / "m.py").jobs == 2
+    assert Config.load(tmp_path).jobs == 1
     write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
     monkeypatch.chdir(tmp_path)
-    assert load_config().jobs == 4
-    assert load_config(tmp_path / "gone" / "m.py").jobs == 4
+    assert Config.load().jobs == 4
+    assert Config.load(tmp_path / "gone" / "m.py").jobs == 4
     write(tmp_path, "[tool.other]\nx = 1\n")
-    assert load_config(tmp_path) == Config()
+    assert Config.load(tmp_path) == Config()
 
 
 def test_a_folder_that_may_not_be_searched_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_folder_that_may_not_be_searched_is_passed_over(tmp_path: Path, monkey
         return real(path, **options)
 
     monkeypatch.setattr(os, "stat", refuse)
-    assert load_config(locked / "m.py").jobs == 4
+    assert Config.load(locked / "m.py").jobs == 4
 
 
 def test_a_working_folder_that_is_gone_is_one_line(
@@ -98,7 +98,7 @@ def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(
     project = tmp_path / "odd [name]"
     write(project, "[tool.ckpt_surgery]\nexclude = ['gen/*']\n")
     monkeypatch.chdir(tmp_path)
-    exclude = load_config(project).exclude
+    exclude = Config.load(project).exclude
     assert matches(project / "gen" / "m.py", exclude)
     assert not matches(tmp_path / "gen" / "m.py", exclude)
 
@@ -125,7 +125,7 @@ def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(
 def test_a_wrong_key_or_type_is_one_line_that_names_file_and_remedy(tmp_path: Path, line: str, said: str) -> None:
     file = write(tmp_path, f"[tool.ckpt_surgery]\n{line}\n")
     with pytest.raises(ConfigError) as error:
-        load_config(tmp_path)
+        Config.load(tmp_path)
     assert str(error.value).startswith(f"{file}: [tool.ckpt_surgery] ")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
@@ -143,7 +143,7 @@ def test_a_wrong_key_or_type_is_one_line_that_names_file_and_remedy(tmp_path: Pa
 def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "pyproject.toml").write_bytes(content)
     with pytest.raises(ConfigError, match=said) as error:
-        load_config(tmp_path)
+        Config.load(tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-        load_config(tmp_path)
+        Config.load(tmp_path)
 
 
 @pytest.mark.parametrize(

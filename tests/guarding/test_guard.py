@@ -21,7 +21,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
-from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
@@ -681,7 +681,7 @@ def test_wrong_gradients_of_equal_blocks_are_reported_by_the_largest_error() -> 
     kind = GuardFaultKind.WRONG_GRADIENTS
     faults = [GuardFault(kind, (f"layers.{place}", f"w{place}"), error=place / 10) for place in range(3)]
     other = GuardFault(kind, ("encoder.blocks.1", "w0"), error=1)
-    first, second = together([*faults, other])
+    first, second = GuardFault.together([*faults, other])
     assert (first.subjects, first.likewise, first.error) == (("layers.0", "w0"), ("layers.1", "layers.2"), 0.2)
     assert second == other
 

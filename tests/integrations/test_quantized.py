@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ckpt_surgery import explain, plan, verify, wrap_blocks
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.planning.allocations import StepAllocations, run_metered
-from ckpt_surgery.planning.figures import peak_of
+from ckpt_surgery.planning.figures import Peak
 from ckpt_surgery.planning.lora import add_lora
 
 pytestmark = pytest.mark.torch
@@ -110,7 +110,7 @@ def test_what_add_lora_predicts_is_what_peft_and_bitsandbytes_keep(wrapped: bool
     assert (told.forward_flops, told.backward_flops) == (step.forward_flops, step.backward_flops)
     # on a CPU bitsandbytes unpacks a weight inside its operator, where no meter sees it
     peak = told.peak.bytes - held[0]
-    assert peak_of(step, 0).bytes <= peak <= peak_of(step, 0).bytes + WIDTH * MLP * 2
+    assert Peak.of(step, 0).bytes <= peak <= Peak.of(step, 0).bytes + WIDTH * MLP * 2
 
 
 @makers
@@ -120,7 +120,7 @@ def test_explain_is_exact(made: Callable[[torch.dtype], nn.Module]) -> None:
         step, told = step_of(model), explain(model, inputs())
         assert told.assumptions == ()
         assert told.kept_bytes == step.kept_bytes
-        assert told.peak.bytes - told.parameter_bytes - told.buffer_bytes == peak_of(step, 0).bytes
+        assert told.peak.bytes - told.parameter_bytes - told.buffer_bytes == Peak.of(step, 0).bytes
         wrap_blocks(model, self_check="never")
 
 

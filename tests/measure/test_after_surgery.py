@@ -21,12 +21,11 @@ from ckpt_surgery.measure import setup as step_setup
 from ckpt_surgery.measure import verify as verify_module
 from ckpt_surgery.measure.kinds import CauseKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, SURGERY_MODE, Fault, FaultCause, Mode, ModeReport
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.report.summary import stays_broken
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
     WIDTH,
@@ -282,8 +281,8 @@ def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> No
     wrap_blocks(model)
     report = verify(model, values(), modes="reentrant")
     assert (report.status, report.ok, report.faults, report.modes[0].wrong) == ("skipped", False, (), False)
-    assert report_of(json.loads(report.to_json())) == report
-    assert not stays_broken(report)
+    assert Report.from_dict(json.loads(report.to_json())) == report
+    assert not report.stays_broken
 
 
 def test_verify_after_save_measures_one_mode_and_no_reentrant_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.report.summary import after
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import SurveyTarget
@@ -197,9 +196,9 @@ def test_the_page_says_what_is_found(reports: Mapping[str, Report], page: Page) 
 @pytest.mark.both
 def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str, Report], page: Page) -> None:
     said = {row for row in page.after if row[0] in reports}
-    assert said == {(label, after(reports[label])) for label, _ in said}
+    assert said == {(label, reports[label].after) for label, _ in said}
     broken = {label for label, _ in said}
-    assert {after(report) for label, report in reports.items() if label not in broken} == {"ok"}
+    assert {report.after for label, report in reports.items() if label not in broken} == {"ok"}
 
 
 @pytest.mark.both

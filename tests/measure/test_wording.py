@@ -11,7 +11,7 @@ import pytest
 
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
-from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Fault, FaultCause, ModeReport, Skip
 from tests.measure.fault_cases import fault, fault_at, why
 
@@ -68,7 +68,7 @@ def test_a_fault_goes_through_json_and_back(kind: FaultKind) -> None:
 def test_a_figure_that_json_does_not_know_stays_no_number() -> None:
     sample = fault(FaultKind.GRADIENT_VALUE, error=math.nan)
     report = Report("Toy", modes=(ModeReport("reentrant", (sample,), {}),))
-    (_, back), *_ = report_of(json.loads(report.to_json())).faults
+    (_, back), *_ = Report.from_dict(json.loads(report.to_json())).faults
     assert "up to nan" in back.seen
 
 

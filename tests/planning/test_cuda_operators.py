@@ -17,7 +17,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from ckpt_surgery.planning.allocations import AllocationKind, run_metered
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.target import explain_released, wrap_released
 from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch
@@ -139,6 +138,6 @@ def test_offload_frees_the_inputs_of_blocks(tmp_path: Path) -> None:
     kept = []
     for offload in (False, True):
         model = model_of(name, tokens=32768, batch=1)
-        wrap_released(model, offload=offload)
-        kept.append(explain_released(model).kept_bytes)
+        model.wrap(offload=offload)
+        kept.append(model.explained().kept_bytes)
     assert (kept[0] - kept[1]) / 2**20 == 3584 * 25 / 28

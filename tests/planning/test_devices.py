@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.devices import COMMON, DEVICES, device_like, device_of
+from ckpt_surgery.planning.devices import COMMON, DEVICES, Device
 
 FILE = """name = "Mine"
 flops = 1e14
@@ -20,24 +20,24 @@ source = "measured"
 
 def test_every_device_names_its_source() -> None:
     assert len(DEVICES) > 20
-    assert [device_of(name) for name in DEVICES] == list(DEVICES.values())
+    assert [Device.of(name) for name in DEVICES] == list(DEVICES.values())
     assert sorted(COMMON, key=lambda device: device.memory) == list(COMMON)
     assert all(device.source and device.flops > device.bandwidth > device.link for device in DEVICES.values())
 
 
 def test_a_name_in_any_case_and_a_file(tmp_path: Path) -> None:
-    assert device_of("mi300x") is device_of("MI300X")
+    assert Device.of("mi300x") is Device.of("MI300X")
     path = tmp_path / "mine.toml"
     path.write_text(FILE)
-    assert (device_of(str(path)).flops, device_of(str(path)).workspace) == (1e14, 0)
+    assert (Device.of(str(path)).flops, Device.of(str(path)).workspace) == (1e14, 0)
     path.write_text(f"{FILE}capability = 8.6\n")
-    assert device_of(str(path)).workspace == device_of("A100").workspace
+    assert Device.of(str(path)).workspace == Device.of("A100").workspace
 
 
 def test_the_workspace_of_two_threads_is_known_of_cuda_devices() -> None:
-    assert {device_of(name).workspace for name in ("H100", "H200")} == {2 * (32 + 1) * 2**20}
-    assert {device_of(name).workspace for name in ("A100", "L40S", "4090")} == {2 * (8_519_680 + 2**20)}
-    assert device_of("MI300X").workspace == 0
+    assert {Device.of(name).workspace for name in ("H100", "H200")} == {2 * (32 + 1) * 2**20}
+    assert {Device.of(name).workspace for name in ("A100", "L40S", "4090")} == {2 * (8_519_680 + 2**20)}
+    assert Device.of("MI300X").workspace == 0
 
 
 REPORTED = {
@@ -54,7 +54,7 @@ REPORTED = {
 
 @pytest.mark.parametrize("name", REPORTED)
 def test_no_card_has_less_memory_than_is_planned_with(name: str) -> None:
-    assert 0.93 * REPORTED[name] < device_of(name).memory <= REPORTED[name]
+    assert 0.93 * REPORTED[name] < Device.of(name).memory <= REPORTED[name]
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_a_file_that_describes_none_is_refused(tmp_path: Path, text: str | None,
     if text is not None:
         path.write_text(text)
     with pytest.raises(PlanningError, match=said):
-        device_of(str(path))
+        Device.of(str(path))
 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(PlanningError, match="no device is called 'H1000': give one of T4, V100, L4"):
-        device_of("H1000")
+        Device.of("H1000")
 
 
 SPELLINGS = {
@@ -106,7 +106,7 @@ SPELLINGS = {
     ("name", "card"), [(name, card) for name, cards in SPELLINGS.items() for card in cards.split(", ")]
 )
 def test_a_card_is_known_by_any_usual_spelling(name: str, card: str) -> None:
-    assert device_like(card) is device_of(card) is DEVICES[name.lower()]
+    assert Device.like(card) is Device.of(card) is DEVICES[name.lower()]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_a_card_is_known_by_any_usual_spelling(name: str, card: str) -> None:
 )
 def test_a_card_that_is_none_of_them_is_not_taken_for_one(card: str) -> None:
     with pytest.raises(PlanningError, match=f"no figures are known of {card}"):
-        device_like(card)
+        Device.like(card)
 
 
 def test_the_memory_that_a_driver_tells_decides_between_variants() -> None:
-    assert device_like("A100", 42_300_000_000) is device_of("A100 40GB")
-    assert device_like("NVIDIA H200", 150_100_000_000) is device_of("H200")
+    assert Device.like("A100", 42_300_000_000) is Device.of("A100 40GB")
+    assert Device.like("NVIDIA H200", 150_100_000_000) is Device.of("H200")
     with pytest.raises(PlanningError):
-        device_like("H100", 42_300_000_000)
+        Device.like("H100", 42_300_000_000)

@@ -21,7 +21,7 @@ from ckpt_surgery import PlanningError, SurgeryError, SurgeryWarning, wrap_block
 from ckpt_surgery.cli import run
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.planning.devices import DEVICES
-from ckpt_surgery.planning.fastest import FastestChoice, FastestWrap, Way, WayCosts, _card, costs_of
+from ckpt_surgery.planning.fastest import FastestChoice, FastestWrap, Way, WayCosts, _card
 from ckpt_surgery.planning.shapes import ShapesOnly
 from ckpt_surgery.torch_names import FakeTensorMode
 from tests.planning.fastest_script import SIZE, SLOW, batch
@@ -52,7 +52,7 @@ def test_on_an_h200_long_sequences_keep_attention_on_the_host(layers: int) -> No
     wrap_blocks(model)
     for length, way in ((8192, Way.NOTHING_KEPT), (32768, Way.ATTENTION_OFFLOADED)):
         ids = torch.ones(1, length, dtype=torch.long)
-        told = costs_of(model, {"input_ids": ids, "labels": ids}, H200)
+        told = WayCosts.of(model, {"input_ids": ids, "labels": ids}, H200)
         assert FastestChoice.of(tuple(told), H200, H200.memory).way is way
 
 
@@ -101,7 +101,7 @@ def test_the_first_batch_that_trains_decides_for_later_ones() -> None:
 @pytest.mark.parametrize("way", Way)
 def test_each_way_has_the_gradients_of_no_checkpointing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.1 if each is way else 1.0 for each in Way]
-    monkeypatch.setattr("ckpt_surgery.planning.fastest.costs_of", lambda *_: costs(*seconds))
+    monkeypatch.setattr(WayCosts, "of", lambda *_: costs(*seconds))
     model, plain = llama(3), llama(3)
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
     wrap_fastest(model, device="A100")
@@ -135,7 +135,7 @@ def test_what_rules_out_a_choice_is_named() -> None:
     with pytest.warns(SurgeryWarning, match="predicted: offload or save was given"):
         model(**batch(8))
     wrap_blocks(model, offload_pinned=100)
-    told = {each.way: each.problem for each in costs_of(model, batch(), SLOW)}
+    told = {each.way: each.problem for each in WayCosts.of(model, batch(), SLOW)}
     assert "of pinned host memory, and may take 100 B" in told[Way.OFFLOADED]
     assert "of pinned host memory" in told[Way.ATTENTION_OFFLOADED]
     assert not told[Way.NOTHING_KEPT] + told[Way.ATTENTION]
@@ -147,7 +147,7 @@ def test_what_rules_out_a_choice_is_named() -> None:
 
 def test_a_way_the_model_lacks_is_left_out_and_copies_take_their_time() -> None:
     with wrap_blocks(model := nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3)))):
-        told = {each.way: each for each in costs_of(model, {"*0": torch.ones(8, 64)}, replace(SLOW, link=1.0))}
+        told = {each.way: each for each in WayCosts.of(model, {"*0": torch.ones(8, 64)}, replace(SLOW, link=1.0))}
     assert "attention" in told[Way.ATTENTION].problem
     assert told[Way.OFFLOADED].seconds > 1000 > told[Way.NOTHING_KEPT].seconds, "its copies hold up the step"
 

@@ -9,7 +9,7 @@ import pytest
 
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning import target as targets
-from ckpt_surgery.planning.target import explain_released, fit_parts
+from ckpt_surgery.planning.target import fit_parts
 from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch
@@ -46,7 +46,7 @@ def test_parts_that_fit_are_left_alone() -> None:
 
 def test_defaults_that_do_not_fit_are_changed_and_named() -> None:
     model = model_of("uvdoc", tokens=None)
-    told = explain_released(model)
+    told = model.explained()
     size, changed = told.assumptions
     assert "the defaults of UVDocConfig" in size
     assert "do not fit together; changed: backbone_config.out_features ['stage6'] -> ['stage1'," in changed
@@ -57,7 +57,7 @@ def test_defaults_that_do_not_fit_are_changed_and_named() -> None:
 
 def test_defaults_that_fit_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "fit_parts", lambda config: pytest.fail("they fit"))
-    (size,) = explain_released(model_of("vit")).assumptions
+    (size,) = model_of("vit").explained().assumptions
     assert "the defaults of ViTConfig" in size
 
 

@@ -12,7 +12,6 @@ import torch
 
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.known_results import KnownResults
-from ckpt_surgery.planning.repeats import same_step
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.tiny import model_classes, tiny_model
 
@@ -40,7 +39,7 @@ def test_a_step_is_the_same_without_them(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(KnownResults, "find", lambda *args: None)
     without, _ = metered(model, tiny.inputs, shapes)
     assert sum(found) > len(found) / 4
-    assert same_step(with_them, without)
+    assert with_them.is_same_step(without)
 
 
 def test_results_are_told_apart_by_all_that_decides_them() -> None:

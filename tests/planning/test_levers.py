@@ -15,20 +15,20 @@ from torch import nn
 
 from ckpt_surgery import DoesNotFitError
 from ckpt_surgery.planning.allocations import StepAllocations
-from ckpt_surgery.planning.answer import LeverPeak, StateLever, useful_levers
+from ckpt_surgery.planning.answer import LeverPeak, StateLever
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.lever_steps import steps_with_levers
 from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.planner import stacks_of
-from ckpt_surgery.planning.target import ReleasedModel, explain_released, plan_released, resized, wrap_released
-from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup, training_of
+from ckpt_surgery.planning.target import ReleasedModel
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 from ckpt_surgery.text import size
 from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch
-ADAMW = training_of("adamw", 1, None, "H100")
+ADAMW = TrainingSetup.of("adamw", 1, None, "H100")
 
 
 def model(folder: Path) -> ReleasedModel:
@@ -51,8 +51,8 @@ def peaks(
 
 
 def checkpointed(released: ReleasedModel, training: TrainingSetup) -> int:
-    wrap_released(released)
-    return explain_released(released, training).peak_bytes
+    released.wrap()
+    return released.explained(training).peak_bytes
 
 
 def test_each_lever_takes_what_a_step_of_such_a_training_takes(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_model_that_is_divided_already_is_not_divided_again(tmp_path: Path) ->
 def test_the_fewest_cards_that_are_enough_are_named() -> None:
     fsdp = [LeverPeak(StateLever.FSDP, cards, 100 // cards) for cards in (2, 4, 8)]
     lora = LeverPeak(StateLever.LORA, 1, 30)
-    assert useful_levers([*fsdp, lora], 100, 25) == (fsdp[1], lora)
-    assert useful_levers([*fsdp, lora], 100, 1) == (fsdp[2], lora)
-    assert useful_levers([*fsdp, lora], 30, 25) == (fsdp[1],)
+    assert LeverPeak.useful([*fsdp, lora], 100, 25) == (fsdp[1], lora)
+    assert LeverPeak.useful([*fsdp, lora], 100, 1) == (fsdp[2], lora)
+    assert LeverPeak.useful([*fsdp, lora], 30, 25) == (fsdp[1],)
     assert (fsdp[1].name, fsdp[1].options) == ("FSDP over 4 cards", "--ranks 4 --fsdp")
 
 
@@ -112,11 +112,11 @@ def test_a_model_that_ranks_train_already_is_divided_among_no_fewer(tmp_path: Pa
 def test_levers_say_what_a_plan_that_does_not_fit_takes_with_them(tmp_path: Path) -> None:
     options: Any = {"training": ADAMW, "offload": True, "changes": True}
     with pytest.raises(DoesNotFitError, match=r"it still needs [\d.]+ MiB\. The smallest common card"):
-        plan_released(model(tmp_path), 10**6, **options)
-    large = resized(model(tmp_path), 8, 64)
-    whole = plan_released(large, 10**9, **options)
+        model(tmp_path).planned(10**6, **options)
+    large = model(tmp_path).resized(8, 64)
+    whole = large.planned(10**9, **options)
     assert whole.levers == ()
-    made = plan_released(large, whole.explanation.peak_bytes - 1, **options)
+    made = large.planned(whole.explanation.peak_bytes - 1, **options)
     best = made.levers[0]
     assert best.lever is StateLever.LORA_4BIT
     assert f"Most effect: with `--lora 16 --load-in-4bit` a step can do with {size(best.peak_bytes)}, " in made.answer

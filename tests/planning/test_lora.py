@@ -11,7 +11,6 @@ from torch import nn
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning.lora import LoraLinear, add_lora, pack_frozen
 from ckpt_surgery.planning.shapes import ShapesOnly
-from ckpt_surgery.planning.target import explain_released, wrap_released
 from tests.planning.test_target import config, model_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
@@ -27,9 +26,9 @@ def test_all_linear_layers_but_the_head_get_an_adapter(tmp_path: Path) -> None:
 
 def test_adapters_alone_are_trained(tmp_path: Path) -> None:
     released = model_of(config(tmp_path))
-    whole = explain_released(released)
+    whole = released.explained()
     add_lora(released.model, 4, released.shapes)
-    told = explain_released(released)
+    told = released.explained()
     # of the four of the attention and the three of the MLP: inputs and outputs
     widths = 3 * (64 + 64 + 2 * (64 + 32) + 64 + 64 + 3 * (64 + 128))
     assert told.gradient_bytes == 4 * widths * 4
@@ -40,28 +39,28 @@ def test_adapters_alone_are_trained(tmp_path: Path) -> None:
 def test_they_are_checkpointed_with_their_blocks(tmp_path: Path) -> None:
     released = model_of(config(tmp_path))
     add_lora(released.model, 4, released.shapes)
-    kept = explain_released(released).kept_bytes
-    wrap_released(released)
-    told = explain_released(released)
+    kept = released.explained().kept_bytes
+    released.wrap()
+    told = released.explained()
     assert told.checkpointed == 3
     assert told.kept_bytes < kept / 2
 
 
 def test_what_4_bits_would_hold_is_what_is_frozen_without_the_head(tmp_path: Path) -> None:
     released = model_of(config(tmp_path))
-    assert explain_released(released).frozen_bytes == 0
+    assert released.explained().frozen_bytes == 0
     add_lora(released.model, 4, released.shapes)
-    told = explain_released(released)
+    told = released.explained()
     layers = 3 * (4 * 64 * 64 + 3 * 64 * 128) - 3 * 2 * 64 * (64 - 32)
     assert (told.adapted, told.frozen_bytes) == (True, 2 * layers)
     pack_frozen(released.model, released.shapes)
-    assert explain_released(released).frozen_bytes == 0
+    assert released.explained().frozen_bytes == 0
 
 
 def test_layers_of_gpt2_are_linear_too() -> None:
     released = model_of("GPT2LMHeadModel")
     assert add_lora(released.model, 4, released.shapes) == 12 * 4
-    assert explain_released(released).gradient_bytes > 0
+    assert released.explained().gradient_bytes > 0
 
 
 def test_a_model_without_a_linear_layer_is_refused() -> None:

@@ -19,7 +19,7 @@ from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.planning.training import training_of
+from ckpt_surgery.planning.training import TrainingSetup
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -66,7 +66,7 @@ def test_plans_keep_what_they_promise(name: str) -> None:
         with random_state_kept():
             return metered(copied, made.inputs, shapes, None)
 
-    planner = BudgetPlanner(copied, step, 0, training_of("none", 1, None, "H100"))
+    planner = BudgetPlanner(copied, step, 0, TrainingSetup.of("none", 1, None, "H100"))
     source, calls = Random(0), []
     for way in WAYS:
         front = planner.ways(changes=all(way.values()), **way)

@@ -13,7 +13,6 @@ from ckpt_surgery.planning.allocations import AllocationKind, run_metered
 from ckpt_surgery.planning.lora import Linear4Bit, add_lora
 from ckpt_surgery.planning.sharding import held_states
 from ckpt_surgery.planning.states import parameter_bytes
-from ckpt_surgery.planning.target import explain_released
 from ckpt_surgery.planning.training import ALONE
 from tests.planning.test_target import config, model_of
 
@@ -55,7 +54,7 @@ def test_all_but_the_linear_layers_stays_as_it_was(tmp_path: Path) -> None:
     wide, packed = model_of(config(tmp_path)), model_of(config(tmp_path))
     add_lora(wide.model, 4, wide.shapes)
     add_lora(packed.model, 4, packed.shapes, four_bits=True)
-    before, after = explain_released(wide), explain_released(packed)
+    before, after = wide.explained(), packed.explained()
     weights = 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128)  # of the attention and the MLP
     assert before.parameter_bytes - after.parameter_bytes == weights * 2 - weights // 2
     assert after.gradient_bytes == before.gradient_bytes

@@ -20,7 +20,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, T5Config, T5ForConditi
 from ckpt_surgery import plan, wrap_blocks
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.explain import metered, on_host_without_data
-from ckpt_surgery.planning.repeats import RepeatedBlocks, same_step
+from ckpt_surgery.planning.repeats import RepeatedBlocks
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.runtime.blocks.discovery import nearest
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
@@ -123,7 +123,7 @@ def test_few_blocks_say_what_all_of_them_allocate(name: str, options: Any, reach
         told = repeats.step(made.run)
     assert all(now is then for now, then in zip(made.model.modules(), before, strict=True))
     assert told is not None
-    assert same_step(told, whole)
+    assert told.is_same_step(whole)
     assert told.operators == whole.operators
 
 
@@ -133,7 +133,7 @@ def test_blocks_that_differ_from_their_representative_are_seen() -> None:
     with wrapped(made.model, {"first": 9}):
         told = repeats.step(made.run)
         assert told is not None
-        assert not same_step(told, made.run())
+        assert not told.is_same_step(made.run())
 
 
 def test_few_blocks_run_indeed() -> None:
@@ -152,12 +152,12 @@ def test_few_blocks_run_indeed() -> None:
 
 def test_what_differs_in_one_allocation_is_not_the_same() -> None:
     step = of_many("llama").plain
-    assert same_step(step, replace(step, allocations=step.allocations[::-1]))
+    assert step.is_same_step(replace(step, allocations=step.allocations[::-1]))
     first = step.allocations[0]
     for other in (replace(first, bytes=first.bytes + 1), replace(first, last=first.last + 1)):
-        assert not same_step(step, replace(step, allocations=(other, *step.allocations[1:])))
-    assert not same_step(step, replace(step, work=step.work[1:]))
-    assert not same_step(step, replace(step, operators=step.operators + 1))
+        assert not step.is_same_step(replace(step, allocations=(other, *step.allocations[1:])))
+    assert not step.is_same_step(replace(step, work=step.work[1:]))
+    assert not step.is_same_step(replace(step, operators=step.operators + 1))
 
 
 class Block(nn.Module):
@@ -227,7 +227,7 @@ def test_blocks_that_run_although_they_were_left_out_have_no_gradients() -> None
     made = case(Listed([Block() for _ in range(14)]), rows())
     assert not made.repeats(1).proved(made.plain, made.run)
     assert all(parameter.grad is None for parameter in made.model.parameters())
-    assert same_step(made.run(), made.plain)
+    assert made.run().is_same_step(made.plain)
 
 
 class Gated(nn.Module):

@@ -20,7 +20,7 @@ from ckpt_surgery import explain, plan, wrap_blocks
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.metered_steps import StepCosts, StepMoments
-from ckpt_surgery.planning.mixtures import BlockSaving, ChangedSteps, Mixtures, combined, names_for
+from ckpt_surgery.planning.mixtures import BlockSaving, ChangedSteps, Mixtures, names_for
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
@@ -50,7 +50,7 @@ def test_what_blocks_run_is_offered(operators: list[str], expected: list[str]) -
 
 def test_names_add_up_and_exclude_each_other() -> None:
     every = [BlockSaving((name,), 10**at, at, float(at), 2 * at) for at, name in enumerate(OFFERED)]
-    assert {saving.names: saving for saving in combined(every)} == {
+    assert {saving.names: saving for saving in BlockSaving.combined(every)} == {
         saving.names: saving
         for saving in (
             BlockSaving(),

@@ -17,8 +17,8 @@ from ckpt_surgery.planning import explain as explaining
 from ckpt_surgery.planning import scaled, shapes
 from ckpt_surgery.planning.explain import explanation_of
 from ckpt_surgery.planning.scaled import TinyStandIn, explain_scaled
-from ckpt_surgery.planning.target import explain_released, main_class
-from ckpt_surgery.planning.training import training_of
+from ckpt_surgery.planning.target import main_class
+from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.survey.resolve import resolve
 from tests.planning.test_explain import measured
 from tests.planning.test_target import config, model_of
@@ -87,7 +87,7 @@ def test_a_tiny_llama_scaled_is_what_the_released_one_keeps(
     tmp_path: Path, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = model_of(config(tmp_path, **LLAMA), tokens=48, dtype=dtype)
-    told = explain_released(model)
+    told = model.explained()
     standing = TinyStandIn.of(type(model.model), model.model.config, 48, 2, dtype)
     assert standing is not None
     estimate = explanation_of(model.model, standing.scaled_step(model.model), 0)
@@ -103,7 +103,7 @@ def test_a_wrong_length_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert standing is not None
     monkeypatch.setattr(scaled, "_length", lambda size, lengths: size)
     estimate = explanation_of(model.model, standing.scaled_step(model.model), 0)
-    assert estimate.kept_bytes < 0.2 * explain_released(model).kept_bytes
+    assert estimate.kept_bytes < 0.2 * model.explained().kept_bytes
 
 
 @pytest.mark.parametrize("steps", ["both", "on"])
@@ -130,9 +130,9 @@ def test_what_cannot_be_estimated_keeps_its_reason(tmp_path: Path) -> None:
     target = main_class(resolve([config(tmp_path)], variants=False))
     options: dict[str, Any] = {"tokens": 32, "batch": 1, "dtype": torch.bfloat16}
     with pytest.raises(NotOnShapes, match="the step reads values"):
-        explain_scaled(target, WHY, **options, training=training_of("none", 8, "fsdp", None))
+        explain_scaled(target, WHY, **options, training=TrainingSetup.of("none", 8, "fsdp", None))
     with pytest.raises(NotOnShapes, match="the step reads values"):
-        explain_scaled(target, WHY, **options, training=training_of("none", 1, None, "H100"))
+        explain_scaled(target, WHY, **options, training=TrainingSetup.of("none", 1, None, "H100"))
     images = main_class(resolve(["vit"], variants=False))
     with pytest.raises(NotOnShapes, match="the step reads values"):
         explain_scaled(images, WHY, **options)

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from ckpt_surgery import PlanningError, explain
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.planning.allocations import run_metered
-from ckpt_surgery.planning.figures import peak_of
+from ckpt_surgery.planning.figures import Peak
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, shapes_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -256,7 +256,7 @@ def test_recurrent_layers_keep_and_need_what_they_do_with_data(layers: int, both
     real = run_metered(copy.deepcopy(model), ((rows,), {}), loss_of)
     told = explain(model, {"rows": rows})
     assert told.kept_bytes == real.kept_bytes > 0
-    assert told.peak_bytes == peak_of(real, told.parameter_bytes).bytes
+    assert told.peak_bytes == Peak.of(real, told.parameter_bytes).bytes
 
 
 def test_memory_that_an_operator_leaves_as_it_was_may_be_read() -> None:

@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("torch")
 
 from ckpt_surgery.planning.allocations import AllocationKind, StepPhase
-from ckpt_surgery.planning.answer import LeverPeak, StateLever, answer_line, state_lever_of
-from ckpt_surgery.planning.devices import device_of
+from ckpt_surgery.planning.answer import LeverPeak, StateLever, answer_line
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.page import Box, explanation_page, timeline_svg, treemap_svg
-from ckpt_surgery.planning.text import Hint, Remedy, hint_line, hints_of
+from ckpt_surgery.planning.text import Hint, Remedy
 from tests.report.browser import Browser, running_browser
 from tests.snapshots import check_snapshot
 
@@ -128,16 +128,16 @@ def test_an_empty_step_is_drawn_as_words() -> None:
 def test_hints_follow_from_what_is_alive_at_the_peak() -> None:
     step = explanation()
     others = Hint(Remedy.LORA, 6 * MIB), Hint(Remedy.FUSED_LOSS, 4 * MIB)
-    assert hints_of(step) == (Hint(Remedy.CHECKPOINT, 6 * MIB), *others)
-    assert hints_of(replace(step, checkpointed=4)) == (Hint(Remedy.TILE_MLP, 6 * MIB), *others)
-    assert hints_of(replace(step, blocks=0)) == others
+    assert Hint.of(step) == (Hint(Remedy.CHECKPOINT, 6 * MIB), *others)
+    assert Hint.of(replace(step, checkpointed=4)) == (Hint(Remedy.TILE_MLP, 6 * MIB), *others)
+    assert Hint.of(replace(step, blocks=0)) == others
     gradients = replace(step.peak, holders=(replace(MLP, gradient=True), LOSS))
-    assert hints_of(replace(step, checkpointed=4, peak=gradients)) == others
+    assert Hint.of(replace(step, checkpointed=4, peak=gradients)) == others
     adapted = replace(step, checkpointed=4, optimizer_bytes=0, frozen_bytes=3 * MIB)
-    assert hints_of(adapted)[2:] == (Hint(Remedy.FOUR_BITS, 3 * MIB),)
+    assert Hint.of(adapted)[2:] == (Hint(Remedy.FOUR_BITS, 3 * MIB),)
     eager = replace(step, checkpointed=4, optimizer_bytes=0, peak=replace(step.peak, holders=(WEIGHTS,)))
-    assert hints_of(eager) == (Hint(Remedy.SDPA, 5 * MIB),)
-    assert hints_of(replace(eager, peak=replace(eager.peak, bytes=51 * MIB))) == ()
+    assert Hint.of(eager) == (Hint(Remedy.SDPA, 5 * MIB),)
+    assert Hint.of(replace(eager, peak=replace(eager.peak, bytes=51 * MIB))) == ()
 
 
 def of_peak(gibibytes: float, checkpointed: int = 0, optimizer: float = 0.0) -> Explanation:
@@ -169,7 +169,7 @@ def of_peak(gibibytes: float, checkpointed: int = 0, optimizer: float = 0.0) -> 
 def test_the_answer_says_whether_it_fits_and_what_has_the_most_effect(
     steps: list[Explanation], card: str | None, said: str
 ) -> None:
-    assert said in answer_line(steps, device_of(card) if card else None)
+    assert said in answer_line(steps, Device.of(card) if card else None)
 
 
 @pytest.mark.parametrize(
@@ -190,22 +190,22 @@ def test_of_a_lever_that_was_tried_the_line_says_what_it_really_saves(
     before: float, peak: int, card: str | None, said: str
 ) -> None:
     steps = [of_peak(before, 0, 30), of_peak(59, 4, 30)]
-    line = answer_line(steps, device_of(card) if card else None, LeverPeak(StateLever.LORA, 1, peak * 2**30))
+    line = answer_line(steps, Device.of(card) if card else None, LeverPeak(StateLever.LORA, 1, peak * 2**30))
     assert said in line
     assert "up to" not in line
 
 
 def test_the_lever_to_try_is_one_on_states_that_may_save_the_most() -> None:
-    assert state_lever_of([of_peak(60, 0, 30), of_peak(59, 4, 30)]) is StateLever.LORA
-    assert state_lever_of([of_peak(30), of_peak(18, 4)]) is None
+    assert StateLever.of([of_peak(60, 0, 30), of_peak(59, 4, 30)]) is StateLever.LORA
+    assert StateLever.of([of_peak(30), of_peak(18, 4)]) is None
     adapted = [replace(step, adapted=True) for step in (of_peak(60, 0, 30), of_peak(59, 4, 30))]
-    assert state_lever_of(adapted) is None
-    assert state_lever_of([replace(step, frozen_bytes=20 * 2**30) for step in adapted]) is StateLever.FOUR_BITS
+    assert StateLever.of(adapted) is None
+    assert StateLever.of([replace(step, frozen_bytes=20 * 2**30) for step in adapted]) is StateLever.FOUR_BITS
 
 
 @pytest.mark.parametrize("remedy", Remedy)
 def test_what_a_hint_names_exists(remedy: Remedy) -> None:
-    line = hint_line(Hint(remedy, MIB), explanation())
+    line = Hint(remedy, MIB).sentence(explanation())
     assert remedy in line
     for module, name in re.findall(r"`(ckpt_surgery[\w.]*)\.(\w+)`", line):
         assert hasattr(import_module(module), name)

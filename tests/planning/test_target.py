@@ -14,7 +14,7 @@ from torch import nn
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning.explain import explain
 from ckpt_surgery.planning.states import state_bytes
-from ckpt_surgery.planning.target import ReleasedModel, explain_released, main_class, released
+from ckpt_surgery.planning.target import ReleasedModel, main_class
 from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
@@ -42,7 +42,7 @@ def config(folder: Path, **values: Any) -> str:
 
 
 def model_of(name: str, tokens: int | None = 32, batch: int = 2, dtype: torch.dtype = torch.bfloat16) -> ReleasedModel:
-    return released(main_class(resolve([name], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
+    return ReleasedModel.of(main_class(resolve([name], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
 
 
 def test_a_config_gives_a_model_of_its_size_and_its_text(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_it_keeps_what_the_real_model_keeps(tmp_path: Path, wrapped: bool) -> No
     if wrapped:
         wrap_blocks(model.model, self_check="never")
         wrap_blocks(real, self_check="never")
-    told, expected = explain_released(model), explain(real, model.inputs)
+    told, expected = model.explained(), explain(real, model.inputs)
     assert told.parameter_bytes == expected.parameter_bytes
     assert told.checkpointed == expected.checkpointed == (3 if wrapped else 0)
     seeds = 0 if wrapped else 3 * (16 + 8)  # CUDA's attention keeps what its dropout would draw from
@@ -75,8 +75,8 @@ def test_it_keeps_what_the_real_model_keeps(tmp_path: Path, wrapped: bool) -> No
 
 
 def test_tied_weights_are_counted_once(tmp_path: Path) -> None:
-    tied = explain_released(model_of(config(tmp_path, tie_word_embeddings=True)))
-    apart = explain_released(model_of(config(tmp_path, tie_word_embeddings=False)))
+    tied = model_of(config(tmp_path, tie_word_embeddings=True)).explained()
+    apart = model_of(config(tmp_path, tie_word_embeddings=False)).explained()
     assert apart.parameter_bytes - tied.parameter_bytes == 128 * 64 * 2
 
 
@@ -118,7 +118,7 @@ def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> No
             model_of(f"{__name__}:made")
     both = lambda: (nn.Linear(2**16, 2**16), [torch.zeros(4, 2**16)])  # noqa: E731 - a factory without a name
     monkeypatch.setattr(sys.modules[__name__], "made", both)
-    told = explain_released(model_of(f"{__name__}:made"))
+    told = model_of(f"{__name__}:made").explained()
     assert told.parameter_bytes == 2 * (2**32 + 2**16)
     monkeypatch.setattr(sys.modules[__name__], "made", lambda: "a model")
     with pytest.raises(PlanningError, match="returns an object of type str: it must return a model"):

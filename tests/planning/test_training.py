@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup, training_of
+from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 
 
 def test_options_make_a_training() -> None:
-    assert training_of("adamw", 1, None) == TrainingSetup(Optimizer.ADAMW)
-    assert training_of("none", 8, "zero2") == TrainingSetup(Optimizer.NONE, 8, Sharding.ZERO_2)
+    assert TrainingSetup.of("adamw", 1, None) == TrainingSetup(Optimizer.ADAMW)
+    assert TrainingSetup.of("none", 8, "zero2") == TrainingSetup(Optimizer.NONE, 8, Sharding.ZERO_2)
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_options_make_a_training() -> None:
 )
 def test_options_that_do_not_fit_are_refused(ranks: Any, sharding: str | None, said: str) -> None:
     with pytest.raises(PlanningError, match=said):
-        training_of("adamw", ranks, sharding)
+        TrainingSetup.of("adamw", ranks, sharding)

@@ -17,7 +17,7 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.report import html as html_report
 from ckpt_surgery.report.html import html_page, write_html
-from ckpt_surgery.report.plots import CSS_COLOURS, PlotError, plots_of
+from ckpt_surgery.report.plots import CSS_COLOURS, Plot, PlotError
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from tests.report import examples
 
@@ -154,7 +154,7 @@ def test_a_lost_gradient_is_never_counted_as_equal() -> None:
         "Gradients, non_reentrant: 186 equal up to rounding; reentrant: 2 equal up to rounding, 184 in one run only"
     ) in page
     assert page.count("<td>equal</td><td>in one run only</td>") == 10
-    svg = plots_of(examples.lost(), key="m")[2].svg
+    svg = Plot.of(examples.lost(), key="m")[2].svg
     assert ">one run only</text>" in svg
     assert svg.count(": in one run only</title>") == 184
 
@@ -191,7 +191,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
 
 @pytest.mark.parametrize("report", examples.every_kind(), ids=lambda report: report.model.split("<")[0])
 def test_plots_are_well_formed_small_and_coloured_by_the_page(report: Report) -> None:
-    for plot in plots_of(report, key="m1"):
+    for plot in Plot.of(report, key="m1"):
         ElementTree.fromstring(plot.svg)
         assert len(plot.svg) < 120_000
         assert not any(drawn in plot.svg for drawn in CSS_COLOURS)
@@ -206,12 +206,12 @@ def test_plots_are_well_formed_small_and_coloured_by_the_page(report: Report) ->
 
 
 def test_plots_have_their_units_peaks_floors_and_names() -> None:
-    bytes_plot, _, errors_plot = plots_of(examples.healthy(), key="m")
+    bytes_plot, _, errors_plot = Plot.of(examples.healthy(), key="m")
     assert "held (KiB)" in bytes_plot.svg
     assert {"forward", "backward"} <= set(re.findall(r">([a-z]+)</text>", bytes_plot.svg))
     assert "Peaks: without 576 KiB, non_reentrant 156 KiB, reentrant 156 KiB." in bytes_plot.caption
     assert "not finite" not in errors_plot.svg
-    svg = plots_of(examples.drifted(), key="m")[2].svg
+    svg = Plot.of(examples.drifted(), key="m")[2].svg
     assert ">equal</text>" in svg
     assert ">not finite</text>" in svg
     assert svg.count("<title>model.layers.") == 48
@@ -220,14 +220,14 @@ def test_plots_have_their_units_peaks_floors_and_names() -> None:
 
 
 def test_the_plot_of_blocks_marks_each_that_is_not_recomputed_as_expected() -> None:
-    assert "$x_1$" in plots_of(examples.hostile(), key="m")[1].svg, "a text is no mathematics"
-    assert plots_of(examples.not_recomputed(), key="m")[1].svg.count("\u2715 0") == 12
-    assert plots_of(examples.nested(), key="m")[1].svg.count("\u2715 2") == 4
-    assert "\u2715" not in plots_of(examples.healthy(), key="m")[1].svg
+    assert "$x_1$" in Plot.of(examples.hostile(), key="m")[1].svg, "a text is no mathematics"
+    assert Plot.of(examples.not_recomputed(), key="m")[1].svg.count("\u2715 0") == 12
+    assert Plot.of(examples.nested(), key="m")[1].svg.count("\u2715 2") == 4
+    assert "\u2715" not in Plot.of(examples.healthy(), key="m")[1].svg
 
 
 def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
-    plot = plots_of(examples.huge(), key="m")[2]
+    plot = Plot.of(examples.huge(), key="m")[2]
     assert plot.svg.count("<title>model.layers.") == 375
     assert "Of neighbours only the worst is shown." in plot.caption
     worst = examples.huge().modes[0].errors
@@ -236,6 +236,6 @@ def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
 
 
 def test_nothing_is_drawn_of_what_was_not_measured() -> None:
-    assert plots_of(examples.not_built(), key="m") == []
+    assert Plot.of(examples.not_built(), key="m") == []
     bare = replace(examples.healthy(), modes=(), reference=Timeline((), 0))
-    assert plots_of(bare, key="m") == []
+    assert Plot.of(bare, key="m") == []

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.report.html import html_page
 from ckpt_surgery.report.markdown import survey_markdown
 from ckpt_surgery.report.summary import Overview
@@ -38,7 +38,7 @@ def test_the_document_is_valid_and_holds_every_report_in_order() -> None:
         if report.model == "Gemma3nForCausalLM":  # what is not finite becomes null
             assert list(data["modes"][1]["errors"].values()).count(None) == 2
         else:
-            assert report_of(data) == report
+            assert Report.from_dict(data) == report
     none = json.loads(Overview([]).to_json())
     jsonschema.validate(none, SCHEMA)
     assert (none["reports"], none["seconds"]) == ([], None)
@@ -49,7 +49,7 @@ def test_a_mode_that_was_not_run_is_skipped_with_a_reason_in_every_format() -> N
     made = json.loads(Overview(reports).to_json())
     jsonschema.validate(made, SCHEMA)
     assert (made["counts"]["ok"], made["counts"]["skipped"]) == (1, 1)
-    assert [report_of(data) for data in made["reports"]] == reports
+    assert [Report.from_dict(data) for data in made["reports"]] == reports
     reason = "wrap_blocks checkpoints non-reentrant in either mode"
     for text in (survey_markdown(reports), html_page(reports), str(reports[0]), str(reports[1])):
         assert reason in text
@@ -63,9 +63,9 @@ def test_what_came_of_a_surgery_is_in_the_document_and_reads_back() -> None:
     assert made["repairs"] == {"ok": 3, "refused": 1, "failed": 2, "not repaired": 1}
     assert document()["repairs"] is None
     assert [(report["repair"] or {}).get("status") for report in made["reports"][:3]] == ["ok", "ok", "failed"]
-    assert [report_of(data) for data in made["reports"]] == reports
+    assert [Report.from_dict(data) for data in made["reports"]] == reports
     refused = examples.after_surgery(examples.healthy(), examples.refused())
-    assert report_of(json.loads(refused.to_json())) == refused
+    assert Report.from_dict(json.loads(refused.to_json())) == refused
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,10 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Cost
 from ckpt_surgery.report.summary import (
+    BlockRow,
     Overview,
-    after,
-    block_rows,
     error_text,
-    failed_levels,
-    least_saved,
     portable,
-    stays_broken,
-    verdict,
-    worth_telling,
 )
 from ckpt_surgery.text import percent
 from tests.measure.fault_cases import fault, fault_at, why
@@ -36,9 +30,9 @@ def test_the_share_saved_is_of_what_could_be_saved(kept: int, best: int, text: s
 
 def test_of_the_modes_the_one_that_saves_least_counts() -> None:
     much, little = examples.mode_report("non_reentrant"), examples.mode_report("reentrant", recomputed=0)
-    assert percent(least_saved(examples.report("A", much, little))) == "0 %"
-    assert percent(least_saved(examples.report("A", much, replace(little, cost=None)))) == "98 %"
-    assert least_saved(examples.not_built()) is None
+    assert percent(examples.report("A", much, little).least_saved) == "0 %"
+    assert percent(examples.report("A", much, replace(little, cost=None)).least_saved) == "98 %"
+    assert examples.not_built().least_saved is None
 
 
 @pytest.mark.parametrize(
@@ -103,14 +97,14 @@ def test_levels_that_nothing_decided_are_no_columns() -> None:
     ranked = examples.report("A", examples.mode_report("reentrant", fault_at("ranks")))
     assert Overview([ranked]).measured[0] == ("reentrant",)
     assert "ranks" in Overview([ranked]).measured[1]
-    assert failed_levels(ranked.modes[0]) == ("ranks",)
+    assert ranked.modes[0].failed_levels == ("ranks",)
 
 
 def test_neighbours_share_a_row_where_they_are_alike() -> None:
-    (row,) = block_rows(examples.healthy())
+    (row,) = BlockRow.of(examples.healthy())
     assert (row.name, row.blocks) == ("model.layers.0 to 5", 6)
-    assert len(block_rows(examples.healthy(), most=6)) == 6
-    rows = block_rows(examples.nested())
+    assert len(BlockRow.of(examples.healthy(), most=6)) == 6
+    rows = BlockRow.of(examples.nested())
     assert [(row.name, row.blocks, row.reference, dict(row.recomputed)["reentrant"]) for row in rows] == [
         ("swin.encoder.layers.0", 1, 1, 1),
         ("swin.encoder.layers.0.blocks.0 to 1", 2, 1, 2),
@@ -123,22 +117,22 @@ def by_model(reports: list[Report]) -> dict[str, Report]:
 
 
 def test_a_mode_in_a_word_is_ok_refused_or_what_failed() -> None:
-    assert verdict(examples.healthy().modes[0]) == "ok"
-    assert verdict(examples.not_recomputed().modes[0]) == "recompute, cost"
-    assert verdict(examples.refused()) == "refused"
+    assert examples.healthy().modes[0].verdict == "ok"
+    assert examples.not_recomputed().modes[0].verdict == "recompute, cost"
+    assert examples.refused().verdict == "refused"
     assert (examples.refused().cell("run"), examples.refused().cell("set")) == ("refused", "skipped")
-    assert [verdict(mode) for mode in examples.wrapped().modes] == ["ok", "skipped"]
+    assert [mode.verdict for mode in examples.wrapped().modes] == ["ok", "skipped"]
 
 
 def test_a_mode_that_was_not_run_decides_nothing() -> None:
     assert (examples.wrapped().status, examples.nothing_measured().status) == ("ok", "skipped")
     assert not examples.nothing_measured().ok
     broken = examples.wrapped(examples.not_recomputed().modes[0])
-    assert (broken.status, stays_broken(broken)) == ("failed", True)
-    assert not stays_broken(examples.nothing_measured())
+    assert (broken.status, broken.stays_broken) == ("failed", True)
+    assert not examples.nothing_measured().stays_broken
     assert Overview([examples.nothing_measured()]).with_skips == [examples.nothing_measured()]
     refused = examples.report("A", examples.mode_report("non_reentrant"), examples.refused())
-    assert (refused.status, refused.faults, stays_broken(refused)) == ("failed", (), True)
+    assert (refused.status, refused.faults, refused.stays_broken) == ("failed", (), True)
 
 
 def test_what_came_of_surgeries_is_counted_and_told_apart() -> None:
@@ -146,16 +140,16 @@ def test_what_came_of_surgeries_is_counted_and_told_apart() -> None:
     assert Overview(reports).repair_counts == {"ok": 3, "refused": 2, "failed": 2, "not repaired": 1}
     assert Overview(examples.every_kind()).repair_counts == {}
     broken = {"StubbornModel", "SpoiltModel", "PvtV2ForImageClassification", "Gemma3nForCausalLM"}
-    assert {report.model for report in reports if stays_broken(report)} == broken
-    assert stays_broken(examples.not_recomputed())
-    assert not stays_broken(examples.healthy())
+    assert {report.model for report in reports if report.stays_broken} == broken
+    assert examples.not_recomputed().stays_broken
+    assert not examples.healthy().stays_broken
     assert [report.model for report in Overview(reports).broken_after] == ["SpoiltModel"]
-    telling = {report.model for report in reports if worth_telling(report)}
+    telling = {report.model for report in reports if report.worth_telling}
     assert telling == broken | {"GPTBigCodeForCausalLM"}
     verdicts = {"GPTBigCodeForCausalLM": "ok", "Gemma3nForCausalLM": "refused", "StubbornModel": "values"}
     verdicts |= {"FooModel": "refused", "PvtV2ForImageClassification": "not repaired"}
-    assert {model: after(by_model(reports)[model]) for model in verdicts} == verdicts
-    assert after(examples.healthy()) == ""
+    assert {model: by_model(reports)[model].after for model in verdicts} == verdicts
+    assert examples.healthy().after == ""
 
 
 def test_the_mode_that_runs_after_a_surgery_has_a_column_beside_it() -> None:

@@ -279,13 +279,13 @@ def test_a_file_that_does_not_parse_does_not_hinder_others(tmp_path: Path) -> No
 
 def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = reading.rewritten_parts
+    real = reading.ParsedFile.rewritten_parts
 
     def broken(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
         parts = real(file, repairs) or []
         return [(part, after + ("(" if "_func(" in file.source.text else "")) for part, after in parts]
 
-    monkeypatch.setattr(reading, "rewritten_parts", broken)
+    monkeypatch.setattr(reading.ParsedFile, "rewritten_parts", broken)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
     assert any(FOO in note.path and "parse" in note.text for note in result.notes)
@@ -305,13 +305,13 @@ def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
 ) -> None:
     partial = "from functools import partial\n\n"
     root = tree(tmp_path, partial + INLINE.replace("layer.__call__", "partial(layer.__call__)"))
-    real = reading.rewritten_parts
+    real = reading.ParsedFile.rewritten_parts
 
     def broken(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
         parts = real(file, repairs) or []
         return [(part, "(" if isinstance(next(iter(repairs)), DropImports) else after) for part, after in parts]
 
-    monkeypatch.setattr(reading, "rewritten_parts", broken)
+    monkeypatch.setattr(reading.ParsedFile, "rewritten_parts", broken)
     apply([root], jobs=1)
     assert texts(root)[FOO] == partial + FIXED
 

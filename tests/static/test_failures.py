@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Finding, RuleContext
 from ckpt_surgery.codemods.repair import DropImports, SourceRepair
 from ckpt_surgery.static import apply as apply_module
-from ckpt_surgery.static import edits, reading, snapshot
+from ckpt_surgery.static import reading, snapshot
 from ckpt_surgery.static.edits import edits_of
 from ckpt_surgery.static.results import Problem
 from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
@@ -114,13 +114,12 @@ def test_a_repair_that_fails_leaves_its_file_and_makes_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path, FILES)
-    real = reading.rewritten_parts
+    real = reading.ParsedFile.rewritten_parts
 
     def failing(file: reading.ParsedFile, *rest: object) -> object:
         return fail(KeyError("odd"))() if "# odd" in file.source.text else real(file, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "rewritten_parts", failing)
-    monkeypatch.setattr(edits, "rewritten_parts", failing)
+    monkeypatch.setattr(reading.ParsedFile, "rewritten_parts", failing)
     assert [len(made) > 0 for made in edits_of(check([root], jobs=1).findings).values()] == [True, True, False, False]
     result = apply([root], jobs=1)
     assert [problem.path for problem in result.problems] == [str(root / ODD)]
@@ -138,12 +137,12 @@ def test_the_last_step_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_repair_of_the_last_step_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, "from functools import partial\n\n" + INLINE.replace("layer.__call__", "partial(layer)"))
-    real = reading.rewritten_parts
+    real = reading.ParsedFile.rewritten_parts
 
     def failing(file: reading.ParsedFile, repairs: Collection[SourceRepair]) -> object:
         return fail(KeyError("odd"))() if isinstance(next(iter(repairs)), DropImports) else real(file, repairs)
 
-    monkeypatch.setattr(reading, "rewritten_parts", failing)
+    monkeypatch.setattr(reading.ParsedFile, "rewritten_parts", failing)
     result = apply([root], jobs=1)
     assert (len(result.problems), len(result.changes)) == (1, 1)
 

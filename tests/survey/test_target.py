@@ -16,7 +16,6 @@ from ckpt_surgery.survey.target import (
     checked_timeout,
     parse_shard,
     part_of,
-    target_of,
 )
 
 
@@ -30,7 +29,7 @@ from ckpt_surgery.survey.target import (
     )
 )
 def test_it_survives_json(target: SurveyTarget) -> None:
-    assert target_of(json.loads(json.dumps(target.to_dict()))) == target
+    assert SurveyTarget.of(json.loads(json.dumps(target.to_dict()))) == target
 
 
 class TestShards:

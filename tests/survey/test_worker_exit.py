@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ckpt_surgery.survey.worker_exit import ExitKind, StackFrame, WorkerExit, is_dump_complete, last_line, stack_frames
+from ckpt_surgery.survey.worker_exit import ExitKind, StackFrame, WorkerExit, is_dump_complete, last_line
 
 DUMP = """Fatal Python error: Aborted
 
@@ -18,11 +18,11 @@ Current thread 0x00007f (most recent call first):
 
 def test_the_frames_of_the_last_dump_are_read_innermost_first() -> None:
     older = 'Stack (most recent call first):\n  File "/a/b/old.py", line 1 in old\n'
-    assert stack_frames(older + DUMP) == (
+    assert StackFrame.read(older + DUMP) == (
         StackFrame("torch/autograd/graph.py", 979, "_engine_run_backward"),
         StackFrame("project/train.py", 3, "<module>"),
     )
-    assert stack_frames("no dump") == ()
+    assert StackFrame.read("no dump") == ()
 
 
 def test_a_dump_is_read_to_its_last_line_and_frame() -> None:

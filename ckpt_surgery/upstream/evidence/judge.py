@@ -68,7 +68,7 @@ def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) ->
     fixes = [ran for commit in evidence.commits for ran in commit.fixes if not ran.ok]
     for command, code in dict.fromkeys((ran.command, ran.code) for ran in fixes):
         yield Reason(ReasonCode.FIXER_FAILED, f"{command} failed with exit code {code}")
-    for names in _checks(evidence, CheckStatus.FAILED).values():
+    for names in evidence.checkers(CheckStatus.FAILED).values():
         checkers = "checker" if len(names) == 1 else "checkers"
         yield Reason(ReasonCode.CHECKER_FAILED, f"upstream's {checkers} {_fail(names)}")
     yield from _untested(test for test in evidence.regressions if test.tried and test.family not in unreproduced)
@@ -79,10 +79,10 @@ def _unchecked(evidence: Evidence) -> Iterator[Reason]:
     unmeasured = [family for family in evidence.families if family not in measured]
     if unmeasured:
         yield Reason(ReasonCode.NOT_MEASURED, f"{listed(unmeasured)}: no class of it was measured")
-    for names in _checks(evidence, CheckStatus.FAILED_DIFFERENTLY).values():
+    for names in evidence.checkers(CheckStatus.FAILED_DIFFERENTLY).values():
         text = f"{_fail(names)}, and on the base too with another output: compare the two"
         yield Reason(ReasonCode.CHECKER_FAILED_DIFFERENTLY, text)
-    for reason, names in _checks(evidence, CheckStatus.NOT_RUN).items():
+    for reason, names in evidence.checkers(CheckStatus.NOT_RUN).items():
         yield Reason(ReasonCode.CHECKER_NOT_RUN, f"{listed(names)}: not run ({reason})")
     yield from _untested(test for test in evidence.regressions if not test.tried)
     clauses = ((row, f"not measured: {row.problem}") for row in evidence.rows if row.problem)
@@ -90,7 +90,7 @@ def _unchecked(evidence: Evidence) -> Iterator[Reason]:
 
 
 def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Reason]:
-    for names in _checks(evidence, CheckStatus.FAILED_BEFORE).values():
+    for names in evidence.checkers(CheckStatus.FAILED_BEFORE).values():
         yield Reason(ReasonCode.CHECKER_FAILED_BEFORE, f"{_fail(names)}, on the base too")
     if unreproduced:
         why = "it is included because it was asked for, or because its repair is part of another family's"
@@ -106,15 +106,6 @@ def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Rea
     still = ((row, f"still failing: {_levels(row)}") for row in verdicts if row not in new)
     yield from _by_clause(ReasonCode.FAULT_LEFT, still)
     yield from _by_clause(ReasonCode.FAULT_LEFT, ((row, f"failing now: {_levels(row)}") for row in new))
-
-
-def _checks(evidence: Evidence, status: CheckStatus) -> dict[str, list[str]]:
-    """Return the names of the checkers with this status, by the reason if they were not run."""
-    names: dict[str, list[str]] = {}
-    for check in evidence.checks:
-        if check.status is status:
-            names.setdefault(check.reason if status is CheckStatus.NOT_RUN else "", []).append(check.name)
-    return names
 
 
 def _fail(names: Sequence[str]) -> str:

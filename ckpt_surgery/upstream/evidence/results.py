@@ -325,3 +325,11 @@ class Evidence:
     def to_json(self) -> str:
         """Return one JSON document."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    def checkers(self, status: CheckStatus) -> dict[str, list[str]]:
+        """Return the names of the checkers with this status, by the reason if they were not run."""
+        names: dict[str, list[str]] = {}
+        for check in self.checks:
+            if check.status is status:
+                names.setdefault(check.reason if status is CheckStatus.NOT_RUN else "", []).append(check.name)
+        return names

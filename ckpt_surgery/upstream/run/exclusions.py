@@ -48,22 +48,22 @@ class Exclusion:
     def __str__(self) -> str:
         return f"{self.kind} of {self.subject} ({self.path})"
 
-
-def exclusions_in(path: str, source: str) -> list[Exclusion]:
-    """List the overrides in a family's test file that keep a test of checkpointing from running or from failing."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    exclusions = []
-    for holder in classes:
-        names = [holder.name]
-        for node in classes:
-            names += [node.name] * any(ast.unparse(base) in names for base in node.bases)
-        methods = [method for method in holder.body if isinstance(method, ast.FunctionDef)]
-        for method in methods:
-            is_test = method.name.startswith("test_") and "checkpointing" in method.name
-            kind = _kind(method) if is_test else ""
-            if kind:
-                exclusions.append(Exclusion(path, kind, f"{holder.name}.{method.name}", tuple(names)))
-    return exclusions
+    @classmethod
+    def found_in(cls, path: str, source: str) -> list[Exclusion]:
+        """List the overrides in a test file that keep a test of checkpointing from running or from failing."""
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+        exclusions = []
+        for holder in classes:
+            names = [holder.name]
+            for node in classes:
+                names += [node.name] * any(ast.unparse(base) in names for base in node.bases)
+            methods = [method for method in holder.body if isinstance(method, ast.FunctionDef)]
+            for method in methods:
+                is_test = method.name.startswith("test_") and "checkpointing" in method.name
+                kind = _kind(method) if is_test else ""
+                if kind:
+                    exclusions.append(cls(path, kind, f"{holder.name}.{method.name}", tuple(names)))
+        return exclusions
 
 
 def without(source: str, exclusions: Iterable[Exclusion]) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
 from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, text_of
-from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions_in, without
+from ckpt_surgery.upstream.run.exclusions import Exclusion, without
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.pytest_run import (
     BAD,
@@ -134,7 +134,7 @@ class _FamilyTrial:
 
     def exception_removed(self, untouched: PytestRun) -> RegressionTest | None:
         """Try upstream's own tests without what excludes the family; `untouched` is their run on the series so far."""
-        excluding = [found for path in self.files for found in exclusions_in(path, text_of(self.series / path))]
+        excluding = [found for path in self.files for found in Exclusion.found_in(path, text_of(self.series / path))]
         if not excluding:
             return None
         names = " or ".join(sorted({exclusion.subject.partition(".")[2] for exclusion in excluding}))

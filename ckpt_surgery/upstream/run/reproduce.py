@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import ckpt_surgery
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure.report import Report, report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey import survey
-from ckpt_surgery.survey.target import target_of
+from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.layout import classes_of
@@ -121,7 +121,7 @@ def verify_tree(
                     error = pool.call(f"{__name__}:failed_import", modules=modules) if modules else ""
                 except WorkerPoolError as died:
                     error = str(died)
-                targets = [target_of(target) for targets in by_family.values() for target in targets]
+                targets = [SurveyTarget.of(target) for targets in by_family.values() for target in targets]
                 reports = survey(targets, workers=jobs, progress=progress, pool=pool)
         except WorkerPoolError as failure:
             raise UpstreamError(
@@ -130,7 +130,8 @@ def verify_tree(
             ) from None
     texts = (neutral(json.dumps(report.to_dict(), ensure_ascii=False)) for report in reports)
     named = {
-        family: tuple(report_of(json.loads(next(texts))) for _ in targets) for family, targets in by_family.items()
+        family: tuple(Report.from_dict(json.loads(next(texts))) for _ in targets)
+        for family, targets in by_family.items()
     }
     if not modules:
         return TreeReports(named)

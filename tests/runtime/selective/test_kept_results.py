@@ -26,7 +26,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from ckpt_surgery import SurgeryError, verify, wrap_blocks
 from ckpt_surgery.measure.compare import compare
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.kept_results import KeptResults, _Giving
@@ -836,7 +836,7 @@ def test_verify_says_what_a_policy_keeps() -> None:
     assert "  non_reentrant, save attention: 3 results in the last step, 5.1 KiB, 13.8 kFLOP not done again" in str(
         report
     )
-    assert report_of(report.to_dict()) == report
+    assert Report.from_dict(report.to_dict()) == report
     assert [kept.name for kept in report.modes[0].kept_results] == ["attention", "matmul:2"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.upstream.run.exclusions import exclusions_in, without
+from ckpt_surgery.upstream.run.exclusions import Exclusion, without
 from tests.upstream.regression_toys import ELM
 
 FIR = "tests/models/fir/test_modeling_fir.py"
@@ -97,12 +97,12 @@ def with_method(method: str) -> str:
 
 
 def removed(source: str) -> str:
-    return without(source, exclusions_in(FIR, source))
+    return without(source, Exclusion.found_in(FIR, source))
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_an_override_is_found_with_its_kind_and_its_class(name: str) -> None:
-    (exclusion,) = exclusions_in(FIR, with_method(OVERRIDES[name]))
+    (exclusion,) = Exclusion.found_in(FIR, with_method(OVERRIDES[name]))
     assert exclusion.kind == KINDS[name]
     assert str(exclusion) == f"{KINDS[name]} of FirModelTest.test_gradient_checkpointing ({FIR})"
     assert exclusion.concerns([f"{FIR}::FirModelTest::test_gradient_checkpointing"])
@@ -112,12 +112,12 @@ def test_an_override_is_found_with_its_kind_and_its_class(name: str) -> None:
 
 @pytest.mark.parametrize("method", RUNNING.values(), ids=RUNNING.keys())
 def test_a_method_that_runs_the_generic_test_in_full_is_no_exclusion(method: str) -> None:
-    assert exclusions_in(FIR, with_method(method)) == []
+    assert Exclusion.found_in(FIR, with_method(method)) == []
 
 
 def test_an_override_also_concerns_the_subclasses_in_the_file() -> None:
     source = with_method(OVERRIDES["skip"]) + "\n\nclass FirOtherTest(FirModelTest):\n    x = 1\n"
-    assert exclusions_in(FIR, source)[0].classes == ("FirModelTest", "FirOtherTest")
+    assert Exclusion.found_in(FIR, source)[0].classes == ("FirModelTest", "FirOtherTest")
 
 
 @pytest.mark.parametrize("method", OVERRIDES.values(), ids=OVERRIDES.keys())
@@ -139,7 +139,7 @@ def test_the_first_and_the_last_method_of_a_class_go_cleanly() -> None:
 def test_several_overrides_go_at_once_or_one_by_one() -> None:
     two = OVERRIDES["skip"] + "\n" + OVERRIDES["pass"].replace("test_grad", "test_training_grad")
     source = with_method(two).replace("import pytest\n\n", "")
-    first, second = exclusions_in(FIR, source)
+    first, second = Exclusion.found_in(FIR, source)
     assert without(source, [first, second]) == AFTER.replace("import pytest\n\n", "")
     assert without(source, [second]) == with_method(OVERRIDES["skip"]).replace("import pytest\n\n", "")
     assert without(source, []) == source
