@@ -64,7 +64,7 @@ def peaks_in(printed: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("`")])
 def test_the_peaks_on_the_page_are_those_that_explain_says(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_surgery.planning.answer.state_lever_of", lambda _: None)  # it takes one more step
+    monkeypatch.setattr("ckpt_surgery.planning.answer.StateLever.of", lambda _: None)  # it takes one more step
     code, printed = ours("explain", "MistralForCausalLM", "--tokens", "4096", *shlex.split(row.strip("`")))
     assert code == 0
     assert peaks_in(printed) == ROWS[row]
