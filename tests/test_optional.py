@@ -86,9 +86,10 @@ def test_an_older_release_is_refused(installed: Installed, torch: str, transform
 
 @pytest.mark.parametrize("arguments", DOORS)
 def test_a_command_says_it_in_one_line(
-    installed: Installed, capsys: pytest.CaptureFixture[str], arguments: str
+    installed: Installed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: str
 ) -> None:
     installed("2.7.1+cu118")
+    monkeypatch.setitem(sys.modules, "transformers", None)  # nothing may import it before it is asked for
     assert main(arguments.split()) == 2
     output = capsys.readouterr()
     assert (output.out, output.err) == ("", f"ckpt_surgery: error: {arguments.split()[0]} {TOO_OLD}\n")
@@ -232,6 +233,7 @@ def test_a_broken_torch_is_no_bug_of_ours(tmp_path: Path) -> None:
     assert line.endswith("does not work here: OSError: libcudart.so.12: cannot open")
 
 
+@pytest.mark.torch
 def test_the_reason_is_kept_where_torch_lacks_what_a_module_uses(
     installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,61 +112,62 @@ def plan_command(
         check_adapters(lora, four_bits=four_bits)
         if memory is None and device is None:
             raise OptionError("say what a step may take: --memory SIZE, or the card with --device")
-        with termination_raises(), progress_bar(after=PATIENCE) as progress, quiet():
+        with termination_raises(), progress_bar(after=PATIENCE) as progress:
             if progress is not None:
                 progress("importing", 0, 0)
             load_runtime("plan")
-            from ckpt_surgery.errors import DoesNotFitError
-            from ckpt_surgery.planning.largest import largest_sizes
-            from ckpt_surgery.planning.lora import add_lora
-            from ckpt_surgery.planning.plan import memory_bytes
-            from ckpt_surgery.planning.target import DTYPES, ReleasedModel
-            from ckpt_surgery.planning.training import TrainingSetup
-            from ckpt_surgery.survey.target import TargetKind
+            with quiet():
+                from ckpt_surgery.errors import DoesNotFitError
+                from ckpt_surgery.planning.largest import largest_sizes
+                from ckpt_surgery.planning.lora import add_lora
+                from ckpt_surgery.planning.plan import memory_bytes
+                from ckpt_surgery.planning.target import DTYPES, ReleasedModel
+                from ckpt_surgery.planning.training import TrainingSetup
+                from ckpt_surgery.survey.target import TargetKind
 
-            training = TrainingSetup.of(
-                optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
-            )
-            card = training.device
-            budget = card.room if card is not None and memory is None else memory_bytes(memory or "")
-            target = target_named(model, trust_remote_code=trust_remote_code)
-            if progress is not None:
-                progress("building the model", 0, 0)
-            if maximize is not None and target.kind is TargetKind.FACTORY:
-                raise OptionError(
-                    f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
+                training = TrainingSetup.of(
+                    optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
                 )
-            found = ReleasedModel.of(target, tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
-            if lora:
-                add_lora(found.model, lora, found.shapes, four_bits=four_bits)
-            head: list[str] = []
-            if maximize is not None:
+                card = training.device
+                budget = card.room if card is not None and memory is None else memory_bytes(memory or "")
+                target = target_named(model, trust_remote_code=trust_remote_code)
                 if progress is not None:
-                    progress("searching the largest size", 0, 0)
+                    progress("building the model", 0, 0)
+                if maximize is not None and target.kind is TargetKind.FACTORY:
+                    raise OptionError(
+                        f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
+                    )
+                found = ReleasedModel.of(target, tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
+                if lora:
+                    add_lora(found.model, lora, found.shapes, four_bits=four_bits)
+                head: list[str] = []
+                if maximize is not None:
+                    if progress is not None:
+                        progress("searching the largest size", 0, 0)
+                    try:
+                        largest = largest_sizes(
+                            found,
+                            batch or 1,
+                            budget,
+                            training,
+                            is_batch=maximize is Maximized.BATCH,
+                            offload=offload,
+                            changes=changes,
+                        )
+                    except DoesNotFitError as error:
+                        say(f"ckpt_surgery: {error}")
+                        return ExitCode.FINDINGS
+                    found = found.resized(*largest)
+                    text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
+                    head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
+                begin = None if progress is None else lambda number: progress("metering steps", number, 0)
                 try:
-                    largest = largest_sizes(
-                        found,
-                        batch or 1,
-                        budget,
-                        training,
-                        is_batch=maximize is Maximized.BATCH,
-                        offload=offload,
-                        changes=changes,
+                    made = found.planned(
+                        budget, training=training, offload=offload, changes=changes, save=save, begin=begin
                     )
                 except DoesNotFitError as error:
                     say(f"ckpt_surgery: {error}")
                     return ExitCode.FINDINGS
-                found = found.resized(*largest)
-                text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
-                head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
-            begin = None if progress is None else lambda number: progress("metering steps", number, 0)
-            try:
-                made = found.planned(
-                    budget, training=training, offload=offload, changes=changes, save=save, begin=begin
-                )
-            except DoesNotFitError as error:
-                say(f"ckpt_surgery: {error}")
-                return ExitCode.FINDINGS
         write_report(head + _lines(made, found.assumptions, lora=lora is not None, assumed=device is None), None)
         if html is not None:
             write_document(made.to_html(), html)
