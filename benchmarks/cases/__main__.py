@@ -37,7 +37,9 @@ DOORS: Mapping[str, Sequence[str]] = {
     "check": ("-m", "ckpt_surgery", "check", "--show-info"),
     "verify": ("-m", "ckpt_surgery", "verify"),
 }
-"""What stands between `python` and the script. All but `check` and `verify` train."""
+"""What stands between `python` and the script."""
+TRAINS = DOORS.keys() - {"check", "verify"}
+"""The doors through which the script trains."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "400", "PYTHONPATH": str(ROOT)}
 NEVER = ("Traceback (most recent call last)", "internal error", "the guard failed")
 
@@ -76,7 +78,7 @@ def _installed(requirement: Requirement) -> bool:
 
 def differences(case: Case) -> list[str]:
     """Run a case through its doors, and return what is not right."""
-    plain = _run(case, "plain")[1] if case.doors.keys() - {"check", "verify"} else ""
+    plain = _run(case, "plain")[1] if case.doors.keys() & TRAINS else ""
     lines = []
     for door, right in case.doors.items():
         code, output = _run(case, door)
@@ -85,7 +87,7 @@ def differences(case: Case) -> list[str]:
         lines += [f"{door}: exit code {code}, not {expected}"] if code != expected else []
         lines += [f"{door}: does not say {text!r}" for text in right.get("says", ()) if text not in output]
         lines += [f"{door}: says {text!r}" for text in never if text in output]
-        if door not in ("check", "verify") and not right.get("cures") and _steps(output) != _steps(plain):
+        if door in TRAINS and not right.get("cures") and _steps(output) != _steps(plain):
             lines.append(f"{door}: other steps than plain Python's")
     return lines
 

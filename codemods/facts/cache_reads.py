@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
@@ -14,21 +16,34 @@ _OWN_INDEX = frozenset(
 )
 
 
-def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name.
+class ReadKind(Enum):
+    """The failure of a read once a layer has set the past state to None."""
 
-    Each is the method, the parameter, and whether it fails once a layer has set the past state to None, as nothing
-    asks whether there is any. Otherwise what another block computed would be computed otherwise.
-    """
+    NEEDED = "needed"
+    """It fails: nothing asks whether there is any."""
+    SHARED = "shared"
+    """What another block computed would be computed otherwise."""
+
+
+class CacheRead(NamedTuple):
+    """A method that reads past state."""
+
+    method: str
+    name: str
+    kind: ReadKind
+
+
+def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[CacheRead]:
+    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name."""
     for function in methods.values():
         given = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & set(names)
         for name in sorted(given) if function.name != "__init__" else ():
             reader = _PastStateReader(name)
             reader.follow(function.body)
             if reader.needed and function.name == "forward":
-                yield function.name, name, True
+                yield CacheRead(function.name, name, ReadKind.NEEDED)
             elif reader.shared:
-                yield function.name, name, False
+                yield CacheRead(function.name, name, ReadKind.SHARED)
 
 
 class _PastStateReader(Interpreter[None]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
@@ -20,7 +21,15 @@ _MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
 _MAKERS = (".from_pretrained", ".from_config", "._from_config")
 
 
-def _flags(file: FileSyntax) -> Iterator[tuple[str, Span, str]]:
+class FlagByHand(NamedTuple):
+    """A flag set by hand: its object, statement, and class or function."""
+
+    target: str
+    span: Span
+    scope: str
+
+
+def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
     places = (match.start() for match in _SET.finditer(file.source))
     if not file.mentions("transformers") or all(file.source.endswith("self", 0, at) for at in places):
         return
@@ -40,7 +49,7 @@ def _flags(file: FileSyntax) -> Iterator[tuple[str, Span, str]]:
     for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             scopes.append((node.name, "self." if isinstance(node, ast.ClassDef) else "", walk(node)))
-    set_by_hand: dict[Span, tuple[str, Span, str]] = {}
+    set_by_hand: dict[Span, FlagByHand] = {}
     for scope, start, inside in scopes:
         bound = _Bound(inside, imported)
         for node in inside:
@@ -52,7 +61,7 @@ def _flags(file: FileSyntax) -> Iterator[tuple[str, Span, str]]:
                     off = isinstance(value, ast.Constant) and not value.value
                     is_read = target.rpartition(".")[2] in read
                     if own and not (off or switched or is_read) and bound.is_model(target):
-                        set_by_hand[span_of(node)] = (target, span_of(node), scope)
+                        set_by_hand[span_of(node)] = FlagByHand(target, span_of(node), scope)
     yield from set_by_hand.values()
 
 
@@ -102,7 +111,6 @@ class _Bound:
         return False
 
 
-FLAGS_BY_HAND = FileFact[tuple[tuple[str, Span, str], ...]](
+FLAGS_BY_HAND = FileFact[tuple[FlagByHand, ...]](
     "flags_by_hand", lambda file: tuple(_flags(file)), nothing=(), signs=(f".{FLAG}",)
 )
-"""The object of each flag, the place of its statement, and the class or function that it is in."""

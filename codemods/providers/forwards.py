@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
@@ -42,6 +43,15 @@ class ForwardPatch:
     scope: str
 
 
+class _Use(NamedTuple):
+    """A forward that is read, or is assigned at a span; `stack` is as in ForwardPatch."""
+
+    target: str
+    scope: str
+    stack: str = ""
+    span: Span | None = None
+
+
 def _may_patch(text: str) -> bool:
     """Tell whether a file has to do with transformers, and assigns a forward."""
     return ("transformers" in text or "modeling_" in text) and _ASSIGNED.search(text) is not None
@@ -53,7 +63,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     imports = (imported for node in statements_below(file.tree) for imported in imported_names(node))
     modules = {name: module for name, module, _ in imports}
     uses = list(_uses(file.tree, file, "", {}))
-    read = {target for target, _, _, span in uses if span is None}
+    read = {use.target for use in uses if use.span is None}
     return tuple(
         ForwardPatch(target, modules.get(target.partition(".")[0], ""), stack, span, span.line, scope)
         for target, scope, stack, span in uses
@@ -61,13 +71,8 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     )
 
 
-def _uses(
-    node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
-) -> Iterator[tuple[str, str, str, Span | None]]:
-    """Yield every use of a forward below a node: its target, scope and stack, and the span of an assignment.
-
-    `stacks` are the stacks of blocks that are looped over around it, by the variables of the loops.
-    """
+def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
+    """Yield every use of a forward below a node; `stacks` are the loops around it, by their variables."""
     if isinstance(node, ast.stmt) and "forward" not in file.text(node) and not getattr(node, "decorator_list", ()):
         return
     match node:
@@ -76,15 +81,15 @@ def _uses(
             | ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value="forward"), *_])
             | ast.Subscript(value=ast.Attribute(value=owner, attr="__dict__"), slice=ast.Constant(value="forward"))
         ):
-            yield dotted(owner), scope, "", None
+            yield _Use(dotted(owner), scope)
         case ast.Assign(targets=targets, value=value) if _is_function(value):
             for target in targets:
                 if isinstance(target, ast.Attribute) and target.attr == "forward":
                     name = dotted(target.value)
-                    yield name, scope, stacks.get(name, ""), span_of(target)
+                    yield _Use(name, scope, stacks.get(name, ""), span_of(target))
         case ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(value="forward"), value]):
             if _is_function(value):
-                yield dotted(owner), scope, stacks.get(dotted(owner), ""), span_of(node)
+                yield _Use(dotted(owner), scope, stacks.get(dotted(owner), ""), span_of(node))
         case (
             ast.For(
                 target=ast.Tuple(elts=[_, ast.Name(id=variable)]),

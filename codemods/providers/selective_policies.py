@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
@@ -13,7 +14,15 @@ from ckpt_surgery.codemods.facts.syntax import Span, dotted, last_name, span_of,
 _CONTEXTS = "create_selective_checkpoint_contexts"
 
 
-def _counting(file: FileSyntax) -> Iterator[tuple[Span, str, str]]:
+class CountingPolicy(NamedTuple):
+    """A policy for torch's selective checkpointing, and where it counts."""
+
+    span: Span
+    policy: str
+    counter: str
+
+
+def _counting(file: FileSyntax) -> Iterator[CountingPolicy]:
     nodes = walk(file.tree)
     made = {node.name: node for node in nodes if isinstance(node, Function | ast.ClassDef)}
     for node in nodes:
@@ -35,7 +44,7 @@ def _counting(file: FileSyntax) -> Iterator[tuple[Span, str, str]]:
                 continue
         counters = [counter for function in functions for counter in _counters(function)]
         if counters:
-            yield span_of(policy), ast.unparse(policy), counters[0]
+            yield CountingPolicy(span_of(policy), ast.unparse(policy), counters[0])
 
 
 def _counters(function: ast.FunctionDef) -> Iterator[str]:
@@ -55,7 +64,6 @@ def _counters(function: ast.FunctionDef) -> Iterator[str]:
                 yield ast.unparse(counter)
 
 
-COUNTING_POLICIES = FileFact[tuple[tuple[Span, str, str], ...]](
+COUNTING_POLICIES = FileFact[tuple[CountingPolicy, ...]](
     "counting_policies", lambda file: tuple(_counting(file)), nothing=(), signs=(_CONTEXTS,)
 )
-"""The place and text of each such policy, and what it counts in."""

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state
-from ckpt_surgery.codemods.facts.cache_reads import cache_reads
+from ckpt_surgery.codemods.facts.cache_reads import ReadKind, cache_reads
 from ckpt_surgery.codemods.facts.file_facts import AttributePath, ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow, kept_values
 from ckpt_surgery.codemods.facts.syntax import Span
@@ -181,8 +181,9 @@ def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
     cleared = tree.bases.parameter_names(block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
     for ref in _with_parts(tree, block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, tree.bases.parameter_names(ref)))
-        for method, name, fails in cache_reads(tree.method_nodes(ref), names) if names else ():
-            return (Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE).about(f"{ref.name}.{method}", name)
+        for read in cache_reads(tree.method_nodes(ref), names) if names else ():
+            reason = Doubt.NEEDED_CACHE if read.kind is ReadKind.NEEDED else Doubt.SHARED_CACHE
+            return reason.about(f"{ref.name}.{read.method}", read.name)
     return None
 
 

@@ -106,12 +106,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield context.finding(RULE, path, late.span, late.scope, message, applicability, (), late.first_line)
         for unkept in context.tree.names.read(path)[UNKEPT]:
             yield _unkept(context, path, unkept)
-        for span, policy, counter in context.tree.names.read(path)[COUNTING_POLICIES]:
+        for counting in context.tree.names.read(path)[COUNTING_POLICIES]:
             message = (
-                f"{policy} decides by `{counter}`, which goes on counting where torch asks it again "
+                f"{counting.policy} decides by `{counting.counter}`, which goes on counting where torch asks it again "
                 "in the recompute (2.13 does not): it takes other results than it kept; ask ctx.is_recompute"
             )
-            yield context.finding(RULE, path, span, "", message, Applicability.INFO)
+            yield context.finding(RULE, path, counting.span, "", message, Applicability.INFO)
 
 
 def _unkept(context: RuleContext, path: str, unkept: Unkept) -> Finding:

@@ -39,9 +39,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for path in context.tree.checked:
         flags = context.tree.names.files[path][FLAGS_BY_HAND]
         worth = Applicability.INFO if flags and context.tree.layers.outdated(path) else Applicability.UNSAFE
-        for target, span, scope in flags:
+        for flag in flags:
             message = (
-                f"{target} is a model of transformers, whose layers from 4.53 on each need their own flag: "
-                f"this one switches none of them on; call {target}.gradient_checkpointing_enable()"
+                f"{flag.target} is a model of transformers, whose layers from 4.53 on each need their own flag: "
+                f"this one switches none of them on; call {flag.target}.gradient_checkpointing_enable()"
             )
-            yield context.finding(RULE, path, span, scope, message, worth)
+            yield context.finding(RULE, path, flag.span, flag.scope, message, worth)

@@ -73,11 +73,12 @@ def needs_cache(module: nn.Module) -> bool:
 
 def models_that_read_caches(module: nn.Module) -> list[str]:
     """Name the models of a module's family that compute something else without a cache in the installed release."""
-    releases = facts_of(module).cache_decides
-    if not releases:
-        return []
-    installed = Version(importlib.metadata.version("transformers"))
-    return [name for name, release in releases.items() if installed < Version(release)]
+    return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
+
+
+@cache
+def _transformers() -> Version:
+    return Version(importlib.metadata.version("transformers"))
 
 
 def flags_of(module: nn.Module) -> list[str]:
