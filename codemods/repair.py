@@ -6,6 +6,7 @@ Values only, which are compared and travel between processes. The libcst transfo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.syntax import Span
@@ -59,6 +60,14 @@ class SourceRepair:
     path: str
     span: Span | None
     target: Definition | Occurrence | None
+
+    def overlaps(self, others: Collection[SourceRepair]) -> bool:
+        """Tell whether it changes what another repair of its file does: their spans meet, or are the same place."""
+        if self in others or self.span is None:
+            return False
+        begin, end = self.span[:2], self.span[2:]
+        spans = [other.span for other in others if other.span is not None]
+        return any(self.span == span or (begin < span[2:] and span[:2] < end) for span in spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def model_card(adoption: Adoption) -> str:
         _PENDING if adoption.decision is Decision.PROVED else "",
         *(_card_of_class(adoption.source.folder, proof.final) for proof in adoption.described),
         "A small model, made from this `config.json` with random weights, was trained with and without checkpointing"
-        f"{how} Verified with {_versions(adoption)}:",
+        f"{how} Verified with {adoption.measured_with}:",
         fenced(f"ckpt_surgery verify {adoption.source.folder.name} --trust-remote-code", "console"),
     )
     return f"{card}\n"
@@ -228,7 +228,7 @@ def pull_request(adoption: Adoption) -> str:
         "## Reproduce",
         "In the model's folder, first on the code as it was, then with the repair:",
         console([verify, f"git apply {DIFF}", verify]),
-        f"Versions: {_versions(adoption)}." if adoption.versions else "",
+        f"Versions: {adoption.measured_with}." if adoption.versions else "",
     )
     return f"{page}\n"
 
@@ -269,7 +269,3 @@ def _faults(report: Report) -> str:
         f"{listed([code(mode) for mode in modes])}, {code(fault.level)}: {prose(portable(str(fault)))}"
         for modes, fault in report.merged_faults
     )
-
-
-def _versions(adoption: Adoption) -> str:
-    return listed([f"{name.replace('-', '_')} {version}" for name, version in adoption.versions.items()])

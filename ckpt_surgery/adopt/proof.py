@@ -10,6 +10,7 @@ from ckpt_surgery.adopt.source import SourceResult
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Level, Mode, ModeReport, Repair
+from ckpt_surgery.text import listed
 
 _MORE = 1.1
 """Times the kept bytes: less is within what another order of operations changes."""
@@ -114,6 +115,11 @@ class Adoption:
     def measured(self) -> bool:
         """Tell whether there is a verdict on any class."""
         return any(proof.before.status != "not built" for proof in self.proofs)
+
+    @property
+    def measured_with(self) -> str:
+        """The versions in words: "torch 2.13.0 and transformers 5.23.0"."""
+        return listed([f"{name.replace('-', '_')} {version}" for name, version in self.versions.items()])
 
     @property
     def decision(self) -> Decision:

@@ -93,6 +93,57 @@ class Ranks:
             seen = " And ".join(f"on {who}, {fault}" for who, fault in self.by_value(faults) if fault is not None)
             raise DistributedError(f"{caller}: {seen}")
 
+    def agree(self, facts: Facts, frozen: frozenset[str], fault: str | None, device: torch.device) -> None:
+        """Raise DistributedError on every rank where any has a fault, or sees other facts than another.
+
+        `facts` are what all ranks must agree on, in order. `frozen` are the names of parameters without gradient,
+        which only explain a difference. Takes one collective of three int64 on `device` where all is well.
+        """
+        number = int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:8], "big") >> 1
+        extremes = torch.tensor([number, -number, int(fault is not None)], dtype=torch.int64, device=device)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, self.group)
+        highest, lowest, faulty = extremes.tolist()
+        if highest == -lowest and not faulty:
+            return
+        gathered: list[tuple[str | None, Facts, frozenset[str]]] = self.gather((fault, facts, frozen))
+        self.raise_faults("sync_gradients", [theirs for theirs, _, _ in gathered])
+        # What differs first between the models, and what it is on each rank
+        by_name = [dict.fromkeys(frozen, "frozen") | dict(facts) for _, facts, frozen in gathered]
+        for name in dict.fromkeys(name for _, facts, _ in gathered for name, _ in facts):
+            what, values = f"'{name}'", [theirs.get(name, "missing") for theirs in by_name]
+            if len(set(values)) > 1:
+                break
+        else:
+            orders = zip(*([f"'{name}'" for name, _ in facts] for _, facts, _ in gathered), strict=True)
+            place, names = next((place, names) for place, names in enumerate(orders) if len(set(names)) > 1)
+            what, values = f"parameter number {place}", list(names)
+        seen = ", ".join(f"{value} on {who}" for who, value in self.by_value(values))
+        raise DistributedError(
+            f"sync_gradients: the ranks do not train the same parameters: {what} is {seen}. Build, freeze and tie the "
+            "same model in the same order on every rank, with no gradient left of what is frozen, and pass the same "
+            "bucket_bytes."
+        )
+
+    def average(self, bucket: Sequence[Tensor]) -> None:
+        """Replace the gradients of a bucket by their means.
+
+        What travels has their elements in order and not as they lie in memory: strides may be others on another rank.
+        """
+        parts = [gradient.reshape(-1).contiguous() for gradient in bucket]
+        whole = len(parts) == 1 and not parts[0].is_conj() and not parts[0].is_neg()
+        flat = parts[0] if whole else torch.cat(parts)
+        if flat.dtype in _NARROW:
+            flat.div_(self.size)
+        dist.all_reduce(flat, group=self.group)
+        if flat.dtype not in _NARROW:
+            flat.div_(self.size)
+        if not whole:
+            for part, mean in zip(parts, torch.split(flat, [len(part) for part in parts]), strict=True):
+                part.copy_(mean)
+        for gradient, part in zip(bucket, parts, strict=True):
+            if not gradient.is_contiguous():  # its part is a copy
+                gradient.copy_(part.view_as(gradient))
+
 
 def sync_gradients(
     model: nn.Module, group: dist.ProcessGroup | None = None, *, bucket_bytes: int = BUCKET_BYTES
@@ -139,7 +190,7 @@ def sync_gradients(
     given: object = bucket_bytes
     sized = isinstance(given, int) and given >= 1
     bad_size = None if sized else f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
-    _agree(ranks, facts, frozen, bad_size or _fault(module, named, ranks.devices), device)
+    ranks.agree(facts, frozen, bad_size or _fault(module, named, ranks.devices), device)
     if not named:
         return SyncStats(collectives=1)
     with torch.no_grad():
@@ -158,7 +209,7 @@ def sync_gradients(
             chosen.append(parameter.grad)
         buckets = list(_buckets(chosen, bucket_bytes))
         for bucket in buckets:
-            _average(bucket, ranks)
+            ranks.average(bucket)
     size = sum(gradient.nbytes for gradient in chosen)
     return SyncStats(2 + len(buckets), len(buckets), len(chosen), created, size)
 
@@ -219,38 +270,6 @@ def _module_and_ranks(model: nn.Module, group: dist.ProcessGroup | None, caller:
     kinds = [pair.partition(":")[0] for pair in dist.get_backend_config(group).split(",")]
     numbers = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
     return module, Ranks(group, tuple(numbers), tuple(kinds))
-
-
-def _agree(ranks: Ranks, facts: Facts, frozen: frozenset[str], fault: str | None, device: torch.device) -> None:
-    """Raise DistributedError on every rank where any has a fault, or sees other facts than another.
-
-    `facts` are what all ranks must agree on, in order. `frozen` are the names of parameters without gradient, which
-    only explain a difference. Takes one collective of three int64 on `device` where all is well.
-    """
-    number = int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:8], "big") >> 1
-    extremes = torch.tensor([number, -number, int(fault is not None)], dtype=torch.int64, device=device)
-    dist.all_reduce(extremes, dist.ReduceOp.MAX, ranks.group)
-    highest, lowest, faulty = extremes.tolist()
-    if highest == -lowest and not faulty:
-        return
-    gathered: list[tuple[str | None, Facts, frozenset[str]]] = ranks.gather((fault, facts, frozen))
-    ranks.raise_faults("sync_gradients", [theirs for theirs, _, _ in gathered])
-    # What differs first between the models, and what it is on each rank
-    by_name = [dict.fromkeys(frozen, "frozen") | dict(facts) for _, facts, frozen in gathered]
-    for name in dict.fromkeys(name for _, facts, _ in gathered for name, _ in facts):
-        what, values = f"'{name}'", [theirs.get(name, "missing") for theirs in by_name]
-        if len(set(values)) > 1:
-            break
-    else:
-        orders = zip(*([f"'{name}'" for name, _ in facts] for _, facts, _ in gathered), strict=True)
-        place, names = next((place, names) for place, names in enumerate(orders) if len(set(names)) > 1)
-        what, values = f"parameter number {place}", list(names)
-    seen = ", ".join(f"{value} on {who}" for who, value in ranks.by_value(values))
-    raise DistributedError(
-        f"sync_gradients: the ranks do not train the same parameters: {what} is {seen}. Build, freeze and tie the "
-        "same model in the same order on every rank, with no gradient left of what is frozen, and pass the same "
-        "bucket_bytes."
-    )
 
 
 def _facts(named: Named) -> Iterator[tuple[str, str]]:
@@ -354,24 +373,3 @@ def _buckets(gradients: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
         filling[kind] = (bucket, filled + size)
     for bucket, _ in filling.values():
         yield bucket
-
-
-def _average(bucket: Sequence[Tensor], ranks: Ranks) -> None:
-    """Replace the gradients of a bucket by their means.
-
-    What travels has their elements in order and not as they lie in memory: strides may be others on another rank.
-    """
-    parts = [gradient.reshape(-1).contiguous() for gradient in bucket]
-    whole = len(parts) == 1 and not parts[0].is_conj() and not parts[0].is_neg()
-    flat = parts[0] if whole else torch.cat(parts)
-    if flat.dtype in _NARROW:
-        flat.div_(ranks.size)
-    dist.all_reduce(flat, group=ranks.group)
-    if flat.dtype not in _NARROW:
-        flat.div_(ranks.size)
-    if not whole:
-        for part, mean in zip(parts, torch.split(flat, [len(part) for part in parts]), strict=True):
-            part.copy_(mean)
-    for gradient, part in zip(bucket, parts, strict=True):
-        if not gradient.is_contiguous():  # its part is a copy
-            gradient.copy_(part.view_as(gradient))

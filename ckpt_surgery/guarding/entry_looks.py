@@ -59,7 +59,7 @@ class EntryLooks(StepWatch):
         name, looks = self._names[block], self._looks[block]
         if looks and name not in self.changes:
             now = self._look(block)
-            left, buffers = self._left.get(block, {}), _buffer_versions(block)
+            left, buffers = self._left.get(block, {}), self._versions(block)
             written = [path for path in left if left[path] != buffers.get(path, left[path])]
             self.changes[name] = [f"{path} (written in between)" for path in written]
             for path in {**looks[-1], **now}:
@@ -83,7 +83,11 @@ class EntryLooks(StepWatch):
 
     def _leave(self, block: nn.Module, *_: object) -> None:
         if self.phase is WatchedPhase.FORWARD:
-            self._left[block] = _buffer_versions(block)
+            self._left[block] = self._versions(block)
+
+    @staticmethod
+    def _versions(block: nn.Module) -> dict[str, int]:
+        return {path: version(buffer) for path, buffer in block.named_buffers()}
 
     def _look(self, block: nn.Module) -> dict[str, Look]:
         """Look at the attributes and weights in a block, and at the containers and caches among its arguments."""
@@ -102,10 +106,6 @@ class EntryLooks(StepWatch):
                 look = (list, int(value.get_seq_length(self._signatures[block].layer)))
             looks[f"its argument {name}"] = look
         return looks
-
-
-def _buffer_versions(block: nn.Module) -> dict[str, int]:
-    return {path: version(buffer) for path, buffer in block.named_buffers()}
 
 
 def _look_at(value: Any) -> Look:

@@ -126,7 +126,7 @@ class Guard(Undoable):
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
         self._step: CheckedStep | None = None
-        self._say = say or _warn
+        self._say = say or self._warn
         # a graph must not hold the guard: it holds what the guard has seen, and that the graph
         self._errors = HookErrors(partial(self._stop, ref(self)), (GuardError, Warning))
         self._hooks = StepHooks(self.model, self._begin, self._end, self._errors)
@@ -270,13 +270,13 @@ class Guard(Undoable):
         told = {kind for kind, _ in self._results.faults}
         return [fault for fault in faults[:1] if fault.kind not in told]
 
+    @staticmethod
+    def _warn(message: str) -> None:
+        warnings.warn(message, SurgeryWarning, stacklevel=2)
+
     def _tell(self, seen: Iterable[GuardFault]) -> None:
         faults = self._results.add_faults(seen)
         for fault in faults if self._options.on_fault == "warn" else ():
-            _warn(f"{type(self.model).__name__}: {fault}")
+            self._warn(f"{type(self.model).__name__}: {fault}")
         if faults and self._options.on_fault == "raise":
             raise GuardError(f"{type(self.model).__name__}: {faults[0]}")
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, SurgeryWarning, stacklevel=2)

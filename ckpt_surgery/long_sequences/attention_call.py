@@ -47,6 +47,14 @@ class AttentionCall:
         result: Tensor = self.function(self.module, *heads, self.mask, **self.options)[0]
         return result
 
+    def groups(self, heads: Heads, most: int) -> int:
+        """Return into how many groups, `most` at the most, the heads fall: a key and its queries stay together."""
+        queries, keys, values = (each.shape[1] for each in heads)
+        by_head = isinstance(self.mask, Tensor) and self.mask.dim() == 4 and self.mask.shape[1] != 1
+        if by_head or queries % keys or values != keys:
+            return 1
+        return max(count for count in range(1, min(most, keys) + 1) if keys % count == 0)
+
     def is_like(self, other: AttentionCall) -> bool:
         """Tell whether another call, of another tile, is given the same but for the heads."""
         if self.mask is not other.mask or self.module is not other.module:

@@ -205,7 +205,7 @@ class BlockCut:
         tokens = values.shape[1]
         whole, halves = (self._part(call, values, size) for size in (tokens, -(-tokens // 2)))
         with whole.as_called(), MeanDraws():  # type: ignore[no-untyped-call]
-            pairs = list(zip(_heads(whole, values), _heads(halves, values), strict=True))
+            pairs = list(zip(whole.heads_of(values), halves.heads_of(values), strict=True))
             attended = self._attended(whole, values)
             together = whole.after(values, 0, slice(0, tokens), attended)
             apart = [halves.after(values[:, p], i, p, attended[:, p]) for i, p in enumerate(halves.parts)]
@@ -214,17 +214,12 @@ class BlockCut:
 
     def _attended(self, whole: CutCall, values: Tensor) -> Tensor:
         """Return what attention might return."""
-        query, _, value = _heads(whole, values)
+        query, _, value = whole.heads_of(values)
         return torch.randn((*query.shape[:3], value.shape[3]), device=query.device).to(query.dtype)
 
 
 def _is_real(values: Tensor) -> bool:
     return type(values) is Tensor and not values.is_meta
-
-
-def _heads(call: CutCall, values: Tensor) -> list[Tensor]:
-    (heads,) = call.heads(lambda index, part: values[:, part])
-    return [each for each in heads if isinstance(each, Tensor)]
 
 
 def _input_of(signature: BlockSignature, arguments: Arguments) -> Tensor:

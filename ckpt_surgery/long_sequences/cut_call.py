@@ -253,6 +253,11 @@ class CutCall:
         query, key, value = (each.transpose(_HEADS, _TOKENS) for each in heads)
         return self._call.run((query, key, value))
 
+    def heads_of(self, values: Tensor) -> list[Tensor]:
+        """Return the queries, keys and values that a whole input on the device has together. Raises CannotCut."""
+        (heads,) = self.heads(lambda index, part: values[:, part])
+        return [each for each in heads if isinstance(each, Tensor)]
+
     @torch.no_grad()
     def heads(self, read: Read) -> list[list[Room]]:
         """Return queries, keys and values of the whole sequence for each group of heads. Raises CannotCut."""
@@ -262,7 +267,7 @@ class CutCall:
             call, heads = self.before(tile, index, part)
             if not made:
                 self._call = call
-                count = _group_count(call, heads)
+                count = call.groups(heads, _GROUPS)
                 self.token = TokenBytes.of(self.arguments, tile, heads, count)
                 count = 1 if self.together else count
                 made = [[self._room(each, count) for each in heads] for _ in range(count)]
@@ -351,15 +356,6 @@ class _Source(torch.autograd.Function):
 
 def _on_device(room: Room, parts: Sequence[slice]) -> Tensor:
     return room.whole(parts) if isinstance(room, ParkedTiles) else room
-
-
-def _group_count(call: AttentionCall, heads: Heads) -> int:
-    """Return into how many groups the heads fall: a key and its queries stay together."""
-    queries, keys, values = (each.shape[_HEADS] for each in heads)
-    by_head = isinstance(call.mask, Tensor) and call.mask.dim() == 4 and call.mask.shape[_HEADS] != 1
-    if by_head or queries % keys or values != keys:
-        return 1
-    return max(count for count in range(1, min(_GROUPS, keys) + 1) if keys % count == 0)
 
 
 def _of_part(groups: Sequence[Tensor], part: slice) -> Tensor:

@@ -150,6 +150,16 @@ class TiledForward:
         self.retired = False
         self._probed: set[tuple[bool, torch.dtype, int]] = set()
 
+    @classmethod
+    def runs(cls, module: nn.Module) -> bool:
+        """Tell whether a module is tiled, also where others have replaced its forward since."""
+        forward = vars(module).get("forward")
+        while forward is not None:
+            if isinstance(forward, cls) and not forward.retired:
+                return True
+            forward = getattr(forward, "original", None)
+        return False
+
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         """What runs the module untiled; never a checkpointed block, because shards are recomputed anyway."""
@@ -240,19 +250,10 @@ def _check(module: nn.Module) -> None:
         where = f"{path} of {name}" if path else name
         if is_compiled(part):
             raise SurgeryError(f"{where} is compiled already: call tile_mlp first, and torch.compile after it")
-        if _is_tiled(part):
+        if TiledForward.runs(part):
             raise SurgeryError(f"{where} is tiled already: undo that tiling first")
         if isinstance(part, _MIXES_TOKENS) or (isinstance(part, ConvNd) and set(part.kernel_size) != {1}):
             raise SurgeryError(
                 f"{where} is a {type(part).__name__}, which mixes tokens or writes buffers: {name} cannot run on "
                 "shards of its sequence; take it out of tile_mlp"
             )
-
-
-def _is_tiled(module: nn.Module) -> bool:
-    forward = vars(module).get("forward")
-    while forward is not None:
-        if isinstance(forward, TiledForward) and not forward.retired:
-            return True
-        forward = getattr(forward, "original", None)
-    return False

@@ -138,7 +138,8 @@ class LoopLevel:
         for place in range(3):
             with training.metered() if place else nullcontext():
                 training.backward(training.forward())
-                _take_gradients(model, self._leading[place : place + 1])
+                for record in self._leading[place : place + 1]:
+                    record.put_gradients(model)
                 optimizer.step()
                 optimizer.zero_grad()
             training.measure()
@@ -200,14 +201,6 @@ def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
     first, second = replace(training, steps=training.steps[:1], alive=[]), replace(training, steps=training.steps[1:])
     parts = zip(kinds, (first, second), strict=True)
     return {kind: part for kind, part in parts if part.steps}
-
-
-def _take_gradients(model: nn.Module, leading: Sequence[RunRecord]) -> None:
-    for record in leading:
-        for name, parameter in model.named_parameters():
-            gradient = record.gradients.get(name)
-            if gradient is not None and parameter.grad is not None and parameter.grad.layout == torch.strided:
-                parameter.grad.copy_(gradient)
 
 
 class Adapted(nn.Module):

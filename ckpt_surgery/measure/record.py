@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from torch import Size, Tensor, finfo
+from torch import Size, Tensor, finfo, nn, strided
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
@@ -169,6 +169,13 @@ class RunRecord:
     def only_packs(self) -> bool:
         """Whether the model's own hooks pack what a forward saves, while its blocks are not recomputed."""
         return self.packs and not any(entries.backward or entries.parts for entries in self.entries.values())
+
+    def put_gradients(self, model: nn.Module) -> None:
+        """Write the gradients of this step into those that the model's parameters have."""
+        for name, parameter in model.named_parameters():
+            gradient = self.gradients.get(name)
+            if gradient is not None and parameter.grad is not None and parameter.grad.layout == strided:
+                parameter.grad.copy_(gradient)
 
     def wanted_recomputes(self, block: str, unknown: int = 1) -> int:
         """Return how often a block should be recomputed; `unknown` where this run did not call it."""

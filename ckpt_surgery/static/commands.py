@@ -41,6 +41,17 @@ class RepairAll(CodemodCommand):
     DESCRIPTION = "Make gradient checkpointing work: every safe repair of ckpt_surgery."
     codes: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def of(cls, rule: Rule) -> type[RepairAll]:
+        """Return the command that makes the repairs of one rule."""
+        members = {
+            "__doc__": f"{rule.code} alone.",
+            "__module__": __name__,
+            "DESCRIPTION": f"Repair what {rule.code} finds: {rule.summary}",
+            "codes": (rule.code,),
+        }
+        return type(rule.name.title().replace("_", ""), (cls,), members)
+
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         """Return the file as it is after the repair of the tree that it lies in."""
         if self.context.filename is None:
@@ -51,13 +62,7 @@ class RepairAll(CodemodCommand):
         return tree
 
 
-def _command(rule: Rule) -> type[RepairAll]:
-    summary = f"Repair what {rule.code} finds: {rule.summary}"
-    members = {"__doc__": f"{rule.code} alone.", "__module__": __name__, "DESCRIPTION": summary, "codes": (rule.code,)}
-    return type(rule.name.title().replace("_", ""), (RepairAll,), members)
-
-
-_SAFE = [_command(rule) for rule in RULES if rule.repair is RepairKind.SAFE]
+_SAFE = [RepairAll.of(rule) for rule in RULES if rule.repair is RepairKind.SAFE]
 COMMANDS = {command.__name__: command for command in _SAFE}
 """The commands of single rules, by name. Each is an attribute of this module, where libcst looks for it."""
 

@@ -45,7 +45,7 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
     # Signatures go first: what they ask of their callers must not be cut short by another repair there.
     repairable.sort(key=lambda finding: (-len({repair.path for repair in finding.repairs}), -len(finding.repairs)))
     for finding in repairable:
-        if not any(_overlaps(repair, taken[repair.path]) for repair in finding.repairs):
+        if not any(repair.overlaps(taken[repair.path]) for repair in finding.repairs):
             chosen.append(finding)
             for repair in finding.repairs:
                 taken[repair.path].add(repair)
@@ -93,12 +93,3 @@ def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit
         for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
             if kind != "equal":
                 yield Edit(file.source.path, starts[low], starts[high], "".join(new[new_low:new_high]))
-
-
-def _overlaps(repair: SourceRepair, taken: Collection[SourceRepair]) -> bool:
-    """Tell whether a repair changes what a different one does: their spans meet, or are the same place."""
-    span = repair.span
-    if repair in taken or span is None:
-        return False
-    others = (other.span for other in taken if other.span is not None)
-    return any(span == other or (span[:2] < other[2:] and other[:2] < span[2:]) for other in others)

@@ -137,7 +137,7 @@ class Builder(Interpreter[Build]):
     def augment(self, node: ast.AugAssign) -> None:
         """Follow `container += items`."""
         if isinstance(node.op, ast.Add):
-            self._extend(node.target, _spread(self.value(node.value)))
+            self._extend(node.target, self.value(node.value).spread())
 
     def _extend(self, container: ast.expr, items: list[Build]) -> None:
         match container:
@@ -163,7 +163,7 @@ class Builder(Interpreter[Build]):
                 self._extend(owner, [self.value(value)])
                 return _UNKNOWN
             case ast.Call(func=ast.Attribute(value=owner, attr="extend"), args=[value]):
-                self._extend(owner, _spread(self.value(value)))
+                self._extend(owner, self.value(value).spread())
                 return _UNKNOWN
         return self._made(node)
 
@@ -213,8 +213,3 @@ class Builder(Interpreter[Build]):
                 yield built  # `nn.Sequential(Block(), Block())` holds its arguments themselves
             else:
                 yield Build("spread", items=(built,))
-
-
-def _spread(built: Build) -> list[Build]:
-    """Return what a container holds, to be held by another one."""
-    return list(built.items) if built.kind == "container" else [Build("spread", items=(built,))]

@@ -188,6 +188,10 @@ class Build(NamedTuple):
             waiting.extend(waiting.pop().items)
         return seen > _LARGEST
 
+    def spread(self) -> list[Build]:
+        """Return what a container holds, to be held by another one."""
+        return list(self.items) if self.kind == "container" else [Build("spread", items=(self,))]
+
     def is_start_of(self, other: Build) -> bool:
         """Tell whether it is a container whose items the other one begins with."""
         same = self.kind == other.kind == "container" and self.name == other.name

@@ -166,7 +166,7 @@ def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
     """Find what a block or something that it holds keeps beside its result, with its gradient first."""
     kept = [
         (value, ref)
-        for ref in _with_parts(tree, block)
+        for ref in tree.containers.block_and_parts(block)
         for value in kept_values(tree.method_nodes(ref), partial(tree.function_node, ref.path), is_block=ref is block)
     ]
     if not kept:
@@ -179,17 +179,12 @@ def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
 def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
     """Find the first read of past state that fails, or finds something else, once a layer clears it."""
     cleared = tree.bases.parameter_names(block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
-    for ref in _with_parts(tree, block) if cleared else ():
+    for ref in tree.containers.block_and_parts(block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, tree.bases.parameter_names(ref)))
         for read in cache_reads(tree.method_nodes(ref), names) if names else ():
             reason = Doubt.NEEDED_CACHE if read.kind is ReadKind.NEEDED else Doubt.SHARED_CACHE
             return reason.about(f"{ref.name}.{read.method}", read.name)
     return None
-
-
-def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
-    yield block
-    yield from sorted(set(tree.containers.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
 
 
 def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:

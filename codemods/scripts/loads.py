@@ -27,7 +27,7 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
         if "device_map" in name and name not in changed
     }
     for place, call in names.calls:
-        if tail(call.func) != "from_pretrained" or _is_decided(place):
+        if tail(call.func) != "from_pretrained" or place.tested_for(_DECIDES):
             continue
         value = _device_map(names, place.scope, call)
         placement = _placement([value])
@@ -38,15 +38,10 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
             yield SplitLoad(place.spot(call), ast.unparse(call.func), placement or default, not placement)
 
 
-def _is_decided(place: ScriptNode) -> bool:
-    """Tell whether the script itself has asked how many processes there are."""
-    return any(_DECIDES.search(ast.unparse(test)) for test in place.tests)
-
-
 def _assigned(names: Names, name: str, scope: str = "") -> list[ast.expr]:
     """Return each value that a function, or the module, assigns to a name; unknown where it depends on processes."""
     assigned = names.assigned.get(name, ())
-    return [_UNKNOWN if _is_decided(place) else value for place, value in assigned if place.scope == scope]
+    return [_UNKNOWN if place.tested_for(_DECIDES) else value for place, value in assigned if place.scope == scope]
 
 
 def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
@@ -76,7 +71,7 @@ def _is_not_trained(names: Names, load: ScriptNode) -> bool:
     }
     uses: set[str] = set()
     for place, call in names.calls:
-        if place.scope != load.scope or _is_decided(place) or hasattr(place.statement, "body"):
+        if place.scope != load.scope or place.tested_for(_DECIDES) or hasattr(place.statement, "body"):
             continue  # what a loop or a test begins with trains nothing
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if place.statement is load.statement or (owner and dotted(owner) in bound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,6 +30,10 @@ class ScriptNode(NamedTuple):
         return any(
             not any(isinstance(part, ast.Name) and part.id == "__name__" for part in walk(test)) for test in self.tests
         )
+
+    def tested_for(self, words: re.Pattern[str]) -> bool:
+        """Tell whether a test that decides about the node speaks of certain words."""
+        return any(words.search(ast.unparse(test)) for test in self.tests)
 
     def spot(self, node: ast.expr) -> Spot:
         """Return the place of a finding about a node of this statement."""

@@ -86,6 +86,11 @@ class Containers:
         """Return some classes and everything that they are made of, at any depth."""
         return reachable(refs, self.parts)
 
+    def block_and_parts(self, block: ClassRef) -> list[ClassRef]:
+        """Return a block, and then everything that it is made of, in the order of the source."""
+        parts = set(self.with_parts(block)) - {block}
+        return [block, *sorted(parts, key=lambda ref: (ref.path, ref.cls.span.line))]
+
     @kept
     def parts(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Return the classes of the tree that a class's attributes hold, directly or in containers."""

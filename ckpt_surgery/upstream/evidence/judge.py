@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ckpt_surgery.measure.results import LEVELS, Mode
+from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.text import listed
 from ckpt_surgery.upstream.evidence.results import (
     CheckStatus,
@@ -59,7 +59,7 @@ def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) ->
         text = "git am of the patches on the base does not give the tree of the branch"
         yield Reason(ReasonCode.PATCHES_DIFFER, text)
     worse = [row for row in evidence.rows if row.verdict is RowVerdict.WORSE]
-    clauses = ((row, f"failing after the repair and not before: {_levels(row)}") for row in worse)
+    clauses = ((row, f"failing after the repair and not before: {listed(row.failing)}") for row in worse)
     yield from _by_clause(ReasonCode.NEW_FAULT, clauses)
     for commit in evidence.commits:
         if commit.imported and not commit.imported.ok:
@@ -103,9 +103,9 @@ def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Rea
     )
     verdicts = [row for row in measured if not row.statistics_only]
     new = [row for row in verdicts if set(row.after) - set(row.before)]
-    still = ((row, f"still failing: {_levels(row)}") for row in verdicts if row not in new)
+    still = ((row, f"still failing: {listed(row.failing)}") for row in verdicts if row not in new)
     yield from _by_clause(ReasonCode.FAULT_LEFT, still)
-    yield from _by_clause(ReasonCode.FAULT_LEFT, ((row, f"failing now: {_levels(row)}") for row in new))
+    yield from _by_clause(ReasonCode.FAULT_LEFT, ((row, f"failing now: {listed(row.failing)}") for row in new))
 
 
 def _fail(names: Sequence[str]) -> str:
@@ -131,9 +131,3 @@ def _by_clause(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Ite
         models.setdefault((clause, held), []).append(model)
     for (clause, held), names in models.items():
         yield Reason(code, f"{listed(names)} ({listed(held)}): {clause}")
-
-
-def _levels(row: ModelRow) -> str:
-    """Return the levels that matter: the new ones if the repair brought some, all that fail if not."""
-    levels = set(row.after) - set(row.before) if row.verdict is RowVerdict.WORSE else set(row.after)
-    return listed([level for level in LEVELS if level in levels])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.measure.results import LEVELS, Mode
 
 EVIDENCE_VERSION = 1
 """Raised when a key of `evidence.json` changes its meaning or goes; a new key does not raise it."""
@@ -126,6 +126,12 @@ class ModelRow:
     def gradients_equal(self) -> bool:
         """Tell whether every block is recomputed on the series, with the gradients of a step without checkpointing."""
         return not self.after or self.statistics_only
+
+    @property
+    def failing(self) -> list[str]:
+        """List the levels that matter: the new ones if the series made the row worse, else all that fail."""
+        levels = set(self.after) - set(self.before) if self.verdict is RowVerdict.WORSE else set(self.after)
+        return [level for level in LEVELS if level in levels]
 
     @property
     def verdict(self) -> RowVerdict:
