@@ -149,7 +149,7 @@ def explain_command(
         )
         with termination_raises(), progress_bar() as progress, quiet():
             released, explanations, tried = request.explained(progress)
-        write_report(_lines(request, released, explanations, tried), None)
+        write_report(request.lines(released, explanations, tried), None)
         if html is not None:
             from ckpt_surgery.planning.page import explanation_page
 
@@ -270,56 +270,58 @@ class _ExplainRequest:
                 explanations[ExplainedSteps.ON] = found.explained(self.training)
         return found, explanations
 
+    def lines(
+        self,
+        released: ReleasedModel,
+        explanations: dict[ExplainedSteps, Explanation],
+        tried: LeverPeak | None,
+    ) -> list[str]:
+        """Return the answer, the table of figures and what is kept, as lines of text."""
+        from ckpt_surgery.planning.answer import answer_line
+        from ckpt_surgery.planning.text import Hint, beside_rows, caveats, saved_words
 
-def _lines(
-    request: _ExplainRequest,
-    released: ReleasedModel,
-    explanations: dict[ExplainedSteps, Explanation],
-    tried: LeverPeak | None,
-) -> list[str]:
-    from ckpt_surgery.planning.answer import answer_line
-    from ckpt_surgery.planning.text import Hint, beside_rows, caveats, saved_words
-
-    any_one, training = next(iter(explanations.values())), request.training
-    text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
-    peaks = [step.peak for step in explanations.values()]
-    state = f"optimizer ({request.training.optimizer})"
-    lora = f", adapters of rank {request.lora}" if request.lora else ""
-    lora += " on layers of 4 bits" if request.four_bits else ""
-    offload = ", block inputs in host memory" if request.offload else ""
-    if request.for_long_context:
-        offload += ", as with long_context(host=True)" if request.host else ", as with long_context"
-    ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
-    rows: list[tuple[str, list[str]]] = [
-        ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),
-        ("gradients", [size(step.gradient_bytes) for step in explanations.values()]),
-        (state, [size(step.optimizer_bytes) for step in explanations.values()]),
-        *((name, [held] * len(explanations)) for name, held in beside_rows(any_one)),
-        ("kept for the backward", [size(step.kept_bytes) for step in explanations.values()]),
-        *([("of that by save", [saved_words(step.saved) for step in explanations.values()])] if request.save else []),
-        ("peak", [size(step.peak_bytes) for step in explanations.values()]),
-        ("peak in", [" ".join(filter(None, [f"the {p.phase},", p.module or "loss", p.line])) for p in peaks]),
-    ]
-    if training.device:
-        rows.append(
-            (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
-        )
-    lines = [
-        *wrapped(answer_line(list(explanations.values()), training.device, tried), LINE),
-        "",
-        f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
-        f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
-        *(
-            line
-            for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn))
-            for line in wrapped(caveat, LINE)
-        ),
-        *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
-    ]
-    for when, step in explanations.items():
-        lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
-        lines += [hint.sentence(step) for hint in Hint.of(step)]
-    return lines
+        any_one, training = next(iter(explanations.values())), self.training
+        text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
+        peaks = [step.peak for step in explanations.values()]
+        state = f"optimizer ({self.training.optimizer})"
+        lora = f", adapters of rank {self.lora}" if self.lora else ""
+        lora += " on layers of 4 bits" if self.four_bits else ""
+        offload = ", block inputs in host memory" if self.offload else ""
+        if self.for_long_context:
+            offload += ", as with long_context(host=True)" if self.host else ", as with long_context"
+        ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
+        rows: list[tuple[str, list[str]]] = [
+            ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),
+            ("gradients", [size(step.gradient_bytes) for step in explanations.values()]),
+            (state, [size(step.optimizer_bytes) for step in explanations.values()]),
+            *((name, [held] * len(explanations)) for name, held in beside_rows(any_one)),
+            ("kept for the backward", [size(step.kept_bytes) for step in explanations.values()]),
+            *([("of that by save", [saved_words(step.saved) for step in explanations.values()])] if self.save else []),
+            ("peak", [size(step.peak_bytes) for step in explanations.values()]),
+            ("peak in", [" ".join(filter(None, [f"the {p.phase},", p.module or "loss", p.line])) for p in peaks]),
+        ]
+        if training.device:
+            rows.append(
+                (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
+            )
+        lines = [
+            *wrapped(answer_line(list(explanations.values()), training.device, tried), LINE),
+            "",
+            f"{any_one.model}: {plural(self.batch, 'sample')}{text}, {self.dtype}, attention: {released.attention}, "
+            f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
+            *(
+                line
+                for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn))
+                for line in wrapped(caveat, LINE)
+            ),
+            *text_table(
+                ["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]
+            ),
+        ]
+        for when, step in explanations.items():
+            lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
+            lines += [hint.sentence(step) for hint in Hint.of(step)]
+        return lines
 
 
 def _holder_lines(holders: Sequence[Holder], total: int) -> list[str]:

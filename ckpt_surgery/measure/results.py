@@ -45,6 +45,9 @@ LEVEL_TITLES: Mapping[Level, str] = {
     "ranks": "ranks agree",
 }
 
+_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""The buffers of batch normalisation."""
+
 Detail = int | float | str | tuple[int, ...]
 """A number, a text that others wrote (an error, a name), or ranks."""
 
@@ -300,6 +303,19 @@ class ModeReport:
     def wrong(self) -> bool:
         """Whether the mode has a fault, or is refused."""
         return self.status in ("failed", "refused")
+
+    @property
+    def statistics_only(self) -> bool:
+        """Whether gradients were compared and are equal, and running statistics are all that differs."""
+        of_statistics = [
+            fault.kind is FaultKind.BUFFER_CHANGED
+            and fault.explanation is not None
+            and fault.explanation.kind is CauseKind.BATCH_NORM_TWICE
+            and {subject.rpartition(".")[2] for subject in fault.subjects} <= _STATISTICS
+            for fault in self.faults
+        ]
+        equal = self.outcome("set") == self.outcome("values") == "ok"
+        return equal and bool(of_statistics) and all(of_statistics)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data; `from_dict` reads it back."""

@@ -107,7 +107,7 @@ class DigestPlan:
             places.append(place)
         dense = [_dense(tensor) for tensor in distinct]
         pairs = zip(dense, distinct, strict=True)
-        readable = all(whole is tensor and tensor.is_cpu for (whole, _), tensor in pairs)
+        readable = all(whole is tensor and _is_readable(tensor) for (whole, _), tensor in pairs)
         readers = [(c_char * size).from_address for _, size in dense] if readable else None
         return cls(forms, places, owners, entries if keep else None, readers), distinct
 
@@ -240,7 +240,7 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
     elsewhere: dict[torch.device, list[tuple[int, Tensor, int]]] = {}
     for tensor in tensors:
         dense, size = (tensor, tensor.nbytes) if tensor.is_contiguous() else _dense(tensor)
-        if dense.is_cpu:  # is read without waiting for a device
+        if _is_readable(dense):
             sums.append(crc32((c_char * size).from_address(dense.data_ptr())))
         else:
             elsewhere.setdefault(dense.device, []).append((len(sums), dense, size))
@@ -258,6 +258,11 @@ def sum_over(parts: Sequence[Tensor]) -> Tensor:
     sums, _ = _sums([part for part in parts if not _has_nothing_to_read(part)])
     made = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
     return reduce(lambda total, more: _BETWEEN * total + more, made, parts[0].new_zeros((), dtype=torch.int64))
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Tell whether a tensor's memory can be read without waiting for a device."""
+    return tensor.is_cpu
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:

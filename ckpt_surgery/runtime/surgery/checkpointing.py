@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
+from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
@@ -42,14 +45,14 @@ class Checkpointing:
     @classmethod
     def of(cls, options: SurgeryOptions, refusals: Refusals) -> Checkpointing:
         """Return the function for these options, with a new offloader if they ask for offload."""
-        return cls(options, options.new_offloader(), refusals=refusals)
+        return cls(options, _offloader(options), refusals=refusals)
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """Return a copy with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed, offloader = replace(self.options, **options), self.offloader
         if changed.offload != self.options.offload:
             self.release()
-            offloader = changed.new_offloader()
+            offloader = _offloader(changed)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
 
     def release(self) -> None:
@@ -90,3 +93,11 @@ class Checkpointing:
         if any(isinstance(context, TorchDispatchMode) for context in contexts):
             raise SurgeryError("save and context_fn both say what is kept: give one of the two")
         return contexts
+
+
+def _offloader(options: SurgeryOptions) -> Offloader | None:
+    if options.offload is None:
+        return None
+    if options.offload == "cpu":
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))

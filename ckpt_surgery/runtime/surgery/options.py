@@ -13,10 +13,7 @@ from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.selection import matches
-from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
-from ckpt_surgery.runtime.offload.disk_transport import DiskTransport, writable_folder
-from ckpt_surgery.runtime.offload.host_transport import HostTransport
-from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.offload.disk_transport import writable_folder
 from ckpt_surgery.runtime.selective.policies import RANDOM, choices_of
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
 from ckpt_surgery.runtime.tools.rng import active_dropout
@@ -98,14 +95,6 @@ class SurgeryOptions:
             save=SaveOption(saved_names(save), save_offload),
             **others,
         )
-
-    def new_offloader(self) -> Offloader | None:
-        """Return a new offloader to the place that `offload` names; None without one."""
-        if self.offload is None:
-            return None
-        if self.offload == "cpu":
-            return Offloader(HostTransport(PinnedPool(self.offload_pinned)))
-        return Offloader(DiskTransport(None if self.offload == "disk" else self.offload))
 
     def __post_init__(self) -> None:
         if self.offload_pinned is not None and self.offload not in (None, "cpu"):

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Mode, ModeReport
 from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
-
-_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
-"""The buffers of batch normalisation."""
 
 
 def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> tuple[ModelRow, ...]:
@@ -43,7 +39,7 @@ def _row(family: str, label: str, mode: Mode, before: Report | None, after: Repo
         faults_after=tuple(map(str, run_after.faults)),
         kept_before=kept_before,
         kept_after=kept_after,
-        statistics_only=_statistics_only(run_after),
+        statistics_only=run_after.statistics_only,
     )
     gap_before, gap_after = _gap(label, before, mode), _gap(label, after, mode)
     built_before, built_after = (side is not None and side.status != "not built" for side in (before, after))
@@ -77,16 +73,3 @@ def _gap(label: str, report: Report | None, mode: Mode) -> str | None:
         return report.problem or f"it was not examined in the mode {mode}"
     run = _run(report, mode)
     return None if run.faults or run.ok else run.refused or "; ".join(skip.reason for skip in run.skips)
-
-
-def _statistics_only(run: ModeReport) -> bool:
-    """Tell whether gradients were compared and are equal, and running statistics are all that differs."""
-    of_statistics = [
-        fault.kind is FaultKind.BUFFER_CHANGED
-        and fault.explanation is not None
-        and fault.explanation.kind is CauseKind.BATCH_NORM_TWICE
-        and {subject.rpartition(".")[2] for subject in fault.subjects} <= _STATISTICS
-        for fault in run.faults
-    ]
-    equal = run.outcome("set") == run.outcome("values") == "ok"
-    return equal and bool(of_statistics) and all(of_statistics)
