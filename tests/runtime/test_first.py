@@ -20,7 +20,7 @@ def done(surgery: Surgery) -> list[bool]:
     return [surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks]
 
 
-@pytest.mark.parametrize("first", [2, {"model.layers": 2}, {"model.*": 2}, {"model.layers": 2, "*": 4}])
+@pytest.mark.parametrize("first", [2, {"model": 2}, {"model.*": 2}, {"model.layers": 2, "*": 4}])
 def test_the_first_blocks(first: Any) -> None:
     surgery = wrap_blocks(llama(), first=first)
     assert done(surgery) == [True, True, False, False]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,40 +78,6 @@ def test_a_step_of_another_length_goes_by_its_forward() -> None:
     assert ahead(offloader) == (8, 6)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 5])
-@pytest.mark.parametrize("inputs", [1, 3])
-def test_the_stats_are_those_of_the_transport(inputs: int, in_flight: int) -> None:
-    offloader = Offloader(recorded := Recorded(), minimum_bytes=0, in_flight=in_flight)
-    others = [first(seed) * 1 for seed in range(2, 1 + inputs)]
-
-    def chain(hidden: Tensor) -> Tensor:
-        for block in blocks():
-            given = [hidden, *(other * 1 for other in others)]
-            with offloader.saving(given):
-                hidden = torch.utils.checkpoint.checkpoint(block, *given, use_reentrant=False)
-        return hidden.sum()
-
-    backward(chain(first()))
-    stats, calls = offloader.stats, [tuple(called.split()) for called in recorded.calls]
-    counts = Counter(name for name, _ in calls)
-    assert counts["put"] == stats.tensors == (BLOCKS - 1) * inputs
-    assert counts["start"] == counts["get"] == stats.fetched
-    demanded = sum(
-        before == ("start", number)
-        for before, (name, number) in pairwise(calls)
-        if name == "get" and ("get", number) not in calls[: calls.index(("start", number))]
-    )
-    returning = peak = leaving = peak_leaving = 0
-    for name, _ in calls:
-        returning += (name == "start") - (name == "get")
-        leaving += (name == "put") - (name == "finish")
-        peak, peak_leaving = max(peak, returning), max(peak_leaving, leaving)
-    assert peak_leaving == stats.peak_in_flight <= in_flight
-    assert stats.peak_returning <= peak <= stats.peak_returning + 1, "one more where it had to be fetched at once"
-    assert stats.peak_returning <= in_flight
-    assert stats.fetched - demanded <= stats.prefetched
-
-
 def test_a_copy_that_a_backward_asked_for_in_vain_gives_way() -> None:
     offloader, stack = Offloader(Deferred(), minimum_bytes=0, in_flight=1), blocks()
     partial = forward(stack, first(), offloader)
@@ -180,15 +144,6 @@ def test_200_steps_that_end_in_all_ways_leave_nothing(
     assert same(gradients(offloader), gradients())
 
 
-def test_forwards_and_backwards_that_overlap_keep_no_record_of_all() -> None:
-    offloader = Offloader(Deferred(), minimum_bytes=0)
-    chance, waiting = random.Random(0), [forward(blocks(2), first(), offloader)]
-    for number in range(100):
-        waiting.append(forward(blocks(2), first(number), offloader))
-        backward(waiting.pop(chance.randrange(len(waiting))))
-        assert len(offloader._step._calls) <= 4
-
-
 def accumulated(offloader: Offloader | None, seed: int) -> list[Tensor]:
     """Add up gradients over three forwards on one stack, evaluations between them, backwards in any order."""
     chance, stack, waiting = random.Random(seed), blocks(3), list[Tensor]()
@@ -226,24 +181,3 @@ def test_what_is_kept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Deferred, "finish", lambda store, copy: kept.append(first()))
     accumulated(Offloader(Deferred(0), minimum_bytes=0), 0)
     assert living_tensors() - before >= len(kept) > 0
-
-
-def test_two_models_have_a_store_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead_of_the_processor(monkeypatch)
-    pools = [PinnedPool(10**6, pin=Pinning(), memory=lambda: PLENTY) for _ in range(2)]
-    offloaders = [Offloader(HostTransport(pool), minimum_bytes=0) for pool in pools]
-
-    def both(*each: Offloader | None) -> list[Tensor]:
-        hidden, shared = first(1), first(2)
-        seen = shared * 1  # by the blocks of both
-        losses = [forward(blocks(), hidden, offloader, others=[seen]) for offloader in each]
-        del seen
-        backward(torch.stack(losses).sum())
-        return grads(hidden, shared)
-
-    for _ in range(2):
-        assert same(both(*offloaders), both(None, None))
-    offloaders[0].release()
-    gc.collect()
-    assert pools[0].bytes == 0
-    assert pools[1].bytes > 0

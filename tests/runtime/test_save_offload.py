@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
@@ -64,15 +64,12 @@ def stats_of(surgery: Surgery) -> OffloadStats:
     return surgery.stats
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "t5", "vit"])
-def test_gradients_are_those_without_a_policy_however_late_copies_are(
-    family: str, seed: int, use: Callable[[Any], None]
-) -> None:
+def test_gradients_are_those_without_a_policy_however_late_copies_are(family: str, use: Callable[[Any], None]) -> None:
     make, names = FAMILIES[family]
     inputs = image() if family == "vit" else tokens()
     wrap_blocks(plain := make())
-    use(transport := Deferred(seed))
+    use(transport := Deferred())
     model = make()
     surgery = wrapped(model, sorted(names - {"random"}))
     assert equal(model, plain, inputs)
@@ -179,22 +176,6 @@ def test_what_the_caller_writes_before_it_has_left_is_refused(
     wrap_blocks(model, save="matmul", save_offload=save_offload, offload="cpu", self_check="never")
     with pytest.raises(SurgeryError, match=r"and something writes that in place afterwards"):
         model(torch.randn(2, 3, 4)).backward()
-
-
-def test_a_graph_is_walked_twice_and_leaves_nothing(use: Callable[[Any], None]) -> None:
-    use(transport := Deferred(1))
-    model, plain = llama(BLOCKS), without(llama(BLOCKS))
-    wrapped(model)
-    gradients: list[list[Tensor | None]] = []
-    for each in (model, plain):
-        loss = each(**tokens()).loss
-        loss.backward(retain_graph=True)
-        loss.backward()
-        gradients.append([parameter.grad for parameter in each.parameters()])
-        del loss
-    assert all(ours is not None and torch.equal(ours, theirs) for ours, theirs in zip(*gradients, strict=True))
-    gc.collect()
-    assert not transport.host_copies
 
 
 def test_nothing_is_left_after_many_steps_errors_and_evaluation(use: Callable[[Any], None]) -> None:

@@ -264,16 +264,6 @@ def test_a_block_that_is_run_from_elsewhere_is_looked_after_too() -> None:
     assert set(step(model, blocks=layers).entries.values()) == {ONCE}
 
 
-def test_a_forward_that_was_taken_off_is_no_reason_to_stop() -> None:
-    model = made(ReplacedLayer)
-    wrap_blocks(model)
-    for block in model.layers:
-        del block.forward
-    record = step(model)
-    assert differences(record, step(made(ReplacedLayer))) == []
-    assert set(record.entries.values()) == {ONCE}
-
-
 @pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
 def test_a_second_call_keeps_a_later_forward(replace: Callable[[Any], None]) -> None:
     model = made(ReplacedLayer)

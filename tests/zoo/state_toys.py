@@ -416,19 +416,6 @@ class CachingStack(Stack):
         return result
 
 
-class QueriedStack(Stack):
-    """A stack that replaces its input by rows of a parameter."""
-
-    def __init__(self, blocks: list[nn.Module]) -> None:
-        super().__init__(blocks)
-        self.queries = nn.Parameter(torch.ones(3, WIDTH))
-
-    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        if layer is self.layers[0]:
-            hidden = self.queries.unsqueeze(0).expand(2, -1, -1)
-        return super().run(layer, hidden)
-
-
 class WritingStack(Stack):
     """A stack that writes into its blocks' results."""
 

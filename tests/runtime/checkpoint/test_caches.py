@@ -20,8 +20,7 @@ from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
 from tests.measure.toys import CachingLayer, Model, model_of, values
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import same, stack, train, two
-from tests.zoo.surgery_toys import ONCE, counted
-from tests.zoo.tiny_models import layers_of, llama, tokens
+from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -136,15 +135,6 @@ def test_a_cache_from_outside_of_the_model_is_filled(make: Callable[[], Any], wh
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_a_cache_is_not_written_by_recomputes() -> None:
-    model, cache = llama(), DynamicCache()
-    wrap_blocks(model)
-    with counted(layers_of(model)) as entered:
-        model(**tokens(), past_key_values=cache).loss.backward()
-    assert set(entered.values()) == {sum(ONCE)}
-    assert cache.get_seq_length() == tokens()["input_ids"].shape[1]
-
-
 def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
     results = []
     for wrapped in (False, True):
@@ -156,29 +146,6 @@ def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
             model(input_ids=tokens()["input_ids"], past_key_values=cache)
         model(**tokens(), past_key_values=cache).loss.backward()
         results.append([parameter.grad for parameter in model.parameters()])
-    assert same(*results)
-
-
-class AddingBlock(toys.ScalingBlock):
-    """A block that adds to a cache and scales by its length."""
-
-    def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
-        past_key_values.layers[len(past_key_values.layers)] = hidden.detach()
-        return super().forward(hidden * len(past_key_values.layers))
-
-
-def test_each_recompute_has_the_cache_of_its_forward() -> None:
-    results = []
-    for wrapped in (False, True):
-        model = toys.CachingStack([AddingBlock(), AddingBlock()])
-        if wrapped:
-            wrap_blocks(model)
-        model.load_state_dict({name: torch.full_like(v, 0.3) for name, v in model.state_dict().items()})
-        loss = model(torch.ones(2, toys.WIDTH))
-        loss.backward(retain_graph=True)
-        loss.backward()
-        results.append([parameter.grad for parameter in model.parameters()])
-        assert len(model.cache.layers) == 2
     assert same(*results)
 
 
@@ -240,24 +207,6 @@ def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
         model(torch.ones(2, toys.WIDTH))
 
 
-class SlopeBlock(AppendingBlock):
-    """A block that takes a gradient in its forward before reading the store: it is recomputed while it runs."""
-
-    def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
-        store.keys.append(self.up(hidden).detach())
-        with torch.enable_grad():
-            (slope,) = torch.autograd.grad(torch.tanh(self.up(hidden)).sum(), hidden, retain_graph=True)
-        return hidden + slope * len(store.keys)
-
-
-def test_what_a_recompute_inside_of_a_forward_adds_is_not_read() -> None:
-    model = stack(two(SlopeBlock))
-    model.run = lambda layer, hidden: layer(hidden, OwnCache())  # type: ignore[method-assign]
-    wrap_blocks(model)
-    with pytest.raises(SurgeryError, match=r"SlopeBlock layers\.0 .* its recompute adds to its argument store"):
-        model(torch.ones(2, toys.WIDTH, requires_grad=True))
-
-
 def test_a_cache_that_is_written_in_place_is_refused() -> None:
     model = llama()
     wrap_blocks(model)
@@ -290,27 +239,6 @@ def test_nothing_is_said_where_no_cache_was_asked_for() -> None:
         warnings.simplefilter("error", SurgeryWarning)
         assert model(**tokens()).past_key_values is None
         assert model(**tokens(), use_cache=False).past_key_values is None
-
-
-class Asking(nn.Module):
-    """A model that asks the one inside for a cache, whatever its caller says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = llama()
-
-    def forward(self, **inputs: Any) -> Any:
-        return self.inner(**{**inputs, "use_cache": True})
-
-
-def test_nothing_is_said_where_only_a_part_was_asked() -> None:
-    model = Asking().train()
-    wrap_blocks(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SurgeryWarning)
-        assert model(**tokens()).past_key_values is None
-    with pytest.warns(SurgeryWarning, match="called with use_cache=True"):
-        model(**tokens(), use_cache=True)
 
 
 class PairStack(toys.Stack):

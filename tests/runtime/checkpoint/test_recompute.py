@@ -274,22 +274,3 @@ def test_what_a_recompute_leaves_in_a_list_is_no_part_of_a_loss(early: bool) -> 
         return
     with pytest.raises(SurgeryError, match=r"what the recompute of Registering layers\.\d has left outside of it"):
         trained(wrapped=True)
-
-
-class WritingSlope(toys.SureLayer):
-    """A layer that writes into its argument and takes a gradient by it: it is recomputed while it runs."""
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        hidden_states = hidden_states.add_(0.1)
-        with torch.enable_grad():
-            (slope,) = torch.autograd.grad(hidden_states.sin().sum(), hidden_states, create_graph=True)
-        return super().forward(slope)
-
-
-def test_a_gradient_of_what_a_block_has_written_is_refused_by_name() -> None:
-    model = model_of(WritingSlope, WritingSlope)
-    wrap_blocks(model)
-    with pytest.raises(
-        SurgeryError, match=r"WritingSlope layers\.0 .* it modified its argument hidden_states in place"
-    ):
-        model(**values())

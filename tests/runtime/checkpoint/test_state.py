@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime.checkpoint.state import _Layout, allow_kernels, attention_kernels
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import AverageBlock, Make, ScalingBlock, checkpoint_natively, same, stack, train, two
 
@@ -238,13 +237,6 @@ def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module
     assert same(*results)
 
 
-class AttentionBlock(ScalingBlock):
-    """A block that scales by whether attention may use plain operators."""
-
-    def scale(self) -> Any:
-        return 1 + attention_kernels()[2]
-
-
 class ModeBlock(ScalingBlock):
     """A block that scales while a part of it is in training mode."""
 
@@ -285,22 +277,6 @@ def test_a_change_before_the_backward_is_put_back(between: Callable[[nn.Module],
     assert left[0] == left[1]
     ours, theirs = results
     assert all(map(torch.equal, ours, theirs))
-
-
-def test_attention_may_use_the_kernels_of_the_forward() -> None:
-    now = attention_kernels()
-    results = []
-    for wrapped in (True, False):
-        model = stack(two(AttentionBlock))
-        if wrapped:
-            wrap_blocks(model)
-        allow_kernels((False, False, False, *now[3:]))
-        loss = model(torch.ones(2, toys.WIDTH))
-        allow_kernels(now)
-        loss.backward()
-        results.append([parameter.grad for parameter in model.parameters()])
-        assert attention_kernels() == now
-    assert all(map(torch.equal, *results))
 
 
 def test_a_layer_that_the_first_forward_makes_trains() -> None:
@@ -357,34 +333,6 @@ def test_a_copy_of_a_trained_model_trains_on() -> None:
     assert same(train(copy.deepcopy(model)), train(copy.deepcopy(plain)))
     surgery.undo()
     assert same(train(model), train(plain))
-
-
-def _adapted(block: nn.Sequential) -> None:
-    block[0] = nn.Linear(2, 2)
-
-
-def _exchanged(block: nn.Sequential) -> None:
-    block[1].weight = nn.Parameter(torch.ones(2, 2))
-
-
-def _added_last(block: nn.Sequential) -> None:
-    block[1].register_parameter("scale", nn.Parameter(torch.ones(2)))
-
-
-def _removed_last(block: nn.Sequential) -> None:
-    del block[1].bias
-
-
-@pytest.mark.parametrize("change", [_adapted, _exchanged, _added_last, _removed_last])
-def test_a_block_is_read_again_once_its_modules_or_parameters_are_others(
-    change: Callable[[nn.Sequential], None],
-) -> None:
-    block = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    layout = _Layout(block)
-    block[0].register_buffer("seen", torch.zeros(2))
-    assert layout.still_holds()
-    change(block)
-    assert not layout.still_holds()
 
 
 @pytest.mark.parametrize(("library", "times"), [("peft.tuners", 2), ("scripts", 1)])

@@ -16,7 +16,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
@@ -24,7 +23,7 @@ from ckpt_surgery.runtime.offload import disk_transport
 from ckpt_surgery.runtime.offload.copy_thread import CopyThread
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from tests.zoo.offload_toys import BLOCKS, backward, blocks, first, forward, gradients, same
+from tests.zoo.offload_toys import BLOCKS, gradients, same
 
 pytestmark = [
     pytest.mark.both,
@@ -152,17 +151,6 @@ def test_the_thread_ends_with_the_offloader(tmp_path: Path) -> None:
     assert ends()
 
 
-def test_a_forward_without_backward_ends_too(tmp_path: Path) -> None:
-    offloader: Offloader | None = Offloader(DiskTransport(tmp_path), minimum_bytes=0)
-    for _ in range(3):
-        forward(blocks(), first(), offloader)
-        with torch.no_grad():
-            forward(blocks(), first(), offloader)
-    assert same(gradients(offloader), gradients())
-    offloader = None
-    assert ends()
-
-
 EXITS = """
 import os, sys, time
 from ckpt_surgery.runtime.offload import disk_transport
@@ -194,13 +182,3 @@ def test_a_fork_and_a_failing_process_end_while_copies_are_under_way(tmp_path: P
     assert done.returncode == 1, done.stderr
     assert done.stderr.rstrip().endswith("ZeroDivisionError")
     assert not [*tmp_path.iterdir()]
-
-
-def test_what_is_kept_for_a_second_backward_is_read_again(tmp_path: Path) -> None:
-    offloader = Offloader(DiskTransport(tmp_path), minimum_bytes=0)
-    stack, hidden = blocks(), first()
-    loss = forward(stack, hidden, offloader)
-    backward(loss, again=True)
-    backward(loss)
-    assert hidden.grad is not None
-    assert torch.equal(hidden.grad, 2 * gradients()[0])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import random
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +15,7 @@ import torch
 
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.offload import buffer_pool
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer, PinnedPool, registered_buffer
+from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool, registered_buffer
 from ckpt_surgery.runtime.offload.host_memory import HostMemory
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
@@ -176,28 +173,6 @@ def test_what_the_last_step_did_not_use_makes_room_below_the_bound() -> None:
     assert pool.pinned_bytes == pin.pinned <= 1000
 
 
-def test_lengths_that_change_pin_no_more_and_more() -> None:
-    pool, chance = pool_of(pin=(pin := Pinning())), random.Random(0)
-    for number in range(200):
-        step(pool, *[chance.randrange(500, 1000)] * 10)
-        assert pool.bytes <= 3 * 10 * 1000
-        if number == 100:
-            pin.sizes.clear()
-    assert pool.lent == 0
-    assert len(pin.sizes) <= 10, "the buffers of the longest serve all"
-
-
-def test_a_pool_that_goes_unpins_everything() -> None:
-    pool = pool_of(pin=(pin := Pinning()))
-    step(pool, 10, 20)
-    lent = pool.take(30, CPU)
-    del pool
-    gc.collect()
-    assert pin.pinned == 30
-    del lent
-    assert pin.pinned == 0
-
-
 @pytest.mark.parametrize("broken", [False, True], ids=["by the process", "broken: whoever made it"])
 def test_a_forked_process_shares_no_buffer(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of()
@@ -261,21 +236,3 @@ def test_other_accelerators_pin_as_torch_does(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch, "empty", pinned)
     buffer = buffer_pool.pinned_buffer(12, torch.device("xpu"))
     assert (asked, buffer.pinned, buffer.bytes) == ([{"size": 12, "pin_memory": True}], True, 12)
-
-
-@pytest.mark.parametrize("broken", [False, True], ids=["as it lies", "broken: in rows"])
-def test_a_buffer_keeps_the_order_of_strides(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if broken:
-        monkeypatch.setattr(torch, "empty_like", lambda source, device: torch.empty(source.shape, device=device))
-    source = torch.randn(2, 3, 4, dtype=torch.bfloat16).permute(2, 0, 1)
-    host = Buffer(torch.empty(100, dtype=torch.uint8)).laid_out_as(source)
-    assert (host.shape, host.dtype) == (source.shape, source.dtype)
-    assert (host.stride() == source.stride()) is not broken
-
-
-def test_nothing_is_released_while_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    released: list[int] = []
-    buffer = Buffer(torch.empty(1, dtype=torch.uint8), release=lambda: released.append(1))
-    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
-    del buffer
-    assert not released

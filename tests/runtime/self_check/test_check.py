@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -94,23 +93,6 @@ def test_what_only_counts_is_counted_twice() -> None:
     assert [layer.counter["calls"] for layer in layers] == [2 * 5] * 3
 
 
-def test_what_another_thread_counts_is_not_lost() -> None:
-    counts = {"forwards": 0, "elsewhere": 0}
-
-    class Counting(toys.ScalingBlock):
-        def scale(self) -> Any:
-            counts["forwards"] += 1
-            other = threading.Thread(target=lambda: counts.update(elsewhere=counts["elsewhere"] + 1))
-            other.start()
-            other.join()
-            return 1.0
-
-    model = stack(two(Counting))
-    wrap_blocks(model)
-    train(model)
-    assert counts == {"forwards": 2 * 2 * 2, "elsewhere": 2 * 2 * 2}
-
-
 def test_a_model_may_write_into_a_result() -> None:
     plain, wrapped = (toys.WritingStack([toys.TurnedBlock(), toys.TurnedBlock()]) for _ in range(2))
     wrapped.load_state_dict(plain.state_dict())
@@ -140,16 +122,6 @@ def test_without_the_check_a_drift_is_silent() -> None:
     assert not same(train(model, steps=9), train(stack(two(toys.DriftingBlock)), steps=9))
 
 
-def test_with_an_interval_a_drift_is_reported_later() -> None:
-    model = quiet(2)
-    wrap_blocks(model, self_check=4)
-    train(model, steps=2)
-    drift_from_now_on(model)
-    train(model, steps=2)
-    with pytest.raises(SurgeryError, match="gave a different result"):
-        train(model, steps=1)
-
-
 @pytest.mark.parametrize("number", range(4))
 def test_a_drift_that_begins_late_is_reported_in_turn(number: int) -> None:
     model = quiet(4)
@@ -160,58 +132,12 @@ def test_a_drift_that_begins_late_is_reported_in_turn(number: int) -> None:
         train(model, steps=4)
 
 
-def test_one_block_a_step_is_checked_after_three() -> None:
-    model = quiet(4)
-    surgery = wrap_blocks(model, every_n=2)  # two of the four
-    forwards = list(surgery._forwards.values())
-    counts = []
-    for _ in range(7):
-        before = [forward.schedule.checked for forward in forwards]
-        train(model, steps=1)
-        counts.append([f.schedule.checked - old for f, old in zip(forwards, before, strict=True)])
-    assert counts[:3] == [[1, 0, 1, 0]] * 3
-    assert counts[3:] == [[0, 0, 1, 0], [1, 0, 0, 0]] * 2
-
-
-def test_a_tensor_kept_outside_is_reported_late() -> None:
-    # From step 4 on the second of two forwards reads what the first has left outside of the blocks.
-    kept: list[Tensor] = []
-
-    class Remembering(toys.ScalingBlock):
-        def scale(self) -> Any:
-            before = kept[-1:] or [torch.ones(())]
-            kept.append(self.up.weight.detach().sum().tanh() + 0.5 * before[0])
-            return before[0]
-
-    model = stack(lambda: [toys.ScalingBlock(), Remembering(), toys.ScalingBlock(), toys.ScalingBlock()])
-    wrap_blocks(model)
-    for _ in range(3):
-        kept.clear()
-        model.layers[1].eval()  # no checkpointing
-        train(model, steps=1)
-    model.layers[1].train()
-
-    def two_forwards(steps: int) -> None:
-        for _ in range(steps):
-            kept.clear()
-            values = torch.ones(2, toys.WIDTH)
-            (model(values) + model(values)).backward()
-
-    with pytest.raises(SurgeryError, match=r"recomputing Remembering layers\.1 gave"):
-        two_forwards(4)
-
-
-def test_drift_that_changes_no_gradient_is_no_fault() -> None:
-    model = stack(two(toys.RoundedDriftBlock))
-    wrap_blocks(model)
-    assert same(train(model, steps=1), train(stack(two(toys.RoundedDriftBlock)), steps=1))
-
-
-def test_rounding_without_drift_is_no_drift() -> None:
-    for kind in (partial(toys.RoundedDriftBlock, 0.0), partial(toys.RoundedDriftBlock, 1e-8)):
-        model = stack(two(kind))
-        wrap_blocks(model, self_check="always")
-        assert same(train(model, steps=4), train(stack(two(kind)), steps=4))
+@pytest.mark.parametrize(("size", "steps"), [(1e-3, 1), (0.0, 4), (1e-8, 4)])
+def test_drift_that_changes_no_gradient_is_no_fault(size: float, steps: int) -> None:
+    kind = two(partial(toys.RoundedDriftBlock, size))
+    model = stack(kind)
+    wrap_blocks(model, self_check="always")
+    assert same(train(model, steps), train(stack(kind), steps))
 
 
 @pytest.mark.parametrize(("threads", "size", "refused"), [(2, 1e-5, False), (2, 1e-2, True), (1, 1e-5, True)])
@@ -372,61 +298,6 @@ def test_another_weight_of_the_same_shape_is_reported() -> None:
     with pytest.raises(
         SurgeryError, match=r"recomputing TaskBlock layers\.1 gave .*: a tensor of 6x6 float32 in tasks\.1"
     ):
-        loss.backward()
-
-
-class GatheringBlock(toys.ScalingBlock):
-    """A block that, like FSDP2, frees a weight after use and puts the next in its place, but not in a backward."""
-
-    reused = False
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        hidden = super().forward(hidden)
-        first = torch.full((4096,), 0.5)
-        hidden = hidden * first[: toys.WIDTH]
-        if torch._C._current_graph_task_id() != -1:
-            return hidden * torch.full((4096,), 2.0)[: toys.WIDTH]
-        place = first.data_ptr()
-        first.untyped_storage().resize_(0)
-        others: list[Tensor] = []
-        second = torch.full((4096,), 2.0)
-        while second.data_ptr() != place and len(others) < 500:
-            others.append(second)
-            second = torch.full((4096,), 2.0)
-        self.reused = second.data_ptr() == place
-        return hidden * second[: toys.WIDTH]
-
-
-def test_a_weight_in_the_memory_of_another_is_not_taken_for_it() -> None:
-    model = stack(two(GatheringBlock))
-    wrap_blocks(model)
-    loss = model(torch.ones(2, toys.WIDTH))
-    if not any(layer.reused for layer in model.modules() if isinstance(layer, GatheringBlock)):
-        pytest.skip("memory that was freed is not given again")
-    loss.backward()
-
-
-def test_a_view_of_a_parameter_may_be_an_argument() -> None:
-    plain, wrapped = (toys.QueriedStack([toys.ScalingBlock(), toys.ScalingBlock()]) for _ in range(2))
-    wrapped.load_state_dict(plain.state_dict())
-    wrap_blocks(wrapped)
-    assert same(train(wrapped), train(plain))
-
-
-def test_weights_of_a_module_among_the_arguments_are_checked() -> None:
-    model = toys.Stack([toys.ScalingBlock(), toys.ScalingBlock()])
-    helper = nn.Linear(toys.WIDTH, toys.WIDTH)
-    layers: Any = model.layers
-    for layer in layers:
-        layer.forward = lambda hidden, module: module(hidden)
-    model.run = lambda layer, hidden: layer(hidden, helper)  # type: ignore[method-assign]
-    wrap_blocks(model)
-    own, others = helper.weight, (helper.weight * 2)
-    del helper.weight
-    helper.weight = others
-    loss = model(torch.ones(2, toys.WIDTH))
-    helper.weight = own
-    with pytest.raises(SurgeryError, match=r"recomputing ScalingBlock layers\.1 gave a different result"):
         loss.backward()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import warnings
 import weakref
 from functools import partial
@@ -138,14 +136,6 @@ def test_a_backward_that_was_given_up_leaves_nothing_behind() -> None:
     hook.remove()
     train(model, steps=2)
     assert not quick_check._waiting
-
-
-def test_copies_and_pickles_settle_anew_which_tensors_count() -> None:
-    model = stack(two(toys.ScalingBlock))
-    wrap_blocks(model, self_check="always")
-    train(model, steps=FIRST_STEPS + 1)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert same(train(other), train(model))
 
 
 def test_what_a_run_saved_is_let_go_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
