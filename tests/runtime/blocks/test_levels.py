@@ -8,7 +8,6 @@ pytest.importorskip("torch")
 
 from torch import nn
 
-from ckpt_surgery.runtime.blocks.discovery import leaves
 from ckpt_surgery.runtime.blocks.selection import chosen_level
 from tests.zoo.stack_toys import FeedBlock, Stage
 
@@ -25,13 +24,6 @@ class Sublayers(nn.Module):
 
 def named(whole: nn.Module, *kinds: type[nn.Module]) -> dict[str, nn.Module]:
     return {name: module for name, module in whole.named_modules() if type(module) in kinds}
-
-
-def test_leaves_are_modules_without_modules_and_parameters_beside_them() -> None:
-    block = FeedBlock()
-    block.scale = nn.Parameter(block.first.weight)
-    block.nothing = nn.Identity()
-    assert leaves(block) == 4
 
 
 def test_a_stage_gives_way_to_its_blocks_where_they_keep_much_less() -> None:
@@ -54,8 +46,3 @@ def test_a_stage_without_blocks_stays_where_others_of_its_class_give_way() -> No
     modules = named(nn.ModuleList([Stage(6), Stage(6)]), Stage, FeedBlock)
     few = {name: module for name, module in modules.items() if not name.startswith("0.")}
     assert chosen_level(few) == ("0", *(name for name in few if name.startswith("1.")))
-
-
-def test_modules_beside_each_other_are_all_chosen() -> None:
-    whole = nn.ModuleList([FeedBlock(), FeedBlock()])
-    assert chosen_level(named(whole, FeedBlock)) == ("0", "1")
