@@ -248,7 +248,8 @@ def test_complex_and_empty_tensors_stay() -> None:
         backward(result.abs().sum())
         return grads(hidden)
 
-    assert same(run(offloader := Offloader(minimum_bytes=0)), run(None))
+    offloader = Offloader(minimum_bytes=0)
+    assert same(run(offloader), run(None))
     assert (offloader.stats.tensors, offloader.stats.kept) == (0, 3)
     backward(forward(blocks(), torch.empty(0, WIDTH, requires_grad=True), offloader))
     assert (offloader.stats.tensors, offloader.stats.kept) == (0, 3 + BLOCKS)
