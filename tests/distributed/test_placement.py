@@ -7,13 +7,12 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ckpt_surgery.distributed.placement import check_placement, guard_placement, local_device_map
@@ -81,12 +80,9 @@ def test_parameters_that_were_never_loaded_are_refused() -> None:
 
 ONE_DEVICE: list[dict[str, Any]] = [
     {"": "cpu"},
-    {"": 0},
-    {"": 1},
     {"a": 1, "b": 1},
     {"a": "cuda", "b": 0},
     {"a": "cuda:0", "b": torch.device("cuda", 0)},
-    {"a": "cpu", "b": torch.device("cpu")},
     {"a": "cpu", "b": "disk"},  # what is left of a map when its hooks are gone: both are in host memory
     {"": 0, "nothing_there": 1},
 ]
@@ -94,8 +90,7 @@ SEVERAL: list[dict[str, Any]] = [
     SPLIT,
     {"a": 0, "b": "cpu"},
     {"a": 0, "b": "disk"},
-    {"a": "cuda", "b": "cuda:1"},
-    {"a": torch.device("cuda", 0), "b": torch.device("cuda", 1)},
+    {"a": "cuda", "b": torch.device("cuda", 1)},
     {"": 0, "b": 1},
     {"a": 0, "b.weight": 0, "b.bias": 1},
 ]
@@ -128,16 +123,6 @@ def test_where_parameters_are_counts_before_a_map() -> None:
     model.b.requires_grad_(False).to("meta")
     with pytest.raises(PlacementError, match="cpu: 20 parameters, 80 B; meta: 20 parameters, 80 B"):
         check_placement(model)
-
-
-def test_sharded_parts_may_lie_elsewhere_than_the_rest(start_group: Callable[..., None]) -> None:
-    start_group(1, 2)
-    model = Pair()
-    model.b.requires_grad_(False).to("meta")
-    with pytest.raises(PlacementError):
-        check_placement(model)
-    fully_shard(model.b)
-    check_placement(model)
 
 
 @pytest.mark.usefixtures("two_ranks")
@@ -279,25 +264,6 @@ def test_a_guarded_model_goes_when_its_last_owner_does() -> None:
         gc.enable()
 
 
-def test_a_child_that_is_pickled_alone_does_not_take_the_model_along() -> None:
-    model = Pair()
-    model.large = nn.Linear(1000, 10)
-    guard_placement(model)
-    alone = pickle.dumps(model.a)
-    assert len(alone) < 4000
-    pickle.loads(alone)(VALUES)
-
-
-@pytest.mark.usefixtures("two_ranks")
-def test_a_guard_on_a_compiled_model_checks_and_one_inside_is_silent() -> None:
-    model = Pair(SPLIT)
-    compiled = cast(nn.Module, torch.compile(model, backend="eager", fullgraph=True))
-    with guard_placement(model):
-        compiled(VALUES)
-    with guard_placement(compiled), pytest.raises(PlacementError):
-        compiled(VALUES)
-
-
 def test_the_local_rank_is_the_device(accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     accelerators(4, current=2)
     assert local_device_map() == {"": 2}
@@ -352,8 +318,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 FINE = [
     "whole",
     "whole in ddp",
-    "whole in peft",
-    "one device by two names",
     "buffer elsewhere",
     "fsdp",
     "tensor parallel",
@@ -362,7 +326,6 @@ FINE = [
 REFUSED = {
     "split": "cuda:1: 20 parameters, 80 B",
     "split in ddp": "cuda:1: 20 parameters, 80 B",
-    "split in peft": "cuda:1: 84 parameters, 336 B",
     "frozen part elsewhere": "meta: 30 parameters, 120 B",
 }
 
@@ -386,18 +349,3 @@ def test_on_ranks_a_split_model_may_be_used_and_not_trained(results: Results) ->
     for *used, trained in results["inference"]:
         assert used == ["", "", ""]
         assert "cannot be trained" in trained
-
-
-def test_a_sharded_model_passes_once_it_is_loaded(results: Results) -> None:
-    for before, after in results["unloaded fsdp"]:
-        assert "never loaded" in before
-        assert after == ""
-
-
-def test_transformers_trainer_counts_entries_of_the_map_and_not_devices(results: Results) -> None:
-    assert all("device_map='auto'" in said for said in results["trainer with one device in two entries"])
-    assert results["trainer with one entry"] == ["", ""]
-
-
-def test_accelerate_takes_the_first_device_without_a_local_rank(results: Results) -> None:
-    assert results["accelerate without LOCAL_RANK"] == [0, 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, UserDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
