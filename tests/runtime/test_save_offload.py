@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -195,18 +193,6 @@ def test_nothing_is_left_after_many_steps_errors_and_evaluation(use: Callable[[A
         del loss
         gc.collect()
         assert not transport.host_copies
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
-)
-def test_copies_train_by_themselves(copied: Any) -> None:
-    model = llama(2)
-    surgery = wrapped(model)
-    other = copied(model)
-    wrap_blocks(plain := llama(2))
-    assert equal(other, plain)
-    assert stats_of(surgery).tensors == 0
 
 
 @pytest.mark.parametrize(

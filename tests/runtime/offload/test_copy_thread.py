@@ -75,18 +75,6 @@ def test_copies_are_done_in_order_while_the_caller_goes_on() -> None:
     assert ends()
 
 
-def test_a_copy_that_nobody_needs_is_not_begun() -> None:
-    thread, gate, done = CopyThread(), threading.Event(), list[int]()
-    thread.run("wait", lambda: waits(gate))
-    unneeded, last = thread.run("copy", lambda: done.append(1)), thread.run("copy", lambda: done.append(2))
-    unneeded.future.cancel()
-    gate.set()
-    last.wait()
-    unneeded.wait()
-    assert done == [2]
-    assert thread.waited >= 0
-
-
 def test_the_thread_copies_everything_both_ways(tmp_path: Path) -> None:
     transport = DiskTransport(tmp_path)
     offloader = Offloader(transport, minimum_bytes=0, in_flight=2)

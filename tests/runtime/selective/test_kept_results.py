@@ -191,14 +191,6 @@ def test_the_work_that_is_spared_is_counted(attention: str) -> None:
     assert runs[0].flops.backward - runs[1].flops.backward == runs[1].flops.spared == 2 * spared
 
 
-def test_the_table_names_what_the_blocks_never_run() -> None:
-    model = llama(2)
-    surgery = wrap_blocks(model, save=["attention", "conv"], self_check="never")
-    with pytest.raises(SurgeryError, match="save names 'conv'"):
-        model(**tokens()).loss.backward()
-    assert str(surgery).splitlines()[-1] == "save conv: the blocks have run nothing of the kind so far"
-
-
 # Gradients
 
 
@@ -355,8 +347,19 @@ def test_running_statistics_are_written_once() -> None:
     assert "save norm: 3 results in the last step" in str(surgery)
 
 
-WRITES: SimpleQueue[float] = SimpleQueue()
-"""The factors of a block's next runs: a surgery cannot wind it back."""
+NEXT: SimpleQueue[int] = SimpleQueue()
+"""What a block's next runs read: a surgery cannot wind it back."""
+
+
+def run_again(block: Callable[[], nn.Module], now: int, again: int, **options: Any) -> None:
+    """Run two blocks and their backward, with other numbers in the recompute."""
+    model = nn.Sequential(block(), block()).train()
+    wrap_blocks(model, blocks=type(model[0]), **options)
+    while not NEXT.empty():
+        NEXT.get_nowait()
+    for number in (now, now, again, again):
+        NEXT.put(number)
+    model(torch.ones(4, 4, requires_grad=True)).sum().backward()
 
 
 class Scaling(nn.Module):
@@ -369,7 +372,7 @@ class Scaling(nn.Module):
         self.by_data = by_data
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        scale: Any = WRITES.get_nowait()
+        scale: Any = NEXT.get_nowait()
         if self.by_data:
             self.scale.data.mul_(scale)
             scale = self.scale
@@ -379,16 +382,12 @@ class Scaling(nn.Module):
 
 @pytest.mark.parametrize("by_data", [False, True], ids=["a number", "a parameter"])
 def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
-    for again, refused in ((1.0, False), (3.0, True)):
-        model = nn.Sequential(Scaling(by_data=by_data), Scaling(by_data=by_data)).train()
-        wrap_blocks(model, save=["aten.mul", "matmul"], blocks=Scaling)
-        for number in (1.0, 1.0, again, again):
-            WRITES.put(number)
-        loss = model(torch.ones(2, 4, requires_grad=True)).sum()
-        with pytest.raises(SurgeryError, match=r"recomput\w+ (of )?Scaling 1 ") if refused else nullcontext():
-            loss.backward()
-        while not WRITES.empty():
-            WRITES.get_nowait()
+    def block() -> nn.Module:
+        return Scaling(by_data=by_data)
+
+    run_again(block, 1, 1, save=["aten.mul", "matmul"])
+    with pytest.raises(SurgeryError, match=r"recomput\w+ (of )?Scaling 1 "):
+        run_again(block, 1, 3, save=["aten.mul", "matmul"])
 
 
 # Routers
@@ -397,20 +396,16 @@ def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
 class NoisyExperts(nn.Module):
     """Experts whose scores have noise that nobody can put back. `draws` is where the noise comes from."""
 
-    def __init__(self, draws: Callable[[], float], *, noisy_scores: bool) -> None:
+    def __init__(self, draws: Callable[[], float]) -> None:
         super().__init__()
         self.gate = nn.Linear(8, 4, bias=False)
         self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
         self.draws = [draws]
-        self.noisy_scores = noisy_scores
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         logits = self.gate(hidden_states)
         noise = torch.tensor([self.draws[0]() for _ in range(logits.numel())]).view_as(logits)
-        scores = ((logits + noise) if self.noisy_scores else logits).softmax(-1)
-        weights, chosen = (scores if self.noisy_scores else scores + noise).topk(2)
-        if not self.noisy_scores:
-            weights = scores.gather(1, chosen)
+        weights, chosen = (logits + noise).softmax(-1).topk(2)
         weights /= weights.sum(-1, keepdim=True)
         result = hidden_states
         for place in range(2):
@@ -421,9 +416,9 @@ class NoisyExperts(nn.Module):
 
 
 class Mixture(nn.Module):
-    def __init__(self, draws: Callable[[], float], *, noisy_scores: bool) -> None:
+    def __init__(self, draws: Callable[[], float]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([NoisyExperts(draws, noisy_scores=noisy_scores) for _ in range(3)])
+        self.layers = nn.ModuleList([NoisyExperts(draws) for _ in range(3)])
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         for layer in self.layers:
@@ -443,22 +438,21 @@ class Noise:
         return self.drawn[-1]
 
 
-def mixture(noise: Noise, *, noisy_scores: bool) -> Mixture:
+def mixture(noise: Noise) -> Mixture:
     torch.manual_seed(0)
-    return Mixture(noise, noisy_scores=noisy_scores).train()
+    return Mixture(noise).train()
 
 
-@pytest.mark.parametrize("noisy_scores", [False, True], ids=["noise in the choice", "noise in the scores"])
-def test_a_noisy_router_is_refused_unless_it_is_kept(noisy_scores: bool) -> None:
+def test_a_noisy_router_is_refused_unless_it_is_kept() -> None:
     hidden_states = torch.randn(12, 8, generator=torch.Generator().manual_seed(3))
-    model = mixture(Noise(), noisy_scores=noisy_scores)
+    model = mixture(Noise())
     wrap_blocks(model, blocks=NoisyExperts)
     with pytest.raises(SurgeryError, match=r"the recompute routed \d+ of 12 tokens to other experts"):
         model(hidden_states).backward()
-    model = mixture(noise := Noise(), noisy_scores=noisy_scores)
+    model = mixture(noise := Noise())
     wrap_blocks(model, save="router", blocks=NoisyExperts)
     loss = model(hidden_states)
-    plain = mixture(Noise(noise.drawn), noisy_scores=noisy_scores)
+    plain = mixture(Noise(noise.drawn))
     loss.backward()
     plain(hidden_states).backward()
     for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
@@ -552,11 +546,12 @@ def test_a_foreign_kernel_that_draws_leaves_the_generators_in_place() -> None:
 
 def test_a_name_that_matches_nothing_is_reported_with_what_the_blocks_run() -> None:
     model = llama(2)
-    wrap_blocks(model, save=["attention", "conv"])
+    surgery = wrap_blocks(model, save=["attention", "conv"])
     loss = model(**tokens()).loss
     message = r"save names 'conv', and the blocks run nothing of the kind: .* they run: aten\.mul \(.*aten\.mm \(14\)"
     with pytest.raises(SurgeryError, match=message):
         loss.backward()
+    assert str(surgery).splitlines()[-1] == "save conv: the blocks have run nothing of the kind so far"
 
 
 def test_nothing_is_said_of_a_name_while_blocks_have_not_run() -> None:
@@ -592,34 +587,20 @@ def test_a_frozen_block_is_not_waited_for() -> None:
         loss.backward()
 
 
-ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
-"""The rows that a block's next runs multiply: a surgery cannot wind it back."""
-
-
 class Rows(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4, 4))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        rows = ROWS_OF_RUNS.get_nowait()
+        rows = NEXT.get_nowait()
         return (hidden_states[:rows] @ self.weight).sin().mean() + hidden_states
 
 
-@pytest.mark.parametrize("rows", [[4, 4, 4, 4], [4, 4, 2, 2]], ids=["the same", "others"])
-def test_an_operator_that_gets_other_shapes_is_refused(rows: list[int]) -> None:
-    model = nn.Sequential(Rows(), Rows()).train()
-    wrap_blocks(model, save="matmul", self_check="never", blocks=Rows)
-    for number in rows:
-        ROWS_OF_RUNS.put(number)
-    loss = model(torch.ones(4, 4)).sum()
-    refused = pytest.raises(
-        SurgeryError, match=r"the recompute of Rows 1 runs aten\.(mm|matmul) otherwise than its forward"
-    )
-    with refused if rows[-1] == 2 else nullcontext():
-        loss.backward()
-    while not ROWS_OF_RUNS.empty():
-        ROWS_OF_RUNS.get_nowait()
+def test_an_operator_that_gets_other_shapes_is_refused() -> None:
+    run_again(Rows, 4, 4, save="matmul", self_check="never")
+    with pytest.raises(SurgeryError, match=r"recompute of Rows 1 runs aten\.(mm|matmul) otherwise than its forward"):
+        run_again(Rows, 4, 2, save="matmul", self_check="never")
 
 
 class Slope(nn.Module):
