@@ -124,9 +124,7 @@ class DictLayer(SureLayer):
 
     def forward(self, states: Any) -> Any:
         first, (second, scale) = (
-            (states["hidden"], states["others"])
-            if isinstance(states, Mapping)
-            else (states.hidden, states.others)
+            (states["hidden"], states["others"]) if isinstance(states, Mapping) else (states.hidden, states.others)
         )
         return torch.tanh(self.linear(first) + second * scale)
 

@@ -7,7 +7,6 @@ and generators. `self_check/test_check` tests what is reported instead.
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 from collections.abc import Callable
 from functools import partial
@@ -174,24 +173,6 @@ def test_draws_that_begin_late_are_reported() -> None:
         train(model, steps=3)
 
 
-class TwoModesBlock(ScalingBlock):
-    """A block that writes one buffer in training mode, and another while a part is in evaluation mode."""
-
-    first: Tensor
-    second: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.part = nn.Identity()
-        self.register_buffer("first", torch.ones(LARGE))
-        self.register_buffer("second", torch.ones(LARGE))
-
-    def scale(self) -> Any:
-        written = self.first if self.part.training else self.second
-        written.mul_(1.1)
-        return written[0].clone()
-
-
 class GrowingBlock(ScalingBlock):
     """A block that also runs another module, if given one."""
 
@@ -222,9 +203,7 @@ def replace_a_part(model: nn.Module) -> None:
         layer.up = nn.Sequential(nn.BatchNorm1d(toys.WIDTH), layer.up)
 
 
-@pytest.mark.parametrize(
-    ("kind", "change"), [(TwoModesBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)]
-)
+@pytest.mark.parametrize(("kind", "change"), [(GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)])
 def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module], None]) -> None:
     results = []
     for wrapped in (True, False):
@@ -304,35 +283,6 @@ def test_a_backward_inside_a_forward_is_right(check: Any) -> None:
             wrap_blocks(model, self_check=check)
         results.append(train(model, steps=5))
     assert same(*results)
-
-
-def test_a_gradient_of_an_input_is_not_taken_twice() -> None:
-    results = []
-    for wrapped in (False, True):
-        model = stack(two(toys.InnerGradientBlock))
-        if wrapped:
-            wrap_blocks(model)
-        kept: list[Tensor] = []
-        hidden = model.first(torch.ones(2, toys.WIDTH))
-        hidden.retain_grad()
-        hidden.register_hook(kept.append)
-        for layer in model.layers:
-            hidden = layer(hidden)
-            hidden.retain_grad()
-            kept.append(hidden)
-        hidden.sum().backward()
-        results.append([each.grad if each.retains_grad else each for each in kept])
-    assert same(*results)
-
-
-def test_a_copy_of_a_trained_model_trains_on() -> None:
-    model, plain = stack(two(toys.CodebookBlock)), stack(two(toys.CodebookBlock))
-    surgery = wrap_blocks(model)
-    train(model)
-    train(plain)
-    assert same(train(copy.deepcopy(model)), train(copy.deepcopy(plain)))
-    surgery.undo()
-    assert same(train(model), train(plain))
 
 
 @pytest.mark.parametrize(("library", "times"), [("peft.tuners", 2), ("scripts", 1)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 from collections.abc import Callable
 from functools import partial
@@ -41,34 +40,10 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "objects that it holds": (two(toys.NestedStateBlock), NEVER_THE_SAME),
     "an iterator": (two(toys.IteratorBlock), NEVER_THE_SAME),
     "a list of the Python module": (two(toys.LoggingBlock), NEVER_THE_SAME),
-    "a number of the Python module": (two(toys.GlobalCountBlock), NEVER_THE_SAME),
-    "a number on a parameter": (two(toys.OnParameterBlock), NEVER_THE_SAME),
     "a holder that blocks share": (sharing, NEVER_THE_SAME),
     "a clock": (two(toys.DriftingBlock), NEVER_THE_SAME),
     "other experts": (two(lambda: toys.RoutingBlock(drift=0.05)), r"routed \d+ of 16 tokens to other experts"),
 }
-
-
-class Chosen(nn.Module):
-    """A layer that uses one of two others, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleDict({name: nn.Linear(toys.WIDTH, toys.WIDTH) for name in "ab"})
-        self.names = ["a"]
-
-    def forward(self, values: Tensor) -> Tensor:
-        return torch.tanh(self.parts[self.names[0]](values))
-
-
-def test_an_attribute_that_has_changed_since_the_forward_is_named() -> None:
-    model = stack(two(Chosen))
-    wrap_blocks(model)
-    loss = model(torch.ones(2, toys.WIDTH)).sum()
-    for block in model.layers:
-        vars(block)["names"] = ["b"]
-    with pytest.raises(SurgeryError, match=r"changed since the forward, such as its names: keep that"):
-        loss.backward()
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=list(REFUSED))
@@ -91,13 +66,6 @@ def test_what_only_counts_is_counted_twice() -> None:
     assert differences(*map(step, models)) == []
     layers: list[Any] = list(models[0].layers)
     assert [layer.counter["calls"] for layer in layers] == [2 * 5] * 3
-
-
-def test_a_model_may_write_into_a_result() -> None:
-    plain, wrapped = (toys.WritingStack([toys.TurnedBlock(), toys.TurnedBlock()]) for _ in range(2))
-    wrapped.load_state_dict(plain.state_dict())
-    wrap_blocks(wrapped)
-    assert same(train(wrapped), train(plain))
 
 
 def test_saved_tensors_that_are_read_twice_are_refused() -> None:
@@ -296,7 +264,8 @@ def test_another_weight_of_the_same_shape_is_reported() -> None:
     for layer in layers:
         layer.task = 1
     with pytest.raises(
-        SurgeryError, match=r"recomputing TaskBlock layers\.1 gave .*: a tensor of 6x6 float32 in tasks\.1"
+        SurgeryError,
+        match=r"recomputing TaskBlock layers\.1 gave .*: a tensor of 6x6 float32 in tasks\.1.* such as its task",
     ):
         loss.backward()
 
@@ -316,15 +285,3 @@ def test_compiled_parts_are_not_compiled_with_the_check() -> None:
     model, plain = stack(two(toys.CompiledPartBlock)), stack(two(toys.CompiledPartBlock))
     wrap_blocks(model)
     assert same(train(model), train(plain))
-
-
-def test_a_block_with_a_scripted_part_is_checked() -> None:
-    model = stack(two(toys.ScriptedBlock))
-    wrap_blocks(model)
-    train(model)
-    values = torch.ones(2, toys.WIDTH)
-    assert torch.equal(copy.deepcopy(model)(values), model(values))
-    layers: Any = model.layers
-    layers[0].scale = toys.DriftingBlock().scale
-    with pytest.raises(SurgeryError, match=r"recomputing ScriptedBlock layers\.0 gave a different result"):
-        train(model)
