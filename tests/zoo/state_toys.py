@@ -180,6 +180,17 @@ class FollowingBlock(ScalingBlock):
         return self.followed.clone()
 
 
+class ScriptedBlock(ScalingBlock):
+    """A block with a scripted part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripted = torch.jit.script(nn.Linear(WIDTH, WIDTH))
+
+    def scale(self) -> Any:
+        return self.scripted(torch.ones(WIDTH))
+
+
 class CompiledPartBlock(ScalingBlock):
     """A block with a compiled part."""
 

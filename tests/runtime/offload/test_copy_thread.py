@@ -170,3 +170,14 @@ def test_a_fork_and_a_failing_process_end_while_copies_are_under_way(tmp_path: P
     assert done.returncode == 1, done.stderr
     assert done.stderr.rstrip().endswith("ZeroDivisionError")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_copy_that_nobody_needs_is_not_begun() -> None:
+    thread, gate, done = CopyThread(), threading.Event(), list[int]()
+    thread.run("wait", lambda: waits(gate))
+    unneeded, last = thread.run("copy", lambda: done.append(1)), thread.run("copy", lambda: done.append(2))
+    unneeded.future.cancel()
+    gate.set()
+    for job in (last, unneeded):
+        job.wait()
+    assert done == [2]

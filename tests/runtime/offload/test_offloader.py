@@ -300,6 +300,14 @@ def test_without_the_check_a_write_gives_wrong_gradients(monkeypatch: pytest.Mon
     assert not torch.equal(grads(hidden)[0], gradients()[0])
 
 
+def test_a_write_to_a_saved_mask_is_an_error_too() -> None:
+    mask = torch.ones(ROWS, WIDTH, dtype=torch.bool)
+    loss = forward(blocks(), first(), Offloader(minimum_bytes=0), others=[mask])
+    mask.logical_not_()
+    with pytest.raises(RuntimeError, match="modified in place"):
+        backward(loss)
+
+
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 9])
 def test_no_more_than_the_limit_are_in_flight(in_flight: int) -> None:
     offloader = Offloader(deferred := Deferred(), minimum_bytes=0, in_flight=in_flight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.runtime.offload import buffer_pool
 from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool, registered_buffer
 from ckpt_surgery.runtime.offload.host_memory import HostMemory
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
@@ -200,3 +202,16 @@ def test_an_error_that_cuda_keeps_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RuntimeError, match="cudaHostRegister returned 2"):
         registered_buffer(100, CPU, Runtime(2))
     assert launched == [CPU]
+
+
+def test_other_accelerators_pin_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty: Callable[..., torch.Tensor] = torch.empty
+    asked: list[Any] = []
+
+    def pinned(size: int, *, pin_memory: bool, **options: Any) -> torch.Tensor:
+        asked.append((size, pin_memory))
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", pinned)
+    buffer = buffer_pool.pinned_buffer(12, torch.device("xpu"))
+    assert (asked, buffer.pinned, buffer.bytes) == ([(12, True)], True, 12)

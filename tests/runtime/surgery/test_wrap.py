@@ -130,6 +130,35 @@ def test_options_choose_blocks_by_number_stack_name_and_class(options: dict[str,
     assert recomputed(model) == expected
 
 
+FIRST: list[tuple[dict[str, Any], list[bool]]] = [
+    ({"first": 2}, [True, True, False, False]),
+    ({"first": {"model": 2}}, [True, True, False, False]),
+    ({"first": {"model.*": 2}}, [True, True, False, False]),
+    ({"first": {"model.layers": 2, "*": 4}}, [True, True, False, False]),
+    ({"first": 3, "every_n": 2}, [True, False, True, False]),
+    ({"first": 9}, [True] * 4),
+    ({"first": 0}, [False] * 4),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), FIRST, ids=str)
+def test_only_the_first_blocks_are_checkpointed_also_after_a_switch(
+    options: dict[str, Any], expected: list[bool]
+) -> None:
+    model = llama()
+    surgery = wrap_blocks(model, **options)
+
+    def done() -> list[bool]:
+        return [surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks]
+
+    assert done() == expected
+    assert ("left out by first" in str(surgery)) is (any(expected) and not all(expected))
+    model.gradient_checkpointing_disable()
+    assert not any(done())
+    model.gradient_checkpointing_enable()
+    assert done() == expected
+
+
 def test_only_the_named_class_of_a_stack_of_two_is_checkpointed() -> None:
     model = model_of(SureLayer, toys.Layer, SureLayer, toys.Layer)
     surgery = wrap_blocks(model, blocks="SureLayer")
@@ -414,6 +443,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "every 0th": (towers, {"every_n": 0}, r"every_n is 0: give 1 for every block"),
     "every 1.5th": (towers, {"every_n": 1.5}, r"every_n is 1\.5: give"),
     "every Trueth": (towers, {"every_n": True}, r"every_n is True: give"),
+    "a stack for first that is not there": (
+        llama,
+        {"first": {"decoder": 1}},
+        r"no stack matches 'decoder': the stacks",
+    ),
+    **{
+        f"first={value}": (llama, {"first": value}, r"first is")
+        for value in (-1, True, 1.5, "2", {}, {"model.layers": -1}, {"model.layers": "1"})
+    },
     "an unknown place": (towers, {"offload": "dsk"}, r"offload is 'dsk', and there is no such folder: give"),
     "a word for the mode": (towers, {"use_reentrant": "yes"}, r"^use_reentrant is 'yes': give True or False$"),
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
