@@ -7,7 +7,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -262,6 +262,16 @@ def test_a_guarded_model_goes_when_its_last_owner_does() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_guard_on_a_compiled_model_checks_and_one_inside_is_silent() -> None:
+    model = Pair(SPLIT)
+    compiled = cast(nn.Module, torch.compile(model, backend="eager", fullgraph=True))
+    with guard_placement(model):
+        compiled(VALUES)
+    with guard_placement(compiled), pytest.raises(PlacementError):
+        compiled(VALUES)
 
 
 def test_the_local_rank_is_the_device(accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:

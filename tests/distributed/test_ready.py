@@ -291,8 +291,9 @@ def test_the_model_comes_back_as_it_was(mode: Mode, fails: bool) -> None:
         (nn.Linear(2, 2), ({"input": torch.ones(2)}, [1]), "batch 1 is of type list: give a dict"),
         (nn.Linear(2, 2), ({"input": torch.ones(2)}, {"words": 1}), "batch 1 fails .* TypeError: .*words"),
         (nn.Linear(2, 2).requires_grad_(False), ({"input": torch.ones(2)},), "batch 0 fails .* OptionError"),
+        (torch.inference_mode(nn.Linear)(2, 2), ({"input": torch.ones(2)},), "made in inference mode"),
     ],
-    ids=["no module", "DataParallel", "no dict", "wrong input", "nothing to train"],
+    ids=["no module", "DataParallel", "no dict", "wrong input", "nothing to train", "made in inference mode"],
 )
 def test_what_cannot_be_looked_at_is_refused_in_a_sentence(model: Any, batches: Any, said: str) -> None:
     with pytest.raises(DistributedError, match=said) as caught:

@@ -99,17 +99,6 @@ def test_a_model_can_be_pickled_and_checkpoints_when_it_is_back(make: Callable[[
     assert not checkpoints(back)
 
 
-def test_a_block_can_be_copied_by_itself() -> None:
-    model = llama()
-    wrap_blocks(model)
-    twin = copy.deepcopy(model.model.layers[0])
-    hidden = torch.rand(1, 3, 16, dtype=torch.float64)
-    positions = model.model.rotary_emb(hidden, torch.arange(3)[None])
-    results = [block(hidden, position_embeddings=positions) for block in (twin, model.model.layers[0])]
-    first, second = (result[0] if isinstance(result, tuple) else result for result in results)
-    assert torch.equal(first, second)
-
-
 @either_model
 def test_weights_are_saved_and_loaded_as_without(make: Callable[[], Any], tmp_path: Path) -> None:
     model, plain = make(), make()

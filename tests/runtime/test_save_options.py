@@ -35,11 +35,10 @@ from tests.runtime.selective.test_kept_results import (
     equal,
     image,
     layers_of_named,
-    t5,
     without,
 )
 from tests.runtime.transports import Recorded
-from tests.zoo.tiny_models import LENGTH, llama, tokens
+from tests.zoo.tiny_models import LENGTH, llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -186,18 +186,6 @@ def test_undo_leaves_their_forward(kind: Callable[[], nn.Module], replace: Calla
     assert set(record.entries.values()) == {KEPT}
 
 
-def test_a_closure_left_after_undo_does_not_checkpoint_a_second_time() -> None:
-    model = made(ReplacedLayer)
-    switch_checkpointing(model, "non_reentrant")
-    surgery = wrap_blocks(model)
-    by_a_closure(model)
-    step(model)
-    surgery.undo()
-    record = step(model)
-    assert differences(record, expected(ReplacedLayer)) == []
-    assert set(record.entries.values()) == {ONCE}
-
-
 def test_accelerates_hooks_stay_outside_and_come_off_in_any_order() -> None:
     class Counting(Halving):
         calls = 0
@@ -229,28 +217,6 @@ def test_accelerates_hooks_stay_outside_and_come_off_in_any_order() -> None:
 def step_wrapped(model: nn.Module) -> Step:
     wrap_blocks(model)
     return step(model)
-
-
-def test_a_block_that_is_run_from_elsewhere_is_looked_after_too() -> None:
-    class Outside(toys.Model):
-        tower: Any
-
-        def __init__(self, *layers: nn.Module) -> None:
-            super().__init__()
-            self.tower = nn.Module()  # nobody calls it
-            self.tower.layers = nn.ModuleList(layers)
-
-        def run_layers(self, hidden_states: Tensor) -> Tensor:
-            for layer in self.tower.layers:
-                hidden_states = layer(hidden_states)
-            return hidden_states
-
-    model: Any = model_of(ReplacedLayer, ReplacedLayer, whole=Outside)
-    wrap_blocks(model)
-    layers = dict(model.tower.layers.named_children())
-    for layer in layers.values():
-        layer.forward = MethodType(fused, layer)
-    assert set(step(model, blocks=layers).entries.values()) == {ONCE}
 
 
 @pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])

@@ -26,7 +26,7 @@ from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SaveOption
 from tests.measure.toys import Model, SureLayer, model_of
 from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
-from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
+from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -280,10 +280,7 @@ def test_flags_are_true_to_the_facts_where_only_some_blocks_are_wanted() -> None
 
 
 def test_a_submodel_is_switched_by_itself() -> None:
-    config = transformers.T5Config(
-        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
-    )
-    model = transformers.T5ForConditionalGeneration(config).train()
+    model = t5()
     wrap_blocks(model)
     disable(model)
     enable(model.decoder, options={"use_reentrant": False})

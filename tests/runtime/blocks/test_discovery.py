@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from torch import nn
 
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, is_layer
-from tests.measure.toys import Layer, Model, PlainLayer, SharingLayer, Stage, SureLayer, model_of
+from tests.measure.toys import Layer, Model, PlainLayer, SharingLayer, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -72,29 +72,6 @@ def test_layers_are_found_wherever_they_are_with_their_stacks() -> None:
         ("extra", "layer", "", ""),
     ]
     assert [b.module for b in find_blocks(whole)] == [*whole.layers, whole.extra]
-
-
-def test_a_layer_inside_a_layer_knows_the_one_around_it() -> None:
-    blocks = {block.name: block for block in find_blocks(model_of(Stage, Layer))}
-    assert {name: block.inside for name, block in blocks.items()} == {
-        "layers.0": "",
-        "layers.0.inner": "layers.0",
-        "layers.1": "",
-    }
-
-
-def test_plain_stacks_are_found_in_the_models_order_among_layers() -> None:
-    whole = model(early=stack(PlainLayer, 4), middle=stack(Layer, 1), late=stack(MixingLayer))
-    assert found(whole) == {
-        "early.0": "plain",
-        "early.1": "plain",
-        "early.2": "plain",
-        "early.3": "plain",
-        "middle.0": "layer",
-        "late.0": "plain",
-        "late.1": "plain",
-    }
-    assert {block.stack for block in find_blocks(whole)} == {"early", "middle", "late"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError, verify, wrap_blocks
 from ckpt_surgery.runtime.blocks.selection import chosen_level
@@ -142,30 +141,6 @@ def test_a_flag_that_a_method_of_the_forward_reads_is_off_and_comes_back() -> No
     surgery.undo()
     assert stage_of(model).grad_checkpointing
     assert "set_grad_checkpointing" not in vars(model)
-
-
-class BranchOverOneStack(Chain):
-    """A model that claims support and checkpoints one of its two stacks."""
-
-    supports_gradient_checkpointing = True
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.get_submodule("first").children():
-            x = checkpoint(block, x, use_reentrant=False)
-        for block in self.get_submodule("second").children():
-            x = block(x)
-        return x
-
-
-def test_no_stack_of_an_inline_branch_is_lost_over_a_larger_one() -> None:
-    class Larger(FeedBlock):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(WIDTH, 20 * WIDTH)
-            self.second = nn.Linear(20 * WIDTH, WIDTH)
-
-    model = BranchOverOneStack(first=blocks(6), second=blocks(2, Larger))
-    assert Counter(wrapped(model).values()) == {"FeedBlock": 6, "Larger": 2}
 
 
 def is_off(surgery: Surgery) -> bool:

@@ -34,7 +34,7 @@ from ckpt_surgery.runtime.surgery import checkpointing
 from tests.measure.toys import model_of
 from tests.runtime.transports import Recorded
 from tests.zoo.surgery_toys import NormedLayer, differences, step
-from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, tokens
+from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -223,13 +223,6 @@ def mixtral(**options: Any) -> Any:
     return made(transformers.MixtralForCausalLM, config)
 
 
-def t5(**options: Any) -> Any:
-    config = transformers.T5Config(
-        vocab_size=WORDS, d_model=SIZE, d_kv=8, d_ff=24, num_layers=2, num_heads=HEADS, decoder_start_token_id=0
-    )
-    return made(transformers.T5ForConditionalGeneration, config)
-
-
 def vit(**options: Any) -> Any:
     config = transformers.ViTConfig(image_size=8, patch_size=4, hidden_dropout_prob=0.1, **WIDTH, **options)
     return made(transformers.ViTForImageClassification, config)
@@ -249,7 +242,7 @@ FAMILIES: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "gpt2": (gpt2, {"attention", "matmul", "random", "norm"}),
     "bert": (bert, {"attention", "matmul", "random", "norm"}),
     "mixtral": (mixtral, {"attention", "matmul", "random", "router"}),
-    "t5": (t5, {"attention", "matmul", "random"}),
+    "t5": (lambda **_: t5(), {"attention", "matmul", "random"}),
     "vit": (vit, {"attention", "matmul", "random", "norm"}),
 }
 
@@ -635,16 +628,6 @@ def slopes(before: int, after: int, **options: Any) -> list[Tensor]:
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3)])
 def test_what_runs_again_within_a_forward_is_not_noted_as_its_own(before: int, after: int, save: str) -> None:
     assert all(map(torch.equal, slopes(before, after, save=save), slopes(before, after)))
-
-
-def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
-    model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(1, 1) for _ in range(3)))
-    surgery = wrap_blocks(model, blocks=Slope, save="aten.tanh")
-    loss = model(torch.ones(ROWS, SIZE)).sum()
-    (policy,) = surgery.policies
-    assert policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
-    loss.backward()
-    assert {entry.results for entry in policy.kept.values()} == {3 * 3}
 
 
 class GivenUp(Exception):

@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -178,10 +177,7 @@ def test_an_inner_class_can_be_named_in_place_of_the_one_around_it() -> None:
 
 
 def test_a_cache_is_made_as_before_if_only_other_blocks_are_checkpointed() -> None:
-    config = transformers.T5Config(
-        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
-    )
-    model = transformers.T5ForConditionalGeneration(config).train()
+    model = t5()
     wrap_blocks(model, stacks="encoder")
     assert model(**tokens()).past_key_values.get_seq_length() == 6
     wrap_blocks(model)
