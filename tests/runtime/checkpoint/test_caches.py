@@ -20,7 +20,7 @@ from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
 from tests.measure.toys import CachingLayer, Model, model_of, values
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import same, stack, train, two
-from tests.zoo.tiny_models import llama, tokens
+from tests.zoo.tiny_models import llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

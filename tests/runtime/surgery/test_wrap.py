@@ -23,7 +23,7 @@ from tests.measure import toys
 from tests.measure.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
 from tests.zoo import surgery_toys as own
 from tests.zoo.surgery_toys import KEPT, ONCE, blocks_of, differences, step
-from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
+from tests.zoo.tiny_models import gpt_bigcode, llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
