@@ -283,6 +283,11 @@ def test_the_model_comes_back_as_it_was(mode: Mode, fails: bool) -> None:
     assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
 
 
+def made_in_inference_mode() -> nn.Module:
+    with torch.inference_mode():
+        return nn.Linear(2, 2)
+
+
 @pytest.mark.parametrize(
     ("model", "batches", "said"),
     [
@@ -291,7 +296,7 @@ def test_the_model_comes_back_as_it_was(mode: Mode, fails: bool) -> None:
         (nn.Linear(2, 2), ({"input": torch.ones(2)}, [1]), "batch 1 is of type list: give a dict"),
         (nn.Linear(2, 2), ({"input": torch.ones(2)}, {"words": 1}), "batch 1 fails .* TypeError: .*words"),
         (nn.Linear(2, 2).requires_grad_(False), ({"input": torch.ones(2)},), "batch 0 fails .* OptionError"),
-        (torch.inference_mode(nn.Linear)(2, 2), ({"input": torch.ones(2)},), "made in inference mode"),
+        (made_in_inference_mode(), ({"input": torch.ones(2)},), "made in inference mode"),
     ],
     ids=["no module", "DataParallel", "no dict", "wrong input", "nothing to train", "made in inference mode"],
 )

@@ -228,7 +228,7 @@ def test_a_second_call_and_a_switch_keep_a_later_forward(replace: Callable[[Any]
     record = step(model)
     assert differences(record, expected(ReplacedLayer)) == []
     assert set(record.entries.values()) == {ONCE}
-    for switch_off in (lambda: surgery.disable(model), surgery.undo):
+    for switch_off in (functools.partial(surgery.disable, model), surgery.undo):
         switch_off()
         record = step(model)
         assert set(record.entries.values()) == {KEPT}

@@ -93,7 +93,8 @@ def test_a_container_is_put_together_anew_with_other_tensors_in_the_places(name:
 
 def test_what_cannot_be_rebuilt_stays() -> None:
     tensor = expected()
-    for value in (Fixed(a=tensor), MappingProxyType({}), Handle(tensor=tensor), (torch.zeros(2), Pair(1, (2, 3)))):
+    values: list[Any] = [Fixed(a=tensor), MappingProxyType({}), Handle(tensor=tensor), (torch.zeros(2), Pair(1, (2,)))]
+    for value in values:
         flattener, spec = flattened(value)
         assert flattener.tensors == []
         assert spec is value or type(value) is MappingProxyType
