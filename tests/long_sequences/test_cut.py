@@ -343,3 +343,12 @@ def test_a_guard_proves_the_gradients_of_blocks_that_are_cut(host: bool) -> None
         assert_cut(context)
         assert "2 of 2 blocks proved" in str(watch.report())
         assert watch.report().ok
+
+
+def test_a_batch_without_sequences_is_left_to_the_model() -> None:
+    from transformers import FalconConfig, FalconForCausalLM
+
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 32}
+    model = FalconForCausalLM(FalconConfig(**sizes)).train()
+    with long_context(model):
+        assert model(input_ids=torch.zeros(0, 8, dtype=torch.long)).logits.shape == (0, 8, 32)

@@ -281,3 +281,13 @@ def test_waiting_for_a_gradient_that_never_comes_raises(wait: Callable[[Tensor, 
     with pytest.raises(SurgeryError, match="no gradient comes to them: undo the fused loss to see it"):
         wait(loss, logits)
     assert told == [Fused.OURS]
+
+
+def test_what_writes_below_autograd_is_refused() -> None:
+    logits, _, _ = lazy()
+    with (
+        torch.no_grad(),
+        torch._C.DisableTorchFunctionSubclass(),
+        pytest.raises(SurgeryError, match="into logits that were not made"),
+    ):
+        logits.zero_()

@@ -311,3 +311,26 @@ def test_what_cannot_be_wrapped_is_left_alone() -> None:
     with pytest.raises(SurgeryError):
         long_context(head)
     assert set(vars(head)) == set(vars(nn.Linear(2, 2)))
+
+
+def test_under_autocast_the_step_is_the_same_up_to_its_rounding() -> None:
+    model = llama()
+    with torch.autocast("cpu", torch.bfloat16):
+        own = step(model, **batch())
+        with long_context(model) as context:
+            ours = step(model, **batch())
+            assert context.fused_losses == 1
+    assert ours[0].dtype == own[0].dtype
+    torch.testing.assert_close(ours[0], own[0], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(ours[1]["lm_head.weight"], own[1]["lm_head.weight"], rtol=0.1, atol=1e-2)
+
+
+def test_a_head_that_peft_trains_a_copy_of_is_fused() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    model = peft.get_peft_model(llama(), config).train()
+    own = step(model, **batch())
+    with long_context(model) as context:
+        assert_same(step(model, **batch()), own)
+        assert context.fused_losses == 1
+    assert any("lm_head" in name for name in own[1])

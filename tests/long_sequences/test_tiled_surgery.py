@@ -24,7 +24,7 @@ from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients
 
 pytestmark = pytest.mark.torch
 ROUNDING = 1e-12
-RELEASED = ["LlamaForCausalLM", "GPT2LMHeadModel", "GemmaForCausalLM", "Qwen2ForCausalLM"]
+RELEASED = ["LlamaForCausalLM", "GPT2LMHeadModel", "GemmaForCausalLM"]
 
 
 def mlps(model: nn.Module) -> list[nn.Module]:
@@ -167,13 +167,11 @@ def test_copies_and_pickles_are_tiled_by_themselves() -> None:
         assert copied.state_dict().keys() == module.state_dict().keys()
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-def test_compiled_models_train_as_they_did(wrap: bool) -> None:
+def test_compiled_models_train_as_they_did() -> None:
     model = released("LlamaForCausalLM")
     expected = text_gradients(model)
     tile_mlp(mlps(model), num_shards=3)
-    if wrap:
-        wrap_blocks(model)
+    wrap_blocks(model)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     assert farthest(expected, text_gradients(model, compiled)) < ROUNDING
