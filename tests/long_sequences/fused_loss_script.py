@@ -153,13 +153,9 @@ def outside() -> dict[str, Any]:
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "tied": partial(inside, tied=True, unused=False),
-    "tied, unused looked for": partial(inside, tied=True, unused=True),
-    "own head": partial(inside, tied=False, unused=False),
     "own head, unused looked for": partial(inside, tied=False, unused=True),
-    "one rank without labels": partial(inside, tied=False, unused=False, silent=1),
-    "one rank without labels, unused looked for": partial(inside, tied=True, unused=True, silent=1),
+    "one rank without labels": partial(inside, tied=True, unused=True, silent=1),
     "loss in a checkpoint": partial(inside, tied=True, unused=False, checkpointed=True),
-    "loss in a checkpoint, unused looked for": partial(inside, tied=False, unused=True, checkpointed=True),
     "loss outside": outside,
     "sharded": sharded,
     "sharded head": partial(sharded_head, lambda shard: shard),

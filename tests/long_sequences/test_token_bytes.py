@@ -37,7 +37,6 @@ INPUT = 2 * LENGTH * 16 * 4
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 256, "vocab_size": 64}
 MODELS: dict[str, dict[str, Any]] = {
     "shared keys": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2},
-    "a key a head": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 8},
     "wide heads": {
         "model_type": "qwen3",
         "architectures": ["Qwen3ForCausalLM"],
@@ -55,7 +54,7 @@ def ways(context: LongContext) -> set[bool]:
 @pytest.mark.skipif(
     transformers.__version__ < "5", reason="transformers 4 gives such models a mask of tokens x tokens"
 )
-@pytest.mark.parametrize(("name", "host"), [("shared keys", False), ("a key a head", True), ("wide heads", True)])
+@pytest.mark.parametrize(("name", "host"), [("shared keys", False), ("wide heads", True)])
 def test_a_token_takes_in_the_backward_of_attention_what_explain_says(name: str, host: bool) -> None:
     recipe = Recipe(name, {**SIZES, "num_attention_heads": 8, **MODELS[name]})
     peaks = [whole_peaks(recipe, thousands, host=host)[1] for thousands in (2, 4)]
@@ -110,8 +109,7 @@ def test_room_for_gradients_that_are_to_come_is_left(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
-@pytest.mark.parametrize("inputs", [1, 2])
-def test_what_may_stay_stays(inputs: int, host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_stay_stays(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     transport = Recorded()
     monkeypatch.setattr(checkpointing, "_offloader", lambda options: Offloader(transport, minimum_bytes=0))
     model = llama(num_hidden_layers=4)
@@ -131,7 +129,7 @@ def test_what_may_stay_stays(inputs: int, host: bool, monkeypatch: pytest.Monkey
             assert all(each.calls == 2 and each.reason is None for each in context.cuts.values())
         return held
 
-    assert kept(inputs * INPUT + 1) == [held + inputs * INPUT for held in kept(0)]
+    assert kept(2 * INPUT + 1) == [held + 2 * INPUT for held in kept(0)]
 
 
 def test_room_is_given_back_and_a_copy_has_its_own() -> None:

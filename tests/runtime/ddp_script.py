@@ -7,11 +7,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -70,13 +71,9 @@ def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False, stati
     return outer
 
 
-def in_fsdp(model: nn.Module, *, wrap: dict[str, Any], before: bool) -> nn.Module:
-    if before:
-        wrap_blocks(model, **wrap)
-    shard(model)
-    if not before:
-        wrap_blocks(model, **wrap)
-    return model
+def in_fsdp(model: nn.Module, *, wrap: dict[str, Any]) -> nn.Module:
+    wrap_blocks(model, **wrap)
+    return shard(model)
 
 
 def shard(model: nn.Module) -> nn.Module:
@@ -95,54 +92,47 @@ def batches(run: Run) -> list[dict[str, Tensor]]:
     ]
 
 
-def accumulated_in_ddp() -> dict[str, Any]:
-    """Run three batches of which only the last reduces gradients, with offload and without.
-
-    Return whether the gradients are equal after two such steps, and what was offloaded.
-    """
+def accumulated(prepare: Callable[[nn.Module], nn.Module], step: Callable[[Any, Run], None]) -> dict[str, Any]:
+    """Take two steps with offload and without; tell whether gradients are equal, and what was offloaded."""
     gradients: list[list[Tensor]] = []
     moved: list[int] = []
     options: tuple[dict[str, Any], ...] = OFFLOAD, {}
     for wrap in options:
         run = twice()
         surgery = wrap_blocks(run.model, **wrap)
-        model = DistributedDataParallel(run.model)
+        model = prepare(run.model)
         for _ in range(2):
-            *first, last = batches(run)
-            with model.no_sync():
-                for batch in first:
-                    model(**batch).square().sum().backward()
-                    with torch.no_grad():
-                        run.model(**batch)
-            model(**last).square().sum().backward()
-        gradients.append([cast(Tensor, parameter.grad) for parameter in model.parameters()])
+            step(model, run)
+        gradients.append([local(parameter.grad) for parameter in model.parameters()])
         moved.append(surgery.offloader.stats.tensors if surgery.offloader else 0)
     return {"equal": all(map(torch.equal, *gradients)), "gradients": len(gradients[0]), "moved": moved}
 
 
-def accumulated_in_fsdp(order: tuple[int, ...]) -> dict[str, Any]:
-    """Run three forwards, an evaluation after each, then their backwards in this order, with offload and without.
+def local(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
-    Return the shards of all gradients after two such steps, whether they are equal, and what was offloaded.
-    """
-    shards: list[list[Tensor]] = []
-    moved: list[int] = []
-    options: tuple[dict[str, Any], ...] = OFFLOAD, {}
-    for wrap in options:
-        run = twice()
-        surgery = wrap_blocks(run.model, **wrap)
-        model = shard(run.model)
-        for _ in range(2):
-            losses = []
-            for batch in batches(run):
-                losses.append(model(**batch).square().sum())
-                with torch.no_grad():
-                    model(**batch)
-            for number in order:
-                losses[number].backward()
-        shards.append([cast(Any, parameter.grad).to_local() for parameter in model.parameters()])
-        moved.append(surgery.offloader.stats.tensors if surgery.offloader else 0)
-    return {"equal": all(map(torch.equal, *shards)), "gradients": len(shards[0]), "moved": moved}
+
+def ddp_step(model: Any, run: Run) -> None:
+    """Run three batches of which only the last reduces gradients, with evaluations between them."""
+    *first, last = batches(run)
+    with model.no_sync():
+        for batch in first:
+            model(**batch).square().sum().backward()
+            with torch.no_grad():
+                run.model(**batch)
+    model(**last).square().sum().backward()
+
+
+def fsdp_step(model: Any, run: Run) -> None:
+    """Run three forwards, an evaluation after each, then their backwards in another order."""
+    losses = []
+    for batch in batches(run):
+        losses.append(model(**batch).square().sum())
+        with torch.no_grad():
+            model(**batch)
+    for number in (1, 2, 0):
+        losses[number].backward()
 
 
 def plain_blocks_sharded_first() -> dict[str, Any]:
@@ -202,18 +192,13 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "llama with unused search": partial(watched, llama, partial(in_ddp, unused=True)),
     "llama with a static graph": partial(watched, llama, partial(in_ddp, static=True)),
     "tower twice": partial(watched, twice, in_ddp),
-    "fsdp": partial(watched, llama, partial(in_fsdp, wrap={}, before=True)),
-    "fsdp first": partial(watched, llama, partial(in_fsdp, wrap={}, before=False)),
-    "fsdp with offload": partial(watched, llama, partial(in_fsdp, wrap=OFFLOAD, before=True)),
-    "ddp accumulated": accumulated_in_ddp,
-    "fsdp accumulated in order": partial(accumulated_in_fsdp, (0, 1, 2)),
-    "fsdp accumulated in another order": partial(accumulated_in_fsdp, (1, 2, 0)),
+    "fsdp with offload": partial(watched, llama, partial(in_fsdp, wrap=OFFLOAD)),
+    "ddp accumulated": partial(accumulated, DistributedDataParallel, ddp_step),
+    "fsdp accumulated": partial(accumulated, shard, fsdp_step),
     "ddp, saving": partial(saving, DistributedDataParallel),
     "ddp, saving nothing": partial(saving, DistributedDataParallel, None),
-    "fsdp, saving": partial(saving, partial(in_fsdp, wrap={}, before=True)),
-    "fsdp, saving on the host": partial(
-        saving, partial(in_fsdp, wrap={}, before=True), offload="cpu", save_offload=True
-    ),
+    "fsdp, saving": partial(saving, partial(in_fsdp, wrap={})),
+    "fsdp, saving on the host": partial(saving, partial(in_fsdp, wrap={}), offload="cpu", save_offload=True),
     "fsdp first, plain blocks": plain_blocks_sharded_first,
 }
 

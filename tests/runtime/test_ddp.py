@@ -18,7 +18,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return case_results("tests.runtime.ddp_script", tmp_path_factory.mktemp("ddp"), SIZE, WORLD_SIZE="7")
 
 
-WRAPPED = ["zamba wrapped after DDP", "llama with unused search", "llama with a static graph", "tower twice"]
+WRAPPED = [
+    "zamba wrapped after DDP",
+    "llama with unused search",
+    "llama with a static graph",
+    "tower twice",
+    "fsdp with offload",
+]
 
 
 @pytest.mark.parametrize("case", WRAPPED)
@@ -30,15 +36,7 @@ def test_wrapped_blocks_train_as_one_process_on_all_batches(results: Results, ca
         assert rank["warnings"] == []
 
 
-@pytest.mark.parametrize("case", ["fsdp", "fsdp first", "fsdp with offload"])
-def test_sharding_changes_no_gradient(results: Results, case: str) -> None:
-    for rank in results[case]:
-        assert rank["error"] == ""
-        assert rank["gradients"] > 0
-        assert rank["difference"] < CLOSE
-
-
-@pytest.mark.parametrize("case", ["ddp accumulated", "fsdp accumulated in order", "fsdp accumulated in another order"])
+@pytest.mark.parametrize("case", ["ddp accumulated", "fsdp accumulated"])
 def test_offload_changes_no_accumulated_gradient(results: Results, case: str) -> None:
     for rank in results[case]:
         assert rank["equal"]

@@ -21,7 +21,7 @@ from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 from tests.measure.toys import changed, snapshot
-from tests.zoo.families import FAMILIES, RATE, SEED, Family, Subject
+from tests.zoo.families import FAMILIES, SEED, Family, Subject
 
 HERE = [family for family in FAMILIES if family.known is not None]
 MOST_KEPT = 1.02
@@ -55,20 +55,6 @@ def test_a_released_model_has_the_known_faults(subject: Subject) -> None:
     expected = subject.family.known or {}
     assert levels.keys() == expected.keys()
     assert all(expected[mode] in failed for mode, failed in levels.items()), levels
-
-
-@pytest.mark.both
-def test_a_wrapped_model_needs_no_switch(subject: Subject) -> None:
-    subject.drop(RATE)
-    expected, once = step(subject)
-    with wrap_blocks(subject.model):
-        gradients, entries = step(subject)
-    assert set(once.values()) == {Entries(1, 0)}
-    assert set(entries.values()) == {Entries(1, 1)}
-    assert expected.keys() == gradients.keys()
-    noise = 1e-5 * max(float(gradient.abs().max()) for gradient in expected.values())
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=noise, msg=name)
 
 
 @pytest.mark.both

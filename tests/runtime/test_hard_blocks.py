@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
@@ -28,7 +26,7 @@ from tests.measure import toys
 from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values
 from tests.zoo import hard_toys as hard
 from tests.zoo import surgery_toys as own
-from tests.zoo.surgery_toys import KEPT, ONCE, blocks_of, differences, step
+from tests.zoo.surgery_toys import ONCE, blocks_of, differences, step
 
 pytestmark = [
     pytest.mark.both,
@@ -129,75 +127,7 @@ def test_steps_that_somebody_holds_on_to_are_counted() -> None:
     assert recorded_calls(model) == 0
 
 
-def test_forwards_without_a_backward_do_not_pile_up() -> None:
-    model = three(hard.KeepingLayer)
-    wrap_blocks(model)
-    alive = []
-    for _ in range(5):
-        model(**values())
-        alive.append(recorded_calls(model))
-    assert len(set(alive[1:])) == 1
-
-
-def test_what_was_kept_of_the_call_before_is_right() -> None:
-    results = []
-    for surgery in (False, True):
-        model = three(hard.RecallingLayer)
-        if surgery:
-            wrap_blocks(model)
-        (model(**values()) * model(values()["values"] * 2)).sum().backward()
-        results.append([p.grad for p in model.parameters()])
-    assert all(map(torch.allclose, *results))
-
-
-def test_scores_that_are_left_later_keep_their_gradient() -> None:
-    model, plain = three(hard.LateScoresLayer, hard.LateScores), three(hard.LateScoresLayer, hard.LateScores)
-    wrap_blocks(model)
-    for seed in range(3):
-        assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
-
-
 # What is put in place of a block's forward
-
-
-def holding(layer: Any) -> Callable[..., Tensor]:
-    """Make a faster forward that returns to the one before it only if asked."""
-    original = layer.forward
-
-    def forward(hidden_states: Tensor, slow: bool = False) -> Tensor:
-        return original(hidden_states) if slow else torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
-
-    return forward
-
-
-def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
-    """Make one that could call a function that is gone."""
-    gone: Any = None
-
-    def forward(hidden_states: Tensor) -> Tensor:
-        if not hidden_states.numel():
-            return gone(hidden_states)  # type: ignore[no-any-return]  # noqa: F821
-        return torch.sin(torch.exp(torch.tanh(layer.linear(hidden_states))))
-
-    del gone
-    cells: tuple[types.CellType, ...] = forward.__closure__ or ()
-    with pytest.raises(ValueError, match="empty"):
-        _ = [cell.cell_contents for cell in cells]
-    return forward
-
-
-@pytest.mark.parametrize("made", [holding, with_an_empty_cell])
-def test_a_forward_that_holds_another_is_checkpointed(made: Callable[[Any], Callable[..., Tensor]]) -> None:
-    model, plain = three(SureLayer), three(SureLayer)
-    surgery = wrap_blocks(model)
-    for layer in blocks_of(model).values():
-        vars(layer)["forward"] = made(layer)
-    for _ in range(2):
-        record = step(model)
-        assert differences(record, step(plain)) == []
-        assert set(record.entries.values()) == {ONCE}
-    surgery.disable(model)
-    assert set(step(model).entries.values()) == {KEPT}
 
 
 # What happens between forward and backward
@@ -223,17 +153,6 @@ def test_evaluation_mode_waits_for_the_recompute(kind: Kind) -> None:
         assert not any(module.training for module in each.modules())
     assert all(torch.allclose(*grads) for grads in zip(gradients(model), gradients(plain), strict=True))
     assert set(step(model.train()).entries.values()) == {ONCE}
-
-
-def test_transformers_own_recomputes_in_evaluation_mode() -> None:
-    model, plain = three(toys.Layer), three(toys.Layer)
-    switch_checkpointing(model, "reentrant")
-    for module in (model, plain):
-        loss_before_evaluation(module).backward()  # type: ignore[no-untyped-call]
-    ours, theirs = model.first.weight.grad, plain.first.weight.grad
-    assert ours is not None
-    assert theirs is not None
-    assert not torch.allclose(ours, theirs)
 
 
 # What a block draws
@@ -308,53 +227,7 @@ def test_a_table_that_is_made_once_is_a_constant() -> None:
     assert differences(step(copied), step(plain)) == []
 
 
-def test_a_table_that_is_made_of_parameters_has_a_gradient() -> None:
-    model, plain = three(hard.LearnedTableLayer), three(hard.LearnedTableLayer)
-    wrap_blocks(model)
-    assert differences(step(model), step(plain)) == []
-    assert all(table.requires_grad for table in tables(model))
-    with pytest.raises(RuntimeError, match="second time"):
-        step(plain)
-
-
 # Options
-
-
-def policies() -> Any:
-    prefer = CheckpointPolicy.PREFER_RECOMPUTE
-    return create_selective_checkpoint_contexts(lambda *_, **__: prefer)  # type: ignore[no-untyped-call]
-
-
-def test_selective_policies_stay_in_every_mode() -> None:
-    model = three(SureLayer)
-    surgery = wrap_blocks(model, context_fn=policies, use_reentrant=True)
-    enable(model, use_reentrant=True)
-    way: Any = surgery.checkpointing
-    assert way.options.context_fn is policies
-    record = step(model)
-    assert differences(record, step(three(SureLayer))) == []
-    assert set(record.entries.values()) == {ONCE}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"use_reentrant": "yes"}, r"^use_reentrant is 'yes': give True or False$"),
-        ({"use_reentrant": None}, r"^use_reentrant is None: give True or False$"),
-        (
-            {"preserve_rng_state": torch.tensor(1)},
-            r'^preserve_rng_state is tensor\(1\): give True, False or "unsafe"$',
-        ),
-        ({"preserve_rng_state": torch.zeros(2)}, r"^preserve_rng_state is tensor\(\[0., 0.\]\): give True, False or"),
-    ],
-    ids=["a word for the mode", "no mode", "a tensor for randomness", "tensors for randomness"],
-)
-def test_a_switch_that_is_neither_on_nor_off_is_refused(options: dict[str, Any], message: str) -> None:
-    model = three(SureLayer)
-    with pytest.raises(SurgeryError, match=message) as error:
-        wrap_blocks(model, **options)
-    assert "\n" not in str(error.value)
-    assert "forward" not in vars(model.layers[0])
 
 
 # What leaves the device

@@ -123,6 +123,11 @@ def made(kind: Callable[[], nn.Module]) -> toys.Model:
     return model_of(kind, kind, kind, by_keyword=True)
 
 
+def forwards(model: Any) -> list[Any]:
+    """List what is set as forward on the layers themselves."""
+    return [vars(block).get("forward") for block in model.layers]
+
+
 def expected(kind: Callable[[], nn.Module]) -> Step:
     """Compute what a model with any of the replacements does, without checkpointing."""
     model = made(kind)
@@ -161,52 +166,24 @@ def test_transformers_own_checkpointing_stops_without_a_word_in_some_ways(replac
 
 
 @every_way
+@pytest.mark.parametrize("moment", ["before", "after", "after, unseen"])
 @every_kind
-def test_after_undo_their_forward_is_left(kind: Callable[[], nn.Module], replace: Callable[[Any], None]) -> None:
+def test_undo_leaves_their_forward(kind: Callable[[], nn.Module], replace: Callable[[Any], None], moment: str) -> None:
     model = made(kind)
-    replace(model)
-    theirs = [vars(block).get("forward") for block in model.layers]
+    if moment == "before":
+        replace(model)
+        theirs = forwards(model)
     surgery = wrap_blocks(model)
-    step(model)
-    surgery.undo()
-    assert [vars(block).get("forward") for block in model.layers] == theirs
-    record = step(model)
-    assert differences(record, expected(kind)) == []
-    assert set(record.entries.values()) == {KEPT}
-
-
-@every_way
-@pytest.mark.parametrize("seen", [False, True], ids=["before a forward", "after a forward"])
-@every_kind
-def test_after_undo_a_later_forward_is_left_too(
-    kind: Callable[[], nn.Module], replace: Callable[[Any], None], seen: bool
-) -> None:
-    model = made(kind)
-    surgery = wrap_blocks(model)
-    replace(model)
-    theirs = [vars(block)["forward"] for block in model.layers]
-    if seen:
+    if moment != "before":
+        replace(model)
+        theirs = forwards(model)
+    if moment != "after, unseen":
         step(model)
     surgery.undo()
-    if replace is on_the_class:
-        assert not any("forward" in vars(block) for block in model.layers)
-    else:
-        assert [vars(block)["forward"] for block in model.layers] == theirs
+    assert forwards(model) == ([None] * 3 if replace is on_the_class else theirs)
     record = step(model)
     assert differences(record, expected(kind)) == []
     assert set(record.entries.values()) == {KEPT}
-
-
-def test_a_closure_left_after_undo_does_not_checkpoint_a_second_time() -> None:
-    model = made(ReplacedLayer)
-    switch_checkpointing(model, "non_reentrant")
-    surgery = wrap_blocks(model)
-    by_a_closure(model)
-    step(model)
-    surgery.undo()
-    record = step(model)
-    assert differences(record, expected(ReplacedLayer)) == []
-    assert set(record.entries.values()) == {ONCE}
 
 
 def test_accelerates_hooks_stay_outside_and_come_off_in_any_order() -> None:
@@ -242,40 +219,8 @@ def step_wrapped(model: nn.Module) -> Step:
     return step(model)
 
 
-def test_a_block_that_is_run_from_elsewhere_is_looked_after_too() -> None:
-    class Outside(toys.Model):
-        tower: Any
-
-        def __init__(self, *layers: nn.Module) -> None:
-            super().__init__()
-            self.tower = nn.Module()  # nobody calls it
-            self.tower.layers = nn.ModuleList(layers)
-
-        def run_layers(self, hidden_states: Tensor) -> Tensor:
-            for layer in self.tower.layers:
-                hidden_states = layer(hidden_states)
-            return hidden_states
-
-    model: Any = model_of(ReplacedLayer, ReplacedLayer, whole=Outside)
-    wrap_blocks(model)
-    layers = dict(model.tower.layers.named_children())
-    for layer in layers.values():
-        layer.forward = MethodType(fused, layer)
-    assert set(step(model, blocks=layers).entries.values()) == {ONCE}
-
-
-def test_a_forward_that_was_taken_off_is_no_reason_to_stop() -> None:
-    model = made(ReplacedLayer)
-    wrap_blocks(model)
-    for block in model.layers:
-        del block.forward
-    record = step(model)
-    assert differences(record, step(made(ReplacedLayer))) == []
-    assert set(record.entries.values()) == {ONCE}
-
-
 @pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
-def test_a_second_call_keeps_a_later_forward(replace: Callable[[Any], None]) -> None:
+def test_a_second_call_and_a_switch_keep_a_later_forward(replace: Callable[[Any], None]) -> None:
     model = made(ReplacedLayer)
     wrap_blocks(model)
     replace(model)
@@ -283,20 +228,11 @@ def test_a_second_call_keeps_a_later_forward(replace: Callable[[Any], None]) -> 
     record = step(model)
     assert differences(record, expected(ReplacedLayer)) == []
     assert set(record.entries.values()) == {ONCE}
-    surgery.undo()
-    assert set(step(model).entries.values()) == {KEPT}
-    assert differences(step(model), expected(ReplacedLayer)) == []
-
-
-@pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
-def test_switched_off_a_replaced_forward_runs_as_it_is(replace: Callable[[Any], None]) -> None:
-    model = made(ReplacedLayer)
-    surgery = wrap_blocks(model)
-    replace(model)
-    surgery.disable(model)
-    record = step(model)
-    assert differences(record, expected(ReplacedLayer)) == []
-    assert set(record.entries.values()) == {KEPT}
+    for switch_off in (functools.partial(surgery.disable, model), surgery.undo):
+        switch_off()
+        record = step(model)
+        assert set(record.entries.values()) == {KEPT}
+        assert differences(record, expected(ReplacedLayer)) == []
 
 
 def test_what_fused_kernel_libraries_do_to_a_llama_survives() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,9 +24,9 @@ from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SaveOption
-from tests.measure.toys import Layer, Model, SureLayer, model_of
+from tests.measure.toys import Model, SureLayer, model_of
 from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
-from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
+from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -78,34 +77,25 @@ either_model = pytest.mark.parametrize("make", MAKERS)
 NOTE = "asked for use_reentrant=True: runs non-reentrant, with the same gradients"
 
 
-def by_argument(model: Any, folder: Path) -> Surgery:
+def by_argument(model: Any) -> Surgery:
     return wrap_blocks(model, use_reentrant=True)
 
 
-def by_enable(model: Any, folder: Path, name: str = NAMES[-1]) -> Surgery:
+def by_enable(model: Any, name: str = NAMES[-1]) -> Surgery:
     surgery = wrap_blocks(model)
     for _ in range(2):
         enable(model, name, {"use_reentrant": True})
     return surgery
 
 
-def by_the_older_name(model: Any, folder: Path) -> Surgery:
-    return by_enable(model, folder, NAMES[0])
-
-
-def by_the_trainer(model: Any, folder: Path) -> Surgery:
-    surgery = wrap_blocks(model)
-    weights = copy.deepcopy(model.state_dict())
-    options = {"use_reentrant": True}
-    losses_of_a_trainer(model, folder, gradient_checkpointing=True, gradient_checkpointing_kwargs=options)
-    model.load_state_dict(weights)
-    return surgery
+def by_the_older_name(model: Any) -> Surgery:
+    return by_enable(model, NAMES[0])
 
 
 @either_model
-@pytest.mark.parametrize("door", [by_argument, by_enable, by_the_older_name, by_the_trainer])
+@pytest.mark.parametrize("door", [by_argument, by_enable, by_the_older_name])
 def test_reentrant_is_accepted_and_runs_non_reentrant(
-    make: Callable[[], Any], door: Callable[[Any, Path], Surgery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Any], door: Callable[[Any], Surgery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, modes = make(), []
 
@@ -114,7 +104,7 @@ def test_reentrant_is_accepted_and_runs_non_reentrant(
         return checkpoint(*args, use_reentrant=use_reentrant, **kwargs)
 
     monkeypatch.setattr(checkpointing, "checkpoint", recording)
-    surgery = door(model, tmp_path)
+    surgery = door(model)
     record = trained(model)
     assert differences(record, trained(make())) == []
     assert set(record.entries.values()) == {ONCE}
@@ -133,61 +123,25 @@ def test_without_options_the_mode_is_the_releases(name: str) -> None:
     assert (NOTE in str(surgery)) == (RELEASE == 4)
 
 
-def test_what_the_options_leave_out_stays_as_it_was() -> None:
+@pytest.mark.parametrize("times_off", [0, 1, 2])
+def test_what_the_options_leave_out_stays_as_wrap_blocks_was_told(times_off: int) -> None:
     def contexts() -> Any:
         raise AssertionError
 
     model = small_llama()
-    surgery = wrap_blocks(model, context_fn=contexts, every_n=2, offload="cpu")
+    surgery = wrap_blocks(model, context_fn=contexts, every_n=2, offload="cpu", preserve_rng_state="unsafe")
+    for _ in range(times_off):
+        disable(model)
+        assert set(ways(model)) == {None}
     enable(model, options={"use_reentrant": False, "determinism_check": "none"})
     way = ways(model)[0]
     assert way is not None
     assert way.options.context_fn is contexts
     assert way.offloader is not None
-    assert way.options.preserve_rng_state is True
+    assert way.options.preserve_rng_state == "unsafe"
     assert dict(way.more) == {"determinism_check": "none"}
     assert [function is None for function in ways(model)] == [False, True, False]
     assert surgery.stats is not None
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_what_was_given_to_wrap_blocks_outlives_a_time_switched_off(times: int) -> None:
-    model = small_llama()
-    wrap_blocks(model, every_n=2, offload="cpu", preserve_rng_state="unsafe")
-    for _ in range(times):
-        disable(model)
-        assert set(ways(model)) == {None}
-    enable(model, options={"use_reentrant": False})
-    way = ways(model)[0]
-    assert way is not None
-    assert way.offloader is not None
-    assert way.options.preserve_rng_state == "unsafe"
-    assert [function is None for function in ways(model)] == [False, True, False]
-
-
-@pytest.mark.parametrize("value", [False, "unsafe"])
-def test_ignoring_randomness_is_refused_under_dropout_unless_forced(value: Any) -> None:
-    model = model_of(Layer, Layer)
-    wrap_blocks(model)
-    if value == "unsafe":
-        enable(model, options={"use_reentrant": False, "preserve_rng_state": value})
-        way = one_way_of(model)
-        assert way.options.preserve_rng_state == "unsafe"
-        return
-    before = one_way_of(model)
-    with pytest.raises(SurgeryError, match="preserve_rng_state=False while dropout of Layer acts at random"):
-        enable(model, options={"use_reentrant": False, "preserve_rng_state": value})
-    assert one_way_of(model) is before
-    quiet = model_of(SureLayer, SureLayer)
-    wrap_blocks(quiet)
-    enable(quiet, options={"use_reentrant": False, "preserve_rng_state": value})
-    assert not one_way_of(quiet).options.preserve_rng_state
-
-
-def one_way_of(model: Any) -> Checkpointing:
-    function = vars(model.layers[0])[FUNCTION]
-    assert isinstance(function, Checkpointing)
-    return function
 
 
 @only_in_5
@@ -217,20 +171,6 @@ def test_a_change_leaves_off_what_is_off_and_keeps_what_torch_was_given() -> Non
 
 
 @only_in_5
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="transformers' own offload works there")
-def test_after_undo_offloading_is_that_of_transformers() -> None:
-    model = small_llama()
-    surgery = wrap_blocks(model)
-    enable(model, options={"use_reentrant": False}, offload=True)
-    surgery.undo()
-    enable(model, options={"use_reentrant": False}, offload=True)
-    plain = small_llama()
-    enable(plain, options={"use_reentrant": False}, offload=True)
-    ours, theirs = (next(iter(layers_of(which).values()))._gradient_checkpointing_func for which in (model, plain))
-    assert cast(Any, ours).func.__code__ is cast(Any, theirs).func.__code__
-
-
-@only_in_5
 @either_name
 def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
     model = small_llama()
@@ -243,16 +183,6 @@ def test_offloading_is_ours_and_works_without_an_accelerator(name: str) -> None:
     assert surgery.stats is not None
     assert surgery.stats.tensors == 2
     assert surgery.stats.bytes == 2 * 8 * LENGTH * 16 * 8
-
-
-@only_in_5
-def test_a_flag_leaves_the_place_for_offload_as_it_was(tmp_path: Path) -> None:
-    model = small_llama()
-    surgery = wrap_blocks(model, offload=tmp_path)
-    offloader = surgery.offloader
-    enable(model, options={"use_reentrant": False}, offload=True)
-    assert surgery.offloader is offloader
-    assert surgery.options.offload == str(tmp_path)
 
 
 @pytest.mark.parametrize("given", [True, "cpu", "disk", "folder"])
@@ -269,13 +199,14 @@ def test_offload_among_the_options_is_ours_in_every_release(given: Any, tmp_path
     assert surgery.stats.tensors == 2
 
 
-@pytest.mark.parametrize("given", [False, None])
-def test_no_offload_among_the_options_changes_nothing(given: Any) -> None:
+@pytest.mark.parametrize("given", [True, False, None])
+def test_a_flag_leaves_the_place_for_offload_as_it_was(given: Any, tmp_path: Path) -> None:
     model = small_llama()
-    surgery = wrap_blocks(model, offload="cpu")
+    surgery = wrap_blocks(model, offload=tmp_path)
     offloader = surgery.offloader
     enable(model, options={"use_reentrant": False, "offload": given})
     assert surgery.offloader is offloader is not None
+    assert surgery.options.offload == str(tmp_path)
 
 
 def test_a_place_that_is_none_is_refused_there_too() -> None:
@@ -349,10 +280,7 @@ def test_flags_are_true_to_the_facts_where_only_some_blocks_are_wanted() -> None
 
 
 def test_a_submodel_is_switched_by_itself() -> None:
-    config = transformers.T5Config(
-        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
-    )
-    model = transformers.T5ForConditionalGeneration(config).train()
+    model = t5()
     wrap_blocks(model)
     disable(model)
     enable(model.decoder, options={"use_reentrant": False})
@@ -454,22 +382,8 @@ def losses_of_a_trainer(model: Any, folder: Path, **options: Any) -> list[float]
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
 
 
-def test_offload_in_the_trainers_options_is_ours(tmp_path: Path) -> None:
-    expected = losses_of_a_trainer(small_llama(), tmp_path / "plain")
-    model = small_llama()
-    surgery = wrap_blocks(model, offload="disk")
-    options = {"use_reentrant": False, "offload": True}
-    losses = losses_of_a_trainer(
-        model, tmp_path / "ours", gradient_checkpointing=True, gradient_checkpointing_kwargs=options
-    )
-    assert losses == pytest.approx(expected, rel=1e-9)
-    assert surgery.options.offload == "disk"
-    assert surgery.stats is not None
-    assert surgery.stats.tensors == 3 * 2
-
-
 @either_model
-@pytest.mark.parametrize("options", [None, {"use_reentrant": True}, {"use_reentrant": False}])
+@pytest.mark.parametrize("options", [None, {"use_reentrant": True}])
 def test_transformers_trainer_trains_with_every_block_recomputed(
     make: Callable[[], Any], options: dict[str, Any] | None, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -180,19 +179,6 @@ def test_a_graph_that_outlives_the_surgery_gives_its_memory_back(monkeypatch: py
     assert pin.pinned == 0
 
 
-def test_threads_train_their_own_models(tmp_path: Path) -> None:
-    models = [llama(SOME) for _ in range(3)]
-    for model in models:
-        wrap_blocks(model, offload=tmp_path, self_check="never")
-    expected = trained(llama(SOME))
-    with ThreadPoolExecutor(3) as pool:
-        steps = [*pool.map(gradients_of, models)]
-    for gradients in steps:
-        assert all(
-            torch.allclose(value, gradients[name]) for name, value in expected.gradients.items() if value is not None
-        )
-
-
 class Latents(nn.Module):
     """A learned input, given to the first block as it is or as a view, as in resamplers."""
 
@@ -231,8 +217,3 @@ def test_a_block_that_is_given_a_parameter_passes_its_check(expanded: bool) -> N
         results.append([parameter.grad for parameter in model.parameters()])
     assert all(gradient is not None for gradient in results[0])
     assert all(map(torch.equal, *results))
-
-
-def gradients_of(model: Any) -> dict[str, Any]:
-    model(**tokens(8)).loss.backward()
-    return {name: value.grad for name, value in model.named_parameters()}

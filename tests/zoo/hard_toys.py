@@ -176,13 +176,6 @@ class TableLayer(SureLayer):
         return torch.outer(torch.arange(hidden_states.shape[0]), torch.linspace(0.0, 1.0, WIDTH)).cos()
 
 
-class LearnedTableLayer(TableLayer):
-    """A layer that makes its table from its weight."""
-
-    def made(self, hidden_states: Tensor) -> Tensor:
-        return self.linear.weight.cos().mean(0)
-
-
 class TupleLayer(SureLayer):
     """A layer that takes both tensors in one container."""
 
@@ -211,48 +204,3 @@ class Containers(Model):
 
 class InLists(Containers):
     kind = list
-
-
-class RecallingLayer(SureLayer):
-    """A layer that goes on with what it kept of the call before."""
-
-    last: Tensor | None = None
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        hidden = super().forward(hidden_states)
-        if self.last is not None:
-            hidden = hidden * torch.exp(self.last)
-        self.last = hidden
-        return hidden
-
-
-class LateScoresLayer(SureLayer):
-    """A layer that leaves scores for a loss; in its first call they are still empty."""
-
-    def __init__(self, nothing: Tensor | None = None) -> None:
-        super().__init__()
-        self.calls = 0
-        self.nothing = nothing
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        self.calls += 1
-        scores = torch.sin(self.linear(hidden_states))
-        self.scores = self.nothing if self.calls == 1 else scores
-        return torch.tanh(scores)
-
-
-class ZeroScoresLayer(LateScoresLayer):
-    def __init__(self) -> None:
-        super().__init__(torch.zeros(()))
-
-
-class LateScores(Model):
-    """A model that adds a loss of the existing scores."""
-
-    def forward(self, values: Tensor) -> Any:
-        loss = super().forward(values).sum()
-        layers: list[Any] = list(self.layers)
-        for layer in layers:
-            if layer.scores is not None:
-                loss = loss + layer.scores.square().sum()
-        return {"loss": loss}

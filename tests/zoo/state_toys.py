@@ -96,15 +96,6 @@ class LoggingBlock(ScalingBlock):
         return 1 + 0.1 * len(LOG)
 
 
-class OnParameterBlock(ScalingBlock):
-    """A block that counts on one of its parameters."""
-
-    def scale(self) -> Any:
-        weight: Any = self.up.weight
-        weight.calls = getattr(weight, "calls", 0) + 1
-        return weight.calls
-
-
 class CodebookBlock(ScalingBlock):
     """A block that moves a frozen parameter, as a codebook or a momentum encoder does."""
 
@@ -129,15 +120,6 @@ class EnergyBlock(ScalingBlock):
         with torch.enable_grad():
             point = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.norm(point).square().sum(), point, create_graph=True)
-        return super().forward(hidden - 0.1 * slope)
-
-
-class InnerGradientBlock(ScalingBlock):
-    """A block that uses the gradient of an energy by its input."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        energy = torch.tanh(self.up(hidden)).square().sum()
-        (slope,) = torch.autograd.grad(energy, hidden, create_graph=True)
         return super().forward(hidden - 0.1 * slope)
 
 
@@ -207,19 +189,6 @@ class ScriptedBlock(ScalingBlock):
 
     def scale(self) -> Any:
         return self.scripted(torch.ones(WIDTH))
-
-
-CALLS = 0
-"""What `GlobalCountBlock` counts, outside of every model."""
-
-
-class GlobalCountBlock(ScalingBlock):
-    """A block that counts its calls in a number of the Python module."""
-
-    def scale(self) -> Any:
-        global CALLS
-        CALLS += 1
-        return CALLS / 4
 
 
 class CompiledPartBlock(ScalingBlock):
@@ -355,13 +324,6 @@ class RoutingBlock(nn.Module):
         return result
 
 
-class TurnedBlock(ScalingBlock):
-    """A block that returns a view of its result."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden).t().t()
-
-
 class _Twice(torch.autograd.Function):
     """A square whose backward reads the saved tensor twice."""
 
@@ -416,26 +378,6 @@ class CachingStack(Stack):
         return result
 
 
-class QueriedStack(Stack):
-    """A stack that replaces its input by rows of a parameter."""
-
-    def __init__(self, blocks: list[nn.Module]) -> None:
-        super().__init__(blocks)
-        self.queries = nn.Parameter(torch.ones(3, WIDTH))
-
-    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        if layer is self.layers[0]:
-            hidden = self.queries.unsqueeze(0).expand(2, -1, -1)
-        return super().run(layer, hidden)
-
-
-class WritingStack(Stack):
-    """A stack that writes into its blocks' results."""
-
-    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
-        return super().run(layer, hidden).mul_(1.5)
-
-
 Make = Callable[[], list[nn.Module]]
 """A function that makes the blocks of a stack."""
 
@@ -447,10 +389,8 @@ def two(kind: Callable[[], nn.Module]) -> Make:
 
 def stack(make: Make) -> Stack:
     """Build a stack with the same weights each time, and with nothing counted outside of it."""
-    global CALLS
     torch.manual_seed(0)
     LOG.clear()
-    CALLS = 0
     return Stack(make())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, UserDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,9 +124,7 @@ class DictLayer(SureLayer):
 
     def forward(self, states: Any) -> Any:
         first, (second, scale) = (
-            (states["hidden"], states["others"])
-            if isinstance(states, (Mapping, UserDict))
-            else (states.hidden, states.others)
+            (states["hidden"], states["others"]) if isinstance(states, Mapping) else (states.hidden, states.others)
         )
         return torch.tanh(self.linear(first) + second * scale)
 
@@ -160,10 +158,6 @@ class InADict(OneArgument):
     make = dict
 
 
-class InAUserDict(OneArgument):
-    make = UserDict
-
-
 class InADataclass(OneArgument):
     make = States
 
@@ -192,18 +186,14 @@ class Collecting(Model):
     """A model that adds a loss of what hooks collect on routers: outputs or, with `inputs`, arguments."""
 
     inputs = False
-    early = False
 
     def forward(self, values: Tensor) -> Any:
         tensors: list[Tensor] = []
-        routers = [module for module in self.modules() if isinstance(module, Router)]
-        if self.early:
-            handles = [r.register_forward_pre_hook(lambda _, args: tensors.append(args[0])) for r in routers]
-        else:
-            handles = [
-                r.register_forward_hook(lambda _, args, out: tensors.append(args[0] if self.inputs else out))
-                for r in routers
-            ]
+        handles = [
+            module.register_forward_hook(lambda _, args, out: tensors.append(args[0] if self.inputs else out))
+            for module in self.modules()
+            if isinstance(module, Router)
+        ]
         result = super().forward(values)
         for handle in handles:
             handle.remove()
@@ -212,10 +202,6 @@ class Collecting(Model):
 
 class CollectingInputs(Collecting):
     inputs = True
-
-
-class CollectingEarly(Collecting):
-    early = True
 
 
 class NormedLayer(SureLayer):

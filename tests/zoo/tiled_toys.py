@@ -57,17 +57,6 @@ class Towers(nn.Module):
         return values if self._unused else values * self.scale
 
 
-def in_bfloat16(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Run a module under autocast."""
-
-    def cast(values: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            result: Tensor = module(values)
-        return result
-
-    return cast
-
-
 def towers(**options: Any) -> Towers:
     """Build them the same each time, in training."""
     torch.manual_seed(0)

@@ -38,6 +38,21 @@ def gpt_bigcode(layers: int = 3, **options: Any) -> Any:
     return _made(transformers.GPTBigCodeForCausalLM, config)
 
 
+def t5(**options: Any) -> Any:
+    """Build a T5, with an encoder and a decoder."""
+    config = transformers.T5Config(
+        vocab_size=WORDS,
+        d_model=16,
+        d_kv=8,
+        d_ff=24,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+        **options,
+    )
+    return _made(transformers.T5ForConditionalGeneration, config)
+
+
 def _made(kind: Any, config: Any) -> Any:
     torch.manual_seed(0)
     return kind(config).double().train()

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from torch import nn
 
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, is_layer
-from tests.measure.toys import Layer, Model, PlainLayer, SharingLayer, Stage, SureLayer, model_of
+from tests.measure.toys import Layer, Model, PlainLayer, SharingLayer, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -74,29 +74,6 @@ def test_layers_are_found_wherever_they_are_with_their_stacks() -> None:
     assert [b.module for b in find_blocks(whole)] == [*whole.layers, whole.extra]
 
 
-def test_a_layer_inside_a_layer_knows_the_one_around_it() -> None:
-    blocks = {block.name: block for block in find_blocks(model_of(Stage, Layer))}
-    assert {name: block.inside for name, block in blocks.items()} == {
-        "layers.0": "",
-        "layers.0.inner": "layers.0",
-        "layers.1": "",
-    }
-
-
-def test_plain_stacks_are_found_in_the_models_order_among_layers() -> None:
-    whole = model(early=stack(PlainLayer, 4), middle=stack(Layer, 1), late=stack(MixingLayer))
-    assert found(whole) == {
-        "early.0": "plain",
-        "early.1": "plain",
-        "early.2": "plain",
-        "early.3": "plain",
-        "middle.0": "layer",
-        "late.0": "plain",
-        "late.1": "plain",
-    }
-    assert {block.stack for block in find_blocks(whole)} == {"early", "middle", "late"}
-
-
 @pytest.mark.parametrize(
     "container",
     [
@@ -116,16 +93,6 @@ def test_a_stack_of_stacks_holds_the_blocks_of_all() -> None:
     assert {block.stack for block in blocks} == {"stages"}
 
 
-def test_a_stack_inside_a_plain_block_is_part_of_it() -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = Attention()
-            self.inner = stack(MixingLayer)
-
-    assert list(found(model(blocks=stack(Outer)))) == ["blocks.0", "blocks.1"]
-
-
 def test_plain_stacks_inside_layers_and_around_them_are_none() -> None:
     class Holding(SureLayer):
         def __init__(self) -> None:
@@ -140,10 +107,6 @@ def test_plain_stacks_inside_layers_and_around_them_are_none() -> None:
 
     assert found(model(blocks=stack(Holding))) == {"blocks.0": "layer", "blocks.1": "layer"}
     assert set(found(model(blocks=stack(Around)))) == {"blocks.0.layer", "blocks.1.layer"}
-
-
-def test_a_single_block_is_no_stack() -> None:
-    assert found(model(blocks=stack(MixingLayer, 1))) == {}
 
 
 def test_blocks_that_mix_no_positions_have_to_hold_half_of_the_parameters() -> None:
@@ -175,10 +138,6 @@ def test_embeddings_do_not_count() -> None:
 )
 def test_pieces_of_blocks_are_no_blocks(kind: Callable[[], nn.Module]) -> None:
     assert found(model(parts=stack(kind))) == {}
-
-
-def test_torchs_own_encoder_layers_are_blocks() -> None:
-    assert set(found(model(parts=stack(lambda: nn.TransformerEncoderLayer(WIDTH, 1))))) == {"parts.0", "parts.1"}
 
 
 def test_parts_of_several_kinds_are_blocks_only_where_they_mix_positions() -> None:

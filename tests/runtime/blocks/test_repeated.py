@@ -1,4 +1,4 @@
-"""Blocks are found in models from outside transformers, or the true reason is named."""
+"""Blocks are found in models from outside transformers, at the level that saves more, or the reason is named."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError, verify, wrap_blocks
+from ckpt_surgery.runtime.blocks.selection import chosen_level
 from ckpt_surgery.runtime.surgery.surgery import Surgery
 from tests.zoo.stack_toys import (
     WIDTH,
@@ -143,30 +143,6 @@ def test_a_flag_that_a_method_of_the_forward_reads_is_off_and_comes_back() -> No
     assert "set_grad_checkpointing" not in vars(model)
 
 
-class BranchOverOneStack(Chain):
-    """A model that claims support and checkpoints one of its two stacks."""
-
-    supports_gradient_checkpointing = True
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.get_submodule("first").children():
-            x = checkpoint(block, x, use_reentrant=False)
-        for block in self.get_submodule("second").children():
-            x = block(x)
-        return x
-
-
-def test_no_stack_of_an_inline_branch_is_lost_over_a_larger_one() -> None:
-    class Larger(FeedBlock):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(WIDTH, 20 * WIDTH)
-            self.second = nn.Linear(20 * WIDTH, WIDTH)
-
-    model = BranchOverOneStack(first=blocks(6), second=blocks(2, Larger))
-    assert Counter(wrapped(model).values()) == {"FeedBlock": 6, "Larger": 2}
-
-
 def is_off(surgery: Surgery) -> bool:
     return surgery.checkpointing is None
 
@@ -225,3 +201,37 @@ def test_blocks_in_torchs_wrapper_are_left_to_it() -> None:
 def test_stacks_that_differ_in_numbers_share_a_line() -> None:
     lines = str(wrap_blocks(Chain(stages=blocks(2, Stage)))).splitlines()
     assert [line.split()[:2] for line in lines[3:]] == [["stages.*.blocks", "FeedBlock"]]
+
+
+class Sublayers(nn.Module):
+    """A block made of different parts in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList([FeedBlock(), Stage(1)])
+
+
+def named(whole: nn.Module, *kinds: type[nn.Module]) -> dict[str, nn.Module]:
+    return {name: module for name, module in whole.named_modules() if type(module) in kinds}
+
+
+def test_a_stage_gives_way_to_its_blocks_where_they_keep_much_less() -> None:
+    whole = nn.ModuleList([Stage(6), Stage(6)])
+    assert chosen_level(named(whole, Stage, FeedBlock)) == tuple(named(whole, FeedBlock))
+
+
+def test_a_block_of_two_parts_stays_a_block() -> None:
+    whole = nn.ModuleList([Sublayers(), Sublayers()])
+    assert chosen_level(named(whole, Sublayers, FeedBlock, Stage)) == ("0", "1")
+
+
+def test_the_largest_stage_decides_for_its_class() -> None:
+    whole = nn.ModuleList([Stage(2), Stage(6)])
+    assert chosen_level(named(nn.ModuleList([Stage(2)]), Stage, FeedBlock)) == ("0",)
+    assert chosen_level(named(whole, Stage, FeedBlock)) == tuple(named(whole, FeedBlock))
+
+
+def test_a_stage_without_blocks_stays_where_others_of_its_class_give_way() -> None:
+    modules = named(nn.ModuleList([Stage(6), Stage(6)]), Stage, FeedBlock)
+    few = {name: module for name, module in modules.items() if not name.startswith("0.")}
+    assert chosen_level(few) == ("0", *(name for name in few if name.startswith("1.")))

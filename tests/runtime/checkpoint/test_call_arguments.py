@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import DynamicCache
 
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
@@ -49,17 +49,17 @@ def signature(block: nn.Module | None = None) -> BlockSignature:
     return replace(own, is_of_transformers=True)
 
 
-def filled(layers: int = 1, length: int = 3) -> DynamicCache:
+def filled(layers: int = 1) -> DynamicCache:
     cache = DynamicCache()
     for layer in range(layers):
-        cache.update(torch.ones(1, 1, length, 1), torch.ones(1, 1, length, 1), layer)
+        cache.update(torch.ones(1, 1, 3, 1), torch.ones(1, 1, 3, 1), layer)
     return cache
 
 
 class RecurrentCache:
     """Past state, by its name and the argument's, without a length."""
 
-    def __init__(self, state: Tensor) -> None:
+    def __init__(self, state: Any) -> None:
         self.state = state
 
 
@@ -67,6 +67,8 @@ def test_arguments_have_the_names_of_the_signature() -> None:
     named = signature().named((1, 2, 3, 4, 5, 6), {"layer_past": 7, "new": 8})
     names = ["hidden", "mask", "past_key_values", "use_cache", "argument 5", "argument 6", "layer_past", "new"]
     assert list(named) == list(zip(names, range(1, 9), strict=True))
+    unknown = BlockSignature.of("Block b", Block(), dict.fromkeys, fills_cache=False)
+    assert [name for name, _ in unknown.named((1,), {"a": 2})][-1] == "a"
 
 
 @pytest.mark.parametrize(
@@ -75,25 +77,17 @@ def test_arguments_have_the_names_of_the_signature() -> None:
         pytest.param((1, 2, DynamicCache()), {}, id="by position"),
         pytest.param((1, DynamicCache()), {}, id="by position under another name"),
         pytest.param((1, 2, None, False, DynamicCache()), {}, id="by position without a name"),
-        pytest.param((1,), {"past_key_values": DynamicCache()}, id="by keyword"),
+        pytest.param((1,), {"past_key_values": DynamicCache(), "use_cache": True}, id="by keyword"),
         pytest.param((1,), {"anything": DynamicCache()}, id="by a keyword of any name"),
     ],
 )
 def test_own_caches_are_left_out_by_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    before = dict(kwargs)
     new_args, new_kwargs = signature().without_own_caches(args, kwargs)
-    given, left = [*args, *kwargs.values()], [*new_args, *new_kwargs.values()]
-    assert len(new_args) == len(args)
+    assert kwargs == before, "the caller keeps what he gave"
     assert list(new_kwargs) == list(kwargs)
-    expected = [None if isinstance(value, DynamicCache) else value for value in given]
-    assert left == expected
-    assert expected != given
-
-
-def test_the_caller_keeps_what_he_gave() -> None:
-    cache = DynamicCache()
-    kwargs = {"past_key_values": cache, "use_cache": True}
-    assert signature().without_own_caches((1,), kwargs)[1] == {"past_key_values": None, "use_cache": True}
-    assert kwargs == {"past_key_values": cache, "use_cache": True}
+    expected = [None if isinstance(value, DynamicCache) else value for value in (*args, *kwargs.values())]
+    assert [*new_args, *new_kwargs.values()] == expected
 
 
 def test_a_call_without_past_state_is_the_very_same() -> None:
@@ -114,39 +108,28 @@ def test_caches_that_the_caller_gave_stay() -> None:
     assert signature().without_own_caches((1, 2, cache), {}, [cache])[0] == (1, 2, cache)
 
 
-class Tables:
-    """No cache: tables that are made once and read by all layers."""
+STAYS: dict[str, Any] = {
+    "a cache": filled(),
+    "a recurrent cache": RecurrentCache(torch.ones(2)),
+    "a tensor inside": RecurrentCache([Handle(state=torch.ones(2))]),
+    "a tensor": torch.ones(2),
+    "tensors": (torch.ones(2), torch.ones(2)),
+    "a dictionary": {"state": torch.ones(2)},
+    "no cache": Handle(),
+}
 
 
-@pytest.mark.parametrize("name", ["layer_past", "past_key_values"])
-def test_an_object_that_is_no_cache_stays(name: str) -> None:
-    kwargs = {name: Tables(), "use_cache": True}
-    assert signature().without_own_caches((1,), kwargs)[1] is kwargs
-
-
-@pytest.mark.parametrize(
-    "value",
-    [torch.ones(2), (torch.ones(2), torch.ones(2)), [torch.ones(2)], {"state": torch.ones(2)}, 3],
-    ids=["a tensor", "a tuple", "a list", "a dictionary", "a number"],
-)
-def test_past_state_that_a_block_can_only_read_stays(value: Any) -> None:
-    assert signature().without_own_caches((1,), {"layer_past": value})[1]["layer_past"] is value
+@pytest.mark.parametrize("value", STAYS.values(), ids=STAYS)
+@pytest.mark.parametrize("place", ["position", "keyword"])
+def test_past_state_that_is_not_empty_and_what_is_none_stays(value: Any, place: str) -> None:
+    args, kwargs = ((1, 2, value), {}) if place == "position" else ((1,), {"past_key_values": value})
+    new_args, new_kwargs = signature().without_own_caches(args, kwargs)
+    assert [*new_args, *new_kwargs.values()][-1] is value
 
 
 def test_a_block_that_only_reads_its_cache_keeps_it() -> None:
-    cache = filled()
+    cache = DynamicCache()
     assert signature(Reading()).without_own_caches((1,), {"past_key_values": cache})[1]["past_key_values"] is cache
-
-
-@pytest.mark.parametrize(
-    "cache",
-    [filled(), RecurrentCache(torch.ones(2)), RecurrentCache([Handle(state=torch.ones(2))])],  # type: ignore[arg-type]
-    ids=["a cache", "a tensor", "a tensor inside"],
-)
-@pytest.mark.parametrize("place", ["position", "keyword"])
-def test_past_state_that_is_not_empty_stays(cache: Any, place: str) -> None:
-    args, kwargs = ((1, 2, cache), {}) if place == "position" else ((1,), {"past_key_values": cache})
-    assert signature().without_own_caches(args, kwargs) == (args, kwargs)
 
 
 def test_a_cache_that_only_other_layers_wrote_is_empty() -> None:
@@ -163,8 +146,3 @@ def test_a_cache_is_known_by_its_class() -> None:
     assert is_cache(Own())
     others: list[Any] = [RecurrentCache(torch.zeros(1)), {}, None, Own]
     assert not any(is_cache(value) for value in others)
-
-
-def test_without_a_signature_arguments_are_numbered() -> None:
-    unknown = BlockSignature.of("Block b", Block(), dict.fromkeys, fills_cache=False)
-    assert [name for name, _ in unknown.named((1,), {"a": 2})][-1] == "a"

@@ -96,7 +96,7 @@ def healthy(**options: Any) -> Stack:
     return model
 
 
-ERRORS = [torch.OutOfMemoryError("no room"), ValueError("no"), KeyboardInterrupt(), SystemExit(3)]
+ERRORS = [torch.OutOfMemoryError("no room"), ValueError("no"), KeyboardInterrupt()]
 
 
 @ways

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import gc
 import mmap
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -51,7 +49,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself"),
 ]
 
-ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 MOVED = BLOCKS - 1
 LINUX = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
@@ -158,12 +155,6 @@ def test_idle_files_make_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
     assert pool.bytes == 1000
 
 
-def test_a_folder_that_is_gone_costs_no_step(tmp_path: Path) -> None:
-    offloader = Offloader(DiskTransport(tmp_path / "gone"), minimum_bytes=0)
-    with pytest.warns(SurgeryWarning, match="they stay on the device"):
-        assert same(gradients(offloader), gradients())
-
-
 def cannot_reserve(*arguments: Any) -> None:
     raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
@@ -181,47 +172,6 @@ def test_room_is_reserved_before_anything_is_written(
         status = os.fstat(file.fileno())
     assert status.st_size == 3 * 2**20 + 5
     assert getattr(status, "st_blocks", 2**13) * 512 >= 3 * 2**20
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
-def test_copies_have_the_folder_and_no_files(copied: Any, tmp_path: Path) -> None:
-    transport = DiskTransport(tmp_path)
-    transport.put(torch.ones(3))
-    other = copied(transport)
-    assert isinstance(other.pool, MappedFiles)
-    assert (other.pool.folder, other.pool.bytes) == (str(tmp_path), 0)
-    assert isinstance(copied(DiskTransport()).pool, MappedFiles)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_writes_into_its_own_files(tmp_path: Path) -> None:
-    code = "from tests.runtime.offload.test_disk_transport import write_in_a_fork as run; import sys; run(sys.argv[1])"
-    command = [sys.executable, "-c", code, str(tmp_path)]  # autograd must have started no threads before the fork
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-def write_in_a_fork(folder: str) -> None:
-    offloader = Offloader(DiskTransport(folder), minimum_bytes=0)
-    stack, hidden = blocks(), first()
-    expected = gradients()
-    gradients(offloader)
-    loss = forward(stack, hidden, offloader)
-    child = os.fork()
-    if child == 0:
-        ends = 1
-        try:
-            ends = 0 if same(gradients(offloader), expected) else 2
-            backward(loss)
-            ends = 3
-        except SurgeryError:
-            pass
-        finally:
-            os._exit(ends)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    backward(loss)
-    assert hidden.grad is not None
-    assert torch.equal(hidden.grad, expected[0])
 
 
 def test_a_folder_in_memory_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

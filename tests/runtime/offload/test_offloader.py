@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,9 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime.offload import offloader as offload
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
@@ -54,7 +50,7 @@ def test_gradients_are_those_without_offload_to_the_bit() -> None:
     assert offloader.stats == OffloadStats(moved, moved * INPUT_BYTES, 0, 1, 2, 0, moved - 1, moved - 1, 1)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_right_however_late_copies_are(seed: int) -> None:
     offloader = Offloader(Deferred(seed), minimum_bytes=0, in_flight=1 + seed % 3)
     assert same(gradients(offloader), gradients())
@@ -107,20 +103,6 @@ def test_inputs_leave_the_memory_of_the_device_during_the_forward() -> None:
     assert not any(reference() for reference in inputs)
 
 
-def test_the_meter_sees_what_left_the_device() -> None:
-    def kept(offloader: Offloader | None) -> int:
-        stack, hidden = blocks(), first()
-        meter = Meter()
-        with meter:
-            loss = forward(stack, hidden, offloader)
-            meter.start_backward(loss)
-            backward(loss)
-        return meter.kept_bytes
-
-    moved = kept(None) - kept(Offloader(Recorded(), minimum_bytes=0, in_flight=1))
-    assert moved == (BLOCKS - 2) * INPUT_BYTES, "one is in flight"
-
-
 def test_masks_and_integers_and_parameters_stay() -> None:
     gate = nn.Parameter(torch.ones(1, WIDTH))
     others = (gate, gate.expand(ROWS, WIDTH), torch.ones(ROWS, WIDTH, dtype=torch.bool), torch.ones(WIDTH).long())
@@ -133,24 +115,6 @@ def test_masks_and_integers_and_parameters_stay() -> None:
     hidden = first()
     backward(forward(blocks(), hidden, others=others))
     assert same(expected, grads(hidden, gate))
-
-
-def test_only_the_objects_that_were_named_move() -> None:
-    offloader, hidden, block = Offloader(minimum_bytes=0), first(), blocks(1)[0]
-    for _ in range(3):
-        with offloader.saving((hidden.detach(),)):
-            backward(checkpoint(block, hidden, use_reentrant=False).sum())
-    assert offloader.stats == OffloadStats()
-
-
-def test_nothing_moves_in_the_backward() -> None:
-    recorded = Recorded()
-    offloader = Offloader(recorded, minimum_bytes=0)
-    loss = forward(blocks(), first(), offloader)
-    recorded.calls.clear()
-    backward(loss)
-    assert offloader.stats.tensors == BLOCKS - 1
-    assert not [called for called in recorded.calls if called.startswith("put")]
 
 
 def test_the_input_of_the_next_block_is_on_its_way_while_one_is_recomputed() -> None:
@@ -186,19 +150,6 @@ def test_a_tensor_given_to_all_blocks_moves_once() -> None:
     hidden, shared = first(), first(2)
     backward(forward(blocks(), hidden, others=[shared * 1]))
     assert same(expected, grads(hidden, shared))
-
-
-def test_a_shared_tensor_that_was_written_to_is_another_one() -> None:
-    offloader, stack = Offloader(minimum_bytes=0), blocks(4)
-    hidden, shared = first(), first(2) * 1
-    for block in stack[:2]:
-        hidden = call(block, offloader, hidden, shared)
-    shared.mul_(2)
-    for block in stack[2:]:
-        hidden = call(block, offloader, hidden, shared)
-    assert offloader.stats.deduplicated == 2
-    with pytest.raises(RuntimeError, match="modified in place"):
-        backward(hidden.sum())
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["by the object", "broken: by the address"])
@@ -266,7 +217,7 @@ def test_tensors_below_the_threshold_stay() -> None:
         assert (offloader.stats.tensors, offloader.stats.kept) == (moved, BLOCKS - moved)
 
 
-def test_complex_tensors_stay() -> None:
+def test_complex_and_empty_tensors_stay() -> None:
     def run(offloader: Offloader | None) -> list[Tensor]:
         hidden = torch.view_as_complex(first().detach().view(ROWS, -1, 2)).clone().requires_grad_()
         result = hidden
@@ -275,18 +226,15 @@ def test_complex_tensors_stay() -> None:
         backward(result.abs().sum())
         return grads(hidden)
 
-    assert same(run(offloader := Offloader(minimum_bytes=0)), run(None))
+    offloader = Offloader(minimum_bytes=0)
+    assert same(run(offloader), run(None))
     assert (offloader.stats.tensors, offloader.stats.kept) == (0, 3)
-
-
-def test_empty_tensors_stay() -> None:
-    offloader, hidden = Offloader(minimum_bytes=0), torch.empty(0, WIDTH, requires_grad=True)
-    backward(forward(blocks(), hidden, offloader))
-    assert offloader.stats == OffloadStats(kept=BLOCKS)
+    backward(forward(blocks(), torch.empty(0, WIDTH, requires_grad=True), offloader))
+    assert (offloader.stats.tensors, offloader.stats.kept) == (0, 3 + BLOCKS)
 
 
 @pytest.mark.parametrize("late", range(4))
-@pytest.mark.parametrize("number", range(BLOCKS))
+@pytest.mark.parametrize("number", [0, BLOCKS - 2])
 def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late: int) -> None:
     # Before it is sent, on its way, and after.
     given: list[Tensor] = []
@@ -365,19 +313,6 @@ def test_a_second_backward_fetches_again() -> None:
     ]
 
 
-@pytest.mark.parametrize("in_flight", [1, 9])
-def test_nothing_waits_on_the_device_for_a_second_backward(in_flight: int) -> None:
-    offloader = Offloader(minimum_bytes=0, in_flight=in_flight)
-    shared, hidden = first(2) * 1, first() * 1
-    for _ in range(BLOCKS):
-        hidden = call(Function(torch.mul), offloader, shared, hidden)
-    backward(hidden.sum(), again=True)
-    waiting = {
-        offloaded.device_copy is not None or offloaded.ready is not None for offloaded in offloader._known.values()
-    }
-    assert waiting == {False}
-
-
 def test_gradients_of_gradients_are_right() -> None:
     def second(offloader: Offloader | None) -> list[Tensor]:
         hidden, stack = first(), blocks()
@@ -386,17 +321,6 @@ def test_gradients_of_gradients_are_right() -> None:
         return grads(hidden, *stack[0].parameters())
 
     assert same(second(Offloader(Deferred(), minimum_bytes=0)), second(None))
-
-
-def test_two_graphs_that_are_alive_at_once_keep_apart() -> None:
-    def both(offloader: Offloader | None) -> list[Tensor]:
-        stack, some, others = blocks(), first(), first(2)
-        losses = [forward(stack, hidden, offloader) for hidden in (some, others)]
-        backward(torch.stack(losses).sum())
-        return grads(some, others, *stack[0].parameters())
-
-    assert same(both(offloader := Offloader(Deferred(), minimum_bytes=0)), both(None))
-    assert offloader.stats.kept == 1, "the last of the first graph moved when the second began"
 
 
 def test_a_graph_that_ends_without_backward_leaves_nothing() -> None:
@@ -449,35 +373,3 @@ def test_nothing_is_saved_without_gradients() -> None:
     with torch.no_grad():
         forward(blocks(), loss.expand(ROWS, WIDTH), offloader)
     assert offloader.stats.kept == 1, "the last of a forward stays, even if others follow without gradients"
-
-
-def test_autocast_changes_nothing() -> None:
-    def run(offloader: Offloader | None) -> list[Tensor]:
-        with torch.autocast("cpu", torch.bfloat16):
-            return gradients(offloader)
-
-    assert same(run(offloader := Offloader(minimum_bytes=0)), run(None))
-    assert offloader.stats.tensors == BLOCKS - 1
-    assert not torch.equal(run(None)[0], gradients()[0])
-
-
-def test_threads_can_share_one() -> None:
-    class Alone(Recorded):
-        inside = 0
-
-        def put(self, source: Tensor) -> tuple[int, Any]:
-            self.inside += 1
-            time.sleep(0.001)
-            assert self.inside == 1, "one thread at a time"
-            self.inside -= 1
-            return super().put(source)
-
-    offloader, stack = Offloader(Alone(), minimum_bytes=0), blocks()
-    runs = [first(seed) for seed in range(4)]
-    expected = [torch.autograd.grad(forward(stack, hidden), hidden)[0] for hidden in runs]
-
-    def run(hidden: Tensor) -> Tensor:
-        return torch.autograd.grad(forward(stack, hidden, offloader), hidden)[0]
-
-    with ThreadPoolExecutor(4) as pool:
-        assert same([*pool.map(run, 3 * runs)], 3 * expected)

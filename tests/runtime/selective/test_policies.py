@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,12 +12,10 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch import Tensor, nn
 
 from benchmarks.policies import POLICIES
 from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.planning.mixtures import names_for
-from ckpt_surgery.runtime.selective import policies
 from ckpt_surgery.runtime.selective.policies import (
     VOCABULARY,
     OperatorRole,
@@ -26,7 +23,6 @@ from ckpt_surgery.runtime.selective.policies import (
     choices_of,
     draws,
     in_words,
-    watched_operators,
 )
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -115,36 +111,6 @@ def test_every_name_is_listed_where_names_are() -> None:
 
 def test_a_name_that_is_listed_nowhere_is_seen() -> None:
     assert len(unlisted({"scale": {"aten::mul"}})) == 4
-
-
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        result: Tensor = self.linear(hidden_states * 2) * hidden_states.sigmoid() * 0.5
-        return result + hidden_states
-
-
-def gradients(**options: Any) -> list[Any]:
-    torch.manual_seed(0)
-    model = nn.Sequential(*[Scaled() for _ in range(3)]).train()
-    if options:
-        wrap_blocks(model, blocks=Scaled, **options)
-    for _ in range(4):  # later steps have calls again without a dispatch mode
-        model(torch.ones(2, 4)).sum().backward()
-    return [parameter.grad for parameter in model.parameters()]
-
-
-def test_a_name_may_stand_for_operators_that_take_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = {**VOCABULARY, "scale": frozenset({"aten::mul"})}
-    monkeypatch.setattr(policies, "VOCABULARY", MappingProxyType(vocabulary))
-    assert watched_operators(choices_of(["scale"])) is None
-    assert all(watched_operators(choices_of([name])) for name in VOCABULARY if name != "random")
-    plain = gradients()
-    for save in ("scale", "matmul", ["matmul", "scale"]):
-        assert all(map(torch.equal, gradients(save=save), plain))
 
 
 @pytest.mark.parametrize(

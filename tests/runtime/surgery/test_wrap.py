@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -24,8 +22,8 @@ from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Layer, PlainLayer, SureLayer, changed, model_of, snapshot, values
 from tests.zoo import surgery_toys as own
-from tests.zoo.surgery_toys import KEPT, ONCE, blocks_of, counted, differences, step
-from tests.zoo.tiny_models import gpt_bigcode, layers_of, llama, tokens
+from tests.zoo.surgery_toys import KEPT, ONCE, blocks_of, differences, step
+from tests.zoo.tiny_models import gpt_bigcode, llama, t5, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -103,50 +101,61 @@ def test_the_signature_is_the_documented_one() -> None:
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 
 
-def test_every_block_is_checkpointed_once() -> None:
+CHOSEN: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, [*BLOCKS, *PLAIN]),
+    (
+        {"every_n": 2},
+        ["layers.0", "layers.2", "vision.stages.0", "vision.stages.2", "neck", "audio.plain.0", "audio.plain.2"],
+    ),
+    ({"every_n": 3}, ["layers.0", "layers.3", "vision.stages.0", "neck", "audio.plain.0"]),
+    ({"stacks": "layers"}, BLOCKS[:4]),
+    ({"stacks": "vision"}, BLOCKS[4:7]),
+    ({"stacks": "vis*"}, BLOCKS[4:7]),
+    ({"stacks": ["audio.plain", "la?ers"]}, [*BLOCKS[:4], *PLAIN]),
+    ({"stacks": ""}, ["neck"]),
+    ({"stacks": "layers.[12]"}, BLOCKS[1:3]),
+    ({"stacks": ["vision", "layers.3"]}, BLOCKS[3:7]),
+    ({"blocks": "Layer"}, [*BLOCKS[4:7], "neck"]),
+    ({"blocks": SureLayer}, BLOCKS[:4]),
+    ({"blocks": [MixingLayer, "SureLayer"]}, [*BLOCKS[:4], *PLAIN]),
+    ({"stacks": ["vision", "layers"], "blocks": Layer}, BLOCKS[4:7]),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), CHOSEN, ids=str)
+def test_options_choose_blocks_by_number_stack_name_and_class(options: dict[str, Any], expected: list[str]) -> None:
     model = towers()
-    surgery = wrap_blocks(model)
-    assert isinstance(surgery, Surgery)
-    assert recomputed(model) == [*BLOCKS, *PLAIN]
-
-
-def test_every_nth_block_counts_anew_in_each_stack() -> None:
-    model = towers()
-    wrap_blocks(model, every_n=2)
-    expected = ["layers.0", "layers.2", "vision.stages.0", "vision.stages.2", "neck", "audio.plain.0", "audio.plain.2"]
-    assert recomputed(model) == expected
-    wrap_blocks(model, every_n=3)
-    assert recomputed(model) == ["layers.0", "layers.3", "vision.stages.0", "neck", "audio.plain.0"]
-
-
-@pytest.mark.parametrize(
-    ("patterns", "expected"),
-    [
-        ("layers", BLOCKS[:4]),
-        ("vision", BLOCKS[4:7]),
-        ("vis*", BLOCKS[4:7]),
-        ("vision.stages", BLOCKS[4:7]),
-        (["audio.plain", "la?ers"], [*BLOCKS[:4], *PLAIN]),
-        ("*", [*BLOCKS, *PLAIN]),
-        ("", ["neck"]),
-        ("layers.[12]", BLOCKS[1:3]),
-        (["vision", "layers.3"], [*BLOCKS[3:7]]),
-    ],
-)
-def test_patterns_are_of_stacks_of_what_is_around_them_and_of_blocks(patterns: Any, expected: list[str]) -> None:
-    model = towers()
-    wrap_blocks(model, stacks=patterns)
+    assert isinstance(wrap_blocks(model, **options), Surgery)
     assert recomputed(model) == expected
 
 
-@pytest.mark.parametrize(
-    ("classes", "expected"),
-    [("Layer", [*BLOCKS[4:7], "neck"]), (SureLayer, BLOCKS[:4]), ([MixingLayer, "SureLayer"], [*BLOCKS[:4], *PLAIN])],
-)
-def test_blocks_are_classes_or_their_names(classes: Any, expected: list[str]) -> None:
-    model = towers()
-    wrap_blocks(model, blocks=classes)
-    assert recomputed(model) == expected
+FIRST: list[tuple[dict[str, Any], list[bool]]] = [
+    ({"first": 2}, [True, True, False, False]),
+    ({"first": {"model": 2}}, [True, True, False, False]),
+    ({"first": {"model.*": 2}}, [True, True, False, False]),
+    ({"first": {"model.layers": 2, "*": 4}}, [True, True, False, False]),
+    ({"first": 3, "every_n": 2}, [True, False, True, False]),
+    ({"first": 9}, [True] * 4),
+    ({"first": 0}, [False] * 4),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), FIRST, ids=str)
+def test_only_the_first_blocks_are_checkpointed_also_after_a_switch(
+    options: dict[str, Any], expected: list[bool]
+) -> None:
+    model = llama()
+    surgery = wrap_blocks(model, **options)
+
+    def done() -> list[bool]:
+        return [surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks]
+
+    assert done() == expected
+    assert ("left out by first" in str(surgery)) is (any(expected) and not all(expected))
+    model.gradient_checkpointing_disable()
+    assert not any(done())
+    model.gradient_checkpointing_enable()
+    assert done() == expected
 
 
 def test_only_the_named_class_of_a_stack_of_two_is_checkpointed() -> None:
@@ -155,12 +164,6 @@ def test_only_the_named_class_of_a_stack_of_two_is_checkpointed() -> None:
     entries = step(model, blocks=blocks_of(model)).entries
     assert list(entries.values()) == [ONCE, KEPT, ONCE, KEPT]
     assert "not among the blocks" in str(surgery)
-
-
-def test_towers_and_blocks_together_leave_what_both_name() -> None:
-    model = towers()
-    wrap_blocks(model, stacks=["vision", "layers"], blocks=Layer)
-    assert recomputed(model) == BLOCKS[4:7]
 
 
 def test_an_inner_class_can_be_named_in_place_of_the_one_around_it() -> None:
@@ -174,10 +177,7 @@ def test_an_inner_class_can_be_named_in_place_of_the_one_around_it() -> None:
 
 
 def test_a_cache_is_made_as_before_if_only_other_blocks_are_checkpointed() -> None:
-    config = transformers.T5Config(
-        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0
-    )
-    model = transformers.T5ForConditionalGeneration(config).train()
+    model = t5()
     wrap_blocks(model, stacks="encoder")
     assert model(**tokens()).past_key_values.get_seq_length() == 6
     wrap_blocks(model)
@@ -224,13 +224,6 @@ def test_a_selective_policy_decides_what_is_saved() -> None:
     assert len(made) == 2
 
 
-def test_randomness_may_be_left_alone_where_nothing_drops() -> None:
-    model = model_of(SureLayer, SureLayer)
-    surgery = wrap_blocks(model, preserve_rng_state=False)
-    assert differences(step(model), step(model_of(SureLayer, SureLayer))) == []
-    surgery.undo()
-
-
 class AttributeLayer(SureLayer):
     """A layer that drops by a rate without a module."""
 
@@ -264,14 +257,6 @@ def test_randomness_is_not_left_alone_while_something_drops(kind: Callable[[], n
         wrap_blocks(model, preserve_rng_state=False)
     assert changed(before, snapshot(model)) == []
     wrap_blocks(model, preserve_rng_state="unsafe")
-
-
-def test_forced_by_name_the_recompute_drops_something_else() -> None:
-    model, plain = model_of(Layer, Layer), model_of(Layer, Layer)
-    wrap_blocks(model, preserve_rng_state="unsafe")
-    assert differences(step(model), step(plain)) != []
-    wrap_blocks(model)
-    assert differences(step(model), step(plain)) == []
 
 
 def test_a_stack_without_active_dropout_needs_no_state_beside_one_with_it() -> None:
@@ -365,21 +350,6 @@ def test_undo_takes_everything_back_that_has_happened_since(make: Callable[[], A
     assert changed(before, snapshot(model)) == []
 
 
-def test_hooks_on_embeddings_pile_up_without_a_surgery() -> None:
-    def hooks(model: nn.Module) -> int:
-        return sum(len(module._forward_hooks) for module in model.modules())
-
-    model = llama()
-    for _ in range(3):
-        model.enable_input_require_grads()
-    model.disable_input_require_grads()
-    assert hooks(model) == 2
-    surgery = wrap_blocks(model)
-    model.enable_input_require_grads()
-    surgery.undo()
-    assert hooks(model) == 2
-
-
 def test_a_second_call_leaves_the_handles_of_embedding_hooks() -> None:
     model = llama()
     wrap_blocks(model)
@@ -387,15 +357,6 @@ def test_a_second_call_leaves_the_handles_of_embedding_hooks() -> None:
     wrap_blocks(model, every_n=2)
     model.disable_input_require_grads()
     assert not model.get_input_embeddings()._forward_hooks
-
-
-def test_what_was_checkpointed_before_is_so_again_after_undo() -> None:
-    model = model_of(Layer, Layer, by_keyword=True)
-    switch_checkpointing(model, "reentrant")
-    expected = step(model)
-    with wrap_blocks(model):
-        assert differences(step(model), expected) != []
-    assert differences(step(model), expected) == []
 
 
 def test_undo_twice_is_an_error() -> None:
@@ -440,14 +401,6 @@ def test_undo_after_blocks_have_moved_is_an_error_that_names_one(change: Callabl
     assert recomputed(model) == []
 
 
-def test_undo_on_another_dtype_is_fine() -> None:
-    model = towers()
-    surgery = wrap_blocks(model)
-    model.float()
-    surgery.undo()
-    assert not any("forward" in vars(module) for module in model.modules())
-
-
 def meta() -> nn.Module:
     with torch.device("meta"):
         return Towers()
@@ -484,13 +437,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "an instance for a class": (towers, {"blocks": [3]}, r"blocks is \[3\]: give"),
     "a class outside of the towers": (towers, {"stacks": "layers", "blocks": Layer}, r"no block of .* in the stacks"),
     "every 0th": (towers, {"every_n": 0}, r"every_n is 0: give 1 for every block"),
-    "every -1st": (towers, {"every_n": -1}, r"every_n is -1: give"),
     "every 1.5th": (towers, {"every_n": 1.5}, r"every_n is 1\.5: give"),
     "every Trueth": (towers, {"every_n": True}, r"every_n is True: give"),
+    "a stack for first that is not there": (
+        llama,
+        {"first": {"decoder": 1}},
+        r"no stack matches 'decoder': the stacks",
+    ),
+    **{
+        f"first={value}": (llama, {"first": value}, r"first is")
+        for value in (-1, True, 1.5, "2", {}, {"model.layers": -1}, {"model.layers": "1"})
+    },
     "an unknown place": (towers, {"offload": "dsk"}, r"offload is 'dsk', and there is no such folder: give"),
-    "offload as a flag": (towers, {"offload": True}, r"offload is True: give"),
-    "a bound without a unit": (towers, {"offload_pinned": "8"}, r"offload_pinned is '8': give bytes"),
+    "a word for the mode": (towers, {"use_reentrant": "yes"}, r"^use_reentrant is 'yes': give True or False$"),
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
+    "a tensor for randomness": (towers, {"preserve_rng_state": torch.tensor(1)}, r"preserve_rng_state is tensor\(1\)"),
     "a name of no operator": (towers, {"save": "aten.mn"}, r"save names aten.mn, which is no operator of torch"),
     "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is of type int: give a function"),
     "dropout without the generators' state": (towers, {"preserve_rng_state": False}, r"acts at random"),
@@ -550,27 +511,6 @@ def test_two_parts_can_have_separate_surgeries() -> None:
     vision.undo()
     assert recomputed(model) == PLAIN
     plain.undo()
-
-
-def test_modules_that_nobody_calls_in_a_stack_do_no_harm() -> None:
-    block = SureLayer()
-    model = model_of(lambda: block, lambda: block)  # the same block twice
-    surgery = wrap_blocks(model)
-    assert "1 of 1 blocks" in str(surgery)
-    with counted({"0": block}) as entered:
-        model(**values()).sum().backward()
-    assert entered == Counter({"0": 4})
-    surgery.undo()
-
-
-@pytest.mark.parametrize("make", [llama, gpt_bigcode])
-def test_a_released_model_trains_as_without(make: Callable[[], Any]) -> None:
-    model, plain = make(), make()
-    wrap_blocks(model)
-    for seed in range(2):
-        record = step(model, tokens(), seed=seed, blocks=layers_of(model))
-        assert differences(record, step(plain, tokens(), seed=seed, blocks=layers_of(plain))) == []
-        assert set(record.entries.values()) == {ONCE}
 
 
 def test_scripted_blocks_are_refused_and_the_model_is_left_as_it_was() -> None:
