@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import ref
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from torch import nn
 from transformers import PreTrainedModel
 
 from ckpt_surgery.guarding.switch_calls import SwitchCalls
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.model_patches.release_names import INNER_SWITCH
 from tests.guarding.test_guard import train
-from tests.guarding.test_takeover import plainly
 from tests.measure.toys import SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -95,34 +91,9 @@ def test_a_call_of_a_library_is_named_where_no_script_has_called_it(monkeypatch:
     assert f"at {line_of(switched_on)} overrides" in said
 
 
-def test_another_function_of_the_script_is_named() -> None:
-    def own(model: Any) -> None:
-        getattr(model, INNER_SWITCH)(True, plainly)
-
-    (said,) = said_of(REENTRANT, own)
-    assert "gradient_checkpointing_func=plainly at" in said
-
-
 def test_the_method_of_transformers_is_its_own_again() -> None:
     before = vars(PreTrainedModel)[INNER_SWITCH]
     with SwitchCalls() as calls:
         calls.watch()
         assert vars(PreTrainedModel)[INNER_SWITCH] is not before
     assert vars(PreTrainedModel)[INNER_SWITCH] is before
-
-
-def test_what_is_noted_holds_no_model() -> None:
-    with SwitchCalls() as calls:
-        calls.watch()
-        model = model_of(SureLayer)
-        switched_on(model, use_reentrant=False, context_fn=model.forward)
-        switched_on(model, use_reentrant=False)
-        ((override,),) = calls.of(model)
-        last, model = ref(model), model_of(SureLayer)
-        gc.collect()
-    assert last() is None
-    assert "overrides context_fn=Model.forward at" in str(override)
-
-
-def test_a_model_of_no_library_has_no_switches() -> None:
-    assert SwitchCalls().of(nn.Linear(2, 2)) == []

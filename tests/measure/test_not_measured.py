@@ -181,7 +181,7 @@ def test_a_tensor_that_a_module_keeps_is_watched() -> None:
 
 def test_an_input_that_no_run_can_get_a_copy_of_is_refused() -> None:
     given = {"hidden": inputs(), "state": threading.Lock()}
-    with pytest.raises(VerifyError, match="^the input state of Stateful cannot be copied, .*cannot pickle"):
+    with pytest.raises(VerifyError, match=r"^the input state of Stateful cannot be copied, .*cannot pickle"):
         verify(Stateful(), given, switch=with_arguments, levels=["run"])
 
 

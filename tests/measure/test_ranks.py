@@ -68,7 +68,10 @@ FAULTS = [
         2,
         "all skip",
         MODES,
-        [(SAME_GRADIENTS, "other values on rank 1 than on rank 0 (7 of 8 gradients)", ""), (MEAN, "on every rank", "")],
+        [
+            (SAME_GRADIENTS, "other values on rank 1 than on rank 0 (7 of 8 gradients)", ""),
+            (MEAN, "on every rank", ""),
+        ],
         id="gradients that are not summed",
     ),
     pytest.param(
