@@ -175,14 +175,6 @@ def test_remove_leaves_nothing_behind() -> None:
     assert not any(p._backward_hooks for p in model.parameters())
 
 
-def test_a_block_that_is_not_recomputed_is_reported_with_its_cause() -> None:
-    model = model_of(Layer, Layer, Layer)
-    enable(model)
-    model.layers[1].eval()
-    with pytest.warns(SurgeryWarning, match=r"block layers\.1 ran in the forward.*evaluation mode"), guard(model):
-        train(model)
-
-
 @pytest.mark.parametrize("on_fault", ["raise", "collect"])
 def test_wrong_gradients_are_reported_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
     class Counting(SureLayer):

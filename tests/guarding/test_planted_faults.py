@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -58,47 +57,6 @@ def forward_patched_on_the_class(faulty: bool) -> nn.Module:
     return model
 
 
-class Adapted(SureLayer):
-    """A frozen block with an adapter, which the `cut` one computes without its gradient."""
-
-    cut = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear.requires_grad_(False)
-        self.lora = nn.Linear(4, 4)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        change = self.lora(hidden_states)
-        return torch.tanh(self.linear(hidden_states) + (change.detach() if self.cut else change))
-
-
-def adapters_untrained(faulty: bool) -> nn.Module:
-    model = model_of(Adapted, Adapted)
-    cast(Any, model.layers[0]).cut = faulty
-    enable(model)
-    return model
-
-
-class Pixels(Model):
-    """A model whose first block's input needs no gradient unless the embedding's output is made to."""
-
-    inputs_need_gradient = True
-
-    def forward(self, values: Tensor) -> Any:
-        hidden_states = self.first(values)
-        return self.last(self.run_layers(hidden_states if self.inputs_need_gradient else hidden_states.detach()))
-
-
-def wrong_mode(faulty: bool) -> nn.Module:
-    """Freeze the embedding under reentrant checkpointing, without enable_input_require_grads."""
-    model = model_of(SureLayer, SureLayer, whole=Pixels)
-    model.first.requires_grad_(False)
-    cast(Any, model).inputs_need_gradient = False
-    enable(model, reentrant=faulty)
-    return model
-
-
 class Caching(SureLayer):
     """A layer that adds to a state passed from block to block; the `sound` one adds to a copy."""
 
@@ -128,20 +86,8 @@ def cache_written(faulty: bool) -> nn.Module:
 
 
 class Noisy(SureLayer):
-    """A layer that multiplies by noise: torch's, which a recompute repeats, or numpy's, which it does not."""
-
-    by_numpy = False
-
     def forward(self, hidden_states: Tensor) -> Tensor:
-        noise = torch.tensor(np.random.rand(4), dtype=torch.float32) if self.by_numpy else torch.rand(4)
-        return torch.tanh(self.linear(hidden_states) * noise.to(hidden_states.dtype))
-
-
-def numpy_noise(faulty: bool) -> nn.Module:
-    model = model_of(Noisy, Noisy)
-    cast(Any, model.layers[1]).by_numpy = faulty
-    enable(model)
-    return model
+        return torch.tanh(self.linear(hidden_states) * torch.rand_like(hidden_states))
 
 
 class Exchanged(SureLayer):
@@ -332,19 +278,15 @@ class Planted:
 BOTH = ("layers.0", "layers.1")
 NOT, AGAIN = GuardFaultKind.NOT_RECOMPUTED, GuardFaultKind.RECOMPUTED_AGAIN
 WRONG, UNTRAINED = GuardFaultKind.WRONG_GRADIENTS, GuardFaultKind.UNTRAINED
-LORA = ("layers.0.lora.weight", "layers.0.lora.bias")
 PLANTED = [
     Planted(block_in_evaluation_mode, NOT, ("layers.0",), "call model.train()", CoverageCause.EVALUATION),
     Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
-    Planted(adapters_untrained, UNTRAINED, LORA, "look for where the graph is cut"),
-    Planted(wrong_mode, GuardFaultKind.CUT_OFF, ("layers.0",), "let the inputs of the first block need gradient"),
     Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
     Planted(bank_emptied, GuardFaultKind.OTHER_RECOMPUTE, ("layers.0",), "bank (1 entry, and then 0 entries) changed"),
     Planted(bound_late, GuardFaultKind.OTHER_BLOCK, ("layers.1", "layers.0"), "ran block layers.1 in their place"),
     Planted(statistics, GuardFaultKind.WRITTEN_TWICE, ("layers.0", "norm.running_mean"), "once more in its recompute"),
     Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
-    Planted(numpy_noise, WRONG, ("layers.1",), "other gradients than it has without"),
     Planted(random_numbers_not_kept, WRONG, ("layers.0",), "drew others", CoverageCause.DRAWN_ANEW),
     Planted(cache_written, WRONG, ("layers.0",), "other gradients than it has without"),
 ]
@@ -354,7 +296,6 @@ every = pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.
 
 
 def watched(model: nn.Module) -> GuardReport:
-    np.random.seed(0)
     with guard(model, on_fault="collect", patience=3) as watching:
         train(model)
         return watching.report()
@@ -403,7 +344,6 @@ class Routed(SureLayer):
 
 @pytest.mark.parametrize("faulty", [False, True])
 def test_router_drift_is_reported_by_the_self_check(faulty: bool) -> None:
-    np.random.seed(0)
     model = model_of(Routed, Routed)
     cast(Any, model.layers[1]).drifts = faulty
     wrap_blocks(model)
