@@ -14,18 +14,16 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ckpt_surgery import DoesNotFitError, PlanningError, SurgeryError, explain, plan, wrap_blocks
+from ckpt_surgery import DoesNotFitError, PlanningError, explain, plan, wrap_blocks
 from ckpt_surgery.distributed import fuse_loss
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.step import own_copy
 from ckpt_surgery.planning.allocations import run_metered
-from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.plan import Plan, memory_bytes
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Optimizer
-from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
 
@@ -133,18 +131,6 @@ def test_offload_makes_room_for_less() -> None:
     assert made.chosen.peak_bytes < least
 
 
-def test_the_code_does_what_apply_does() -> None:
-    model, inputs = llama(6), tokens(16)
-    least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False, save=False)
-    exec(made.code, {"model": model})
-    (surgery,) = surgeries_in(model)
-    applied = made.apply(model)
-    assert applied is not None
-    assert applied.surgery is surgery
-    assert str(applied) == str(surgery)
-
-
 def test_the_front_goes_from_fast_to_small() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
@@ -155,14 +141,6 @@ def test_the_front_goes_from_fast_to_small() -> None:
     assert kept == sorted(kept, reverse=True)
     assert made.chosen in made.front
     assert made.step_seconds > made.chosen.extra_seconds > 0
-
-
-def test_a_surgery_is_left_out_of_account_and_alone() -> None:
-    model, inputs = llama(), tokens()
-    expected = plan(model, inputs, "1GB")
-    surgery = wrap_blocks(model)
-    assert plan(model, inputs, "1GB") == expected
-    assert all(surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks)
 
 
 def long_texts(vocabulary: int, width: int) -> tuple[Any, dict[str, Any]]:
@@ -207,16 +185,6 @@ def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
     assert "makes its logits for mean" in made.unavailable["fuse_loss"]
 
 
-def test_what_was_done_is_taken_back_where_the_rest_fails() -> None:
-    model, _ = long_texts(64, 32)
-    stacks = {"none": ("none.0", "none.1")}
-    choice = PlanChoice(stacks, {"none.0": ()}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
-    attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
-    with pytest.raises(SurgeryError):
-        choice.apply(model)
-    assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
-
-
 @pytest.mark.parametrize(
     ("memory", "expected"), [("80GB", 80 * 10**9), ("80 GiB", 80 * 2**30), ("1.5tb", 1.5 * 10**12), (7, 7)]
 )
@@ -255,12 +223,3 @@ def test_what_cannot_be_planned_for_is_one_sentence(options: dict[str, Any], sai
     if options.keys().isdisjoint({"offload", "changes", "save"}):
         with pytest.raises(CkptSurgeryError, match=re.escape(said)):
             explain(**{"model": llama(2), "inputs": tokens(), **options})
-
-
-def test_options_that_are_not_known_are_refused() -> None:
-    with pytest.raises(PlanningError, match="no state is known of the optimizer 'adam': give one of none, sgd"):
-        plan(llama(), tokens(), "1GB", optimizer="adam")
-    with pytest.raises(PlanningError, match="no device is called"):
-        plan(llama(), tokens(), "1GB", device="abacus")
-    with pytest.raises(SurgeryError, match="has no blocks"):
-        plan(nn.Linear(4, 4), torch.rand(2, 4), 100)
