@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import pytest
 
 pytest.importorskip("torch")
@@ -32,7 +29,6 @@ from tests.measure.toys import (
     model_of,
     run,
     snapshot,
-    values,
 )
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -78,30 +74,6 @@ def test_a_part_that_others_recompute_is_no_witness() -> None:
     assert run(model).entries == {"0": Entries(1, 0)}
 
 
-@both_modes
-def test_a_block_that_checkpoints_a_piece_of_itself_is_not_entered_by_that(mode: Mode) -> None:
-    class Piecewise(PlainLayer):
-        gradient_checkpointing = False
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.second = nn.Linear(WIDTH, WIDTH)
-
-        def piece(self, hidden_states: Tensor) -> Tensor:
-            return torch.tanh(self.second(hidden_states))
-
-        def forward(self, hidden_states: Tensor) -> Tensor:
-            hidden_states = self.linear(hidden_states)
-            if not self.gradient_checkpointing:
-                return self.piece(hidden_states)
-            other = partial(torch.nn.functional.linear, weight=self.second.weight)
-            result: Tensor = self._gradient_checkpointing_func(other, hidden_states)  # type: ignore[operator]
-            return result
-
-    model = model_of(Piecewise, Layer)
-    assert run(model, mode).entries == {"0": Entries(1, 0), "1": Entries(1, 1)}
-
-
 def test_nothing_of_the_counting_stays_behind() -> None:
     model = model_of(Layer, Stage)
     switch_checkpointing(model, "reentrant")
@@ -111,56 +83,12 @@ def test_nothing_of_the_counting_stays_behind() -> None:
     assert changed(before, snapshot(model)) == []
 
 
-@pytest.mark.parametrize("handed", [lambda layer: layer.forward, lambda layer: partial(layer.forward)])
-def test_a_checkpointing_function_finds_the_block_behind_what_it_is_handed(handed: Any) -> None:
-    class Asking(PlainLayer):
-        _gradient_checkpointing_func: Any
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return vars(self)["_gradient_checkpointing_func"](handed(self), *args, **kwargs)
-
-    def owner(function: Any, *args: Any) -> Any:
-        bound: Any = function.func if isinstance(function, partial) else function
-        blocks.append(bound.__self__)
-        return function(*args)
-
-    blocks: list[nn.Module] = []
-    model = model_of(Asking)
-    vars(model.layers[0])["_gradient_checkpointing_func"] = owner
-    with EntryCounter(model, {"layers.0": model.layers[0]}) as counter:
-        model(**values())
-    assert blocks == [model.layers[0]]
-    assert counter.entries()["layers.0"].forward == 1
-
-
 @both_modes
 @pytest.mark.parametrize("kind", [Layer, BareLayer, Stage])
 def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Mode, kind: type[nn.Module]) -> None:
     blocks = (kind, Layer)
     assert run(model_of(*blocks), mode).rng_mismatches == ()
     assert "0" in run(model_of(*blocks, whole=Slipping), mode).rng_mismatches
-
-
-class Restoring(PlainLayer):
-    """A layer that sets the generator for its parts as a checkpoint does: only its hook sees the caller's state."""
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        torch.manual_seed(3)
-        return super().forward(hidden_states)
-
-
-@pytest.mark.parametrize(("kind", "other"), [(Restoring, ()), (PlainLayer, ("0",))])
-def test_randomness_differs_only_if_no_witness_of_a_block_saw_the_same(
-    kind: type[nn.Module], other: tuple[str, ...]
-) -> None:
-    model = model_of(kind)
-    with EntryCounter(model, {"0": model.layers[0]}) as counter:
-        torch.manual_seed(1)
-        model(**values())
-        counter.start_backward()
-        torch.manual_seed(2)
-        model(**values())
-    assert (counter.entries(), counter.rng_mismatches()) == ({"0": Entries(1, 1)}, other)
 
 
 def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:

@@ -19,7 +19,6 @@ from ckpt_surgery.measure.step import run_step
 from tests.measure.toys import (
     BATCH,
     WIDTH,
-    HoardingLayer,
     Model,
     PairLayer,
     PairsInTurn,
@@ -129,18 +128,6 @@ def test_live_bytes_fall_when_the_last_reference_is_gone() -> None:
     assert meter.timeline().points == ((1, size), (2, 2 * size), (3, 2 * size), (4, 0))
 
 
-def test_the_timeline_has_each_operator_once_and_the_start_of_the_backward() -> None:
-    record = run(model_of(SureLayer, SureLayer))
-    operators = [at for at, _ in record.memory.timeline.points]
-    assert operators == sorted(set(operators))
-    assert operators[0] == 1
-    assert 1 < record.memory.timeline.backward < operators[-1]
-    held = dict(record.memory.timeline.points)
-    assert held[record.memory.timeline.backward] == record.memory.kept + 8  # and the loss
-    before = [bytes_ for at, bytes_ in record.memory.timeline.points if at <= record.memory.timeline.backward]
-    assert max(before) < record.memory.kept + 3 * HIDDEN
-
-
 def test_a_long_timeline_has_at_most_200_points_and_keeps_the_peak() -> None:
     with Meter() as meter:
         given = torch.zeros(5)
@@ -160,19 +147,6 @@ def test_a_healthy_stack_saves_only_the_inputs_and_outputs_of_its_blocks(mode: M
     reference, checkpointed = run(model), run(model, mode)
     assert reference.memory.best == (count + 2) * HIDDEN
     assert checkpointed.memory.kept == reference.memory.best
-
-
-def test_keyword_arguments_of_blocks_are_part_of_the_best_kept_bytes() -> None:
-    model = model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)
-    reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert checkpointed.memory.kept == reference.memory.best == 5 * HIDDEN
-
-
-def test_tensors_that_blocks_hoard_are_not_part_of_the_best_kept_bytes() -> None:
-    model = model_of(HoardingLayer)
-    reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert reference.memory.best == 3 * HIDDEN
-    assert checkpointed.memory.kept == (3 + 8) * HIDDEN
 
 
 # Blocks that leak tensors

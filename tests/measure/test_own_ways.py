@@ -20,7 +20,6 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.results import ModeReport
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.measure.verify import verify
-from ckpt_surgery.torch_names import current_graph_task_id
 from tests.measure.toys import Layer, Model, model_of
 from tests.zoo.ready_toys import WithBackwardInside
 
@@ -124,25 +123,6 @@ def test_blocks_may_checkpoint_their_parts_and_a_part_that_is_left_out_is_named(
     assert 0 < int(str(skip.details["kept"])) < 35904
 
 
-class Watched(Block):
-    """Runs one of its parts in a backward alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.watch = nn.Identity()
-
-    def forward(self, values: Tensor) -> Tensor:
-        if current_graph_task_id() != -1:
-            values = self.watch(values)
-        return super().forward(values)
-
-
-def test_a_part_that_only_the_recompute_runs_says_nothing_of_autocast() -> None:
-    report = examined(Checkpointed(Watched), on_and_off)
-    assert FaultKind.AUTOCAST_NOT_RESTORED not in kinds(report)
-    assert report.outcomes["precision"] == "ok"
-
-
 class Again(torch.autograd.Function):
     """The tangent of a product whose factors are recomputed."""
 
@@ -233,11 +213,6 @@ def test_a_switch_that_renames_parameters_is_refused() -> None:
         examined(Toy(), replacing)
 
 
-def test_a_switch_that_switches_nothing_on_is_a_fault() -> None:
-    report = examined(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), lambda _model, _mode: None)
-    assert kinds(report) == [FaultKind.NOTHING_CHECKPOINTED]
-
-
 class OtherSecond(Checkpointed):
     def forward(self, values: Tensor) -> Any:
         result = super().forward(values)
@@ -272,20 +247,6 @@ class Reentrant(Checkpointed):
 def test_a_buffer_that_only_the_recompute_writes_is_a_fault() -> None:
     report = examined(Reentrant(Counting), on_and_off, "reentrant")
     assert kinds(report) == [FaultKind.BUFFER_LATE]
-
-
-@pytest.mark.parametrize("momentum", [0.0, None])
-def test_batches_that_are_counted_again_matter_without_a_momentum_alone(momentum: float | None) -> None:
-    class Normed(Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.batch_norm = nn.BatchNorm1d(6, momentum=momentum)
-
-        def forward(self, values: Tensor) -> Tensor:
-            return super().forward(self.batch_norm(values))
-
-    faults = kinds(examined(Checkpointed(Normed), on_and_off))
-    assert faults == ([FaultKind.BUFFER_CHANGED] if momentum is None else [])
 
 
 class Tracking(Block):
@@ -416,21 +377,6 @@ class Shared(Toy):
 
 def test_a_tensor_that_a_block_writes_into_is_named() -> None:
     assert CauseKind.WRITTEN_ARGUMENT in causes(examined(Shared(), on_and_off, "reentrant"))
-
-
-class WithDummy(Toy):
-    """A model that opens its checkpoints, frozen ones too, with a dummy that needs a gradient."""
-
-    def run(self, block: nn.Module, values: Tensor) -> Any:
-        dummy = torch.zeros((), requires_grad=True)
-        return reentrant_or_not(lambda _, x: block(x), dummy, values, reentrant=True) if self.on else block(values)
-
-
-def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
-    model = WithDummy(depth=4)
-    for module in (model.first, *model.blocks[:2]):
-        module.requires_grad_(False)
-    assert FaultKind.RECOMPUTE_COUNT not in kinds(examined(model, on_and_off, "reentrant"))
 
 
 class Towered(Model):

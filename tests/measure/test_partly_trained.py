@@ -100,17 +100,6 @@ def test_a_layer_in_evaluation_mode_stays_in_it_and_is_not_checkpointed() -> Non
     assert not model.layers[1].training
 
 
-class Tokens(Model):
-    def __init__(self, *layers: nn.Module, by_keyword: bool = False) -> None:
-        super().__init__(*layers, by_keyword=by_keyword)
-        self.first = cast(nn.Linear, nn.Embedding(8, WIDTH, sparse=True))
-
-
-def test_sparse_gradients_are_compared() -> None:
-    model = model_of(SureLayer, SureLayer, whole=Tokens)
-    without_fault(verify(model, {"values": torch.tensor([[1, 2, 1]])}))
-
-
 class Pair(Model):
     def forward(self, values: Tensor, others: tuple[Tensor, ...] = ()) -> Tensor:
         result: Tensor = super().forward(values + sum(others))
