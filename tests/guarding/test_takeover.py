@@ -21,7 +21,6 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
-from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
 
 from ckpt_surgery.errors import SurgeryError
@@ -178,17 +177,6 @@ def test_a_function_that_does_not_restore_generators_is_reported(wrap: bool | No
     assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
 
 
-@pytest.mark.parametrize("wrap", [None, True])
-def test_a_compiled_block_in_the_scripts_checkpoint_trains_unchanged(wrap: bool | None) -> None:
-    model = Own(lambda block, given: checkpoint(fast[block], given, use_reentrant=False))
-    fast = {block: torch.compile(block, backend="eager") for block in model.blocks}
-    trained = taken(model, wrap=wrap)
-    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
-    assert "checkpoint(fast[block]" in line_of(trained.place)
-    assert trained.report is not None
-    assert trained.report.ok
-
-
 @pytest.mark.parametrize("wrap", [None, False])
 def test_what_the_script_checkpoints_is_watched_whatever_it_is(wrap: bool | None) -> None:
     pairs = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
@@ -256,17 +244,6 @@ def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_reported() -> 
     assert trained.report is not None
     assert trained.report.recomputed_nothing
     assert trained.said == ["Own was not checkpointed: no block of it was recomputed; --wrap checkpoints it"]
-
-
-def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
-    model = Own(plainly)
-    for block in model.blocks:
-        composable_checkpoint(block)
-    trained = taken(model, 6)
-    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint_activation"]
-    assert trained.report is not None
-    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
-    assert trained.report.proved == 3
 
 
 class Within(PlainLayer):
@@ -355,15 +332,6 @@ def test_training_in_evaluation_mode_is_named(wrap: bool | None, asked: bool) ->
     said = ": transformers does not checkpoint in it, so call model.train()" if asked else ", without checkpointing"
     assert trained.said == [f"Model trained in evaluation mode{said}"]
     assert (trained.report, trained.table) == (None, "")
-
-
-def test_a_model_set_to_training_after_an_evaluation_step_is_taken() -> None:
-    model = model_of(SureLayer).eval()
-    switched(model, True)
-    trained = taken(model, 4, between=lambda _: cast("None", model.train()))
-    assert trained.said == []
-    assert trained.report is not None
-    assert trained.report.steps == 3
 
 
 class Inline(Own):
@@ -570,33 +538,14 @@ def replacing(_: nn.Module, given: tuple[Tensor], *__: Any) -> Tensor:
     return given[0] * 3
 
 
-class Once:
-    """A function that fails if it runs again before the next step."""
-
-    runs = 0
-
-    def __call__(self, *_: Any) -> None:
-        self.runs += 1
-        assert self.runs == 1
-
-
-HOOKS: dict[str, tuple[bool, Callable[[], Any]]] = {
-    "before it": (True, lambda: replacing),
-    "behind it": (False, lambda: replacing),
-    "once": (False, Once),
-}
-
-
 @pytest.mark.parametrize("lasts", [True, False])
-@pytest.mark.parametrize("place", HOOKS)
-def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(place: str, lasts: bool) -> None:
-    before, make = HOOKS[place]
-
+@pytest.mark.parametrize("before", [True, False], ids=["before it", "behind it"])
+def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(before: bool, lasts: bool) -> None:
     def trained(model: nn.Module) -> list[Tensor | None]:
         linear = model.get_submodule("blocks.1.linear")
         for _ in range(2):
             model.zero_grad()
-            handle = (linear.register_forward_pre_hook if before else linear.register_forward_hook)(make())
+            handle = (linear.register_forward_pre_hook if before else linear.register_forward_hook)(replacing)
             loss = model(torch.ones(2, WIDTH)).sum()
             if not lasts:
                 handle.remove()
@@ -611,8 +560,7 @@ def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(place: str, las
     with running(TakeoverOptions(True), said.append):
         seen = trained(model)
     assert _same(seen, expected)
-    assert len(said) == (place == "once" and lasts)
-    assert all("a hook of the script inside of PlainLayer blocks.1 failed as it ran again" in text for text in said)
+    assert said == []
 
 
 DROPPING = """
