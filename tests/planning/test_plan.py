@@ -14,13 +14,14 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ckpt_surgery import DoesNotFitError, PlanningError, explain, plan, wrap_blocks
+from ckpt_surgery import DoesNotFitError, PlanningError, SurgeryError, explain, plan, wrap_blocks
 from ckpt_surgery.distributed import fuse_loss
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.step import own_copy
 from ckpt_surgery.planning.allocations import run_metered
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.plan import Plan, memory_bytes
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Optimizer
@@ -183,6 +184,16 @@ def test_changes_that_are_not_wanted_or_cannot_be_are_not_made() -> None:
     made = plan(model, inputs, (least + most) // 2, offload=False, save=False)
     assert not any(row.choice.fused_loss for row in made.front)
     assert "makes its logits for mean" in made.unavailable["fuse_loss"]
+
+
+def test_what_was_done_is_taken_back_where_the_rest_fails() -> None:
+    model, _ = long_texts(64, 32)
+    stacks = {"none": ("none.0", "none.1")}
+    choice = PlanChoice(stacks, {"none.0": ()}, fused_loss=True, tiled=("model.layers.1.mlp",), shard_size=8)
+    attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
+    with pytest.raises(SurgeryError):
+        choice.apply(model)
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
 
 
 @pytest.mark.parametrize(
