@@ -277,7 +277,7 @@ class Planted:
 
 BOTH = ("layers.0", "layers.1")
 NOT, AGAIN = GuardFaultKind.NOT_RECOMPUTED, GuardFaultKind.RECOMPUTED_AGAIN
-WRONG, UNTRAINED = GuardFaultKind.WRONG_GRADIENTS, GuardFaultKind.UNTRAINED
+WRONG = GuardFaultKind.WRONG_GRADIENTS
 PLANTED = [
     Planted(block_in_evaluation_mode, NOT, ("layers.0",), "call model.train()", CoverageCause.EVALUATION),
     Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
