@@ -21,6 +21,7 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
 
 from ckpt_surgery.errors import SurgeryError
@@ -244,6 +245,17 @@ def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_reported() -> 
     assert trained.report is not None
     assert trained.report.recomputed_nothing
     assert trained.said == ["Own was not checkpointed: no block of it was recomputed; --wrap checkpoints it"]
+
+
+def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
+    model = Own(plainly)
+    for block in model.blocks:
+        composable_checkpoint(block)
+    trained = taken(model, 6)
+    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint_activation"]
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.proved == 3
 
 
 class Within(PlainLayer):

@@ -104,6 +104,21 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
     assert faults(after)
 
 
+class Unclaimed(Model):
+    supports_gradient_checkpointing = False
+
+
+def test_blocks_that_were_none_before_have_a_separate_run() -> None:
+    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=Unclaimed)
+    look = Examination(model, values())
+    assert look.reference().problem
+    then, table = look.repaired()
+    run = then.examine(SURGERY_MODE)
+    assert run.ok
+    assert "3 of 3 blocks checkpointed" in table
+    assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
+
+
 def test_a_model_that_fails_without_checkpointing_has_no_reference() -> None:
     look = Examination(model_of(Layer, Layer), {"values": torch.ones(1, 1)})
     with pytest.raises(VerifyError, match="the run of Model without checkpointing failed"):
