@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
+from typing import Any, cast
 from weakref import ref
 
 import pytest
@@ -232,6 +234,14 @@ def test_what_is_checkpointed_gets_no_advice_to_be() -> None:
     assert Lever.CHECKPOINT not in {each.lever for each in told.savings}
 
 
+def test_host_memory_is_offered_on_a_device_alone() -> None:
+    model = Mlps()
+    on_cuda = cast("FailedStep", SimpleNamespace(device=torch.device("cuda"), model=model))
+    whole: Any = SimpleNamespace(blocks=3, checkpointed=0)
+    assert {Lever.OFFLOAD, Lever.LONG_CONTEXT} <= {lever for lever, _ in out_of_memory._changes(on_cuda, whole)}
+    assert not {Lever.OFFLOAD, Lever.LONG_CONTEXT} & {each.lever for each in failed_model(model).savings}
+
+
 def test_where_metering_takes_long_hints_say_the_most_that_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     metered = failed_model(Mlps())
     monkeypatch.setattr(out_of_memory, "_PATIENCE", -1.0)
@@ -279,6 +289,20 @@ def test_nothing_of_the_failed_step_and_no_batch_lives_on() -> None:
         assert failed is not None
         assert explain_failed(failed).peak_bytes > 0
         assert failed.held[Held.INPUTS] == 4 * ROWS * WIDTH
+
+
+def test_an_error_raised_from_one_for_want_of_memory_is_one() -> None:
+    def train(kind: str) -> None:
+        try:
+            step(model)
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError("the step failed") from (error if kind == "from it" else None)
+
+    model = Mlps()
+    for kind in ("from it", "from nothing"):
+        with taken_over() as takeover:
+            assert (failed_step(takeover, partial(train, kind)) is not None) is (kind == "from it")
+            assert takeover.caught == (kind == "from nothing")
 
 
 def test_before_a_model_trains_only_the_place_is_reported() -> None:
