@@ -41,19 +41,3 @@ def test_looking_for_the_module_without_importing_it_changes_nothing(name: str) 
     assert calls == []
     __import__(name)
     assert calls == [1]
-
-
-def test_it_happens_now_where_the_module_is_there() -> None:
-    calls: list[int] = []
-    after_import("sys", lambda: calls.append(1))
-    assert calls == [1]
-
-
-def test_a_module_that_is_not_there_is_missing_as_ever() -> None:
-    after_import("no_such_module_anywhere", lambda: None)
-    try:
-        assert find_spec("no_such_module_anywhere") is None
-        with pytest.raises(ModuleNotFoundError):
-            __import__("no_such_module_anywhere")
-    finally:
-        sys.meta_path.pop(0)

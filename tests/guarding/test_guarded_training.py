@@ -88,17 +88,6 @@ def test_a_training_that_begins_again_is_guarded_once() -> None:
     assert is_untouched(model)
 
 
-def test_a_beginning_drops_the_reports_of_the_training_before() -> None:
-    guarded = training("raise")
-    guarded.begin(model := llama(2))
-    step(model)
-    guarded.end(prints=False)
-    assert guarded.reports
-    with pytest.raises(GuardError):
-        guarded.begin(refusing())
-    assert guarded.reports == ()
-
-
 @pytest.mark.parametrize("within", [False, True], ids=["named", "found in a module"])
 def test_a_model_that_cannot_be_wrapped_is_an_error_or_a_warning(within: bool) -> None:
     def run(on_fault: str) -> Any:

@@ -70,13 +70,6 @@ def accumulated(model: Any, optimizer: torch.optim.Optimizer) -> None:
             optimizer.zero_grad(set_to_none=False)
 
 
-def plain(model: Any, optimizer: torch.optim.Optimizer) -> None:
-    for _ in range(LAYERS):
-        loss_of(model).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def whole(model: Any) -> Any:
     return model
 
@@ -87,10 +80,8 @@ def adapted(model: Any) -> Any:
 
 
 WAYS: dict[str, tuple[Loop, Callable[[Any], Any]]] = {
-    "autocast": (autocast, whole),
     "a scaler": (scaled, whole),
     "accumulation": (accumulated, whole),
-    "adapters": (plain, adapted),
     "adapters under autocast": (autocast, adapted),
 }
 every_way = pytest.mark.parametrize("way", WAYS)

@@ -159,26 +159,14 @@ def penalised(model: nn.Module) -> Tensor:
     return next(tensors(model(**values()))).square().mean() + sum(p.square().sum() for p in model.parameters())
 
 
-def of_two_models(model: Any) -> Tensor:
-    other = model_of(SureLayer, SureLayer)
-    other.layers = model.layers
-    return sum((next(tensors(each(**values()))).square().mean() for each in (model, other)), torch.zeros(()))
-
-
 @ways
-@pytest.mark.parametrize(
-    ("loss_of", "whole"),
-    [(penalised, Model), (penalised, Tied), (of_two_models, Model)],
-    ids=["penalty", "tied", "two models"],
-)
-def test_a_block_is_proved_whatever_else_adds_to_its_gradients(way: Way, loss_of: Any, whole: Any) -> None:
+@pytest.mark.parametrize("whole", [Model, Tied])
+def test_a_block_is_proved_whatever_else_adds_to_its_gradients(way: Way, whole: Any) -> None:
     model = model_of(SureLayer, SureLayer, whole=whole)
     way(model)
     with guard(model, on_fault="raise") as watching:
         for _ in range(3):
-            loss_of(model).backward()
+            penalised(model).backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
         report = watching.report()
-    several = HOOKS_INSIDE and way is not wrap_blocks and loss_of is of_two_models
-    status = ProofStatus.SEVERAL_CALLS if several else ProofStatus.PROVED
-    assert [row.proof.status for row in report.blocks] == [status] * 2
+    assert report.proved == 2

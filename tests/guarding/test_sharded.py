@@ -16,10 +16,8 @@ PARAMETERS = 9
 """The parameters of a layer."""
 ADAPTED = 4
 """The parameters of its adapters."""
-OF_THE_LAYER = {"mlp.up_proj.weight", "post_attention_layernorm.weight"}
 WRONG = {
-    "broken": OF_THE_LAYER,
-    "broken in bfloat16": OF_THE_LAYER,
+    "broken": {"mlp.up_proj.weight", "post_attention_layernorm.weight"},
     "broken with adapters": {"self_attn.v_proj.lora_A.default.weight", "its argument hidden_states"},
 }
 

@@ -1,7 +1,6 @@
-"""Import the PyTorch modeling files of one copy of transformers, in a separate process.
+"""Import modules of one copy of transformers, in a separate process.
 
-Usage: python -m tests.measure.import_script FOLDER RESULT [MODULE ...], where FOLDER holds the `transformers` package
-to use, and the modules are all of them unless some are given.
+Usage: python -m tests.measure.import_script FOLDER RESULT MODULE ..., where FOLDER holds the `transformers` package.
 RESULT becomes a JSON object from module name to null, or to the error in one line with FOLDER replaced by "...".
 """
 
@@ -13,24 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-OTHER_FRAMEWORKS = ("modeling_tf_", "modeling_flax_")
-
-
-def modules(folder: Path) -> list[str]:
-    """List the modeling files of the package in `folder` without importing any."""
-    return [
-        f"transformers.models.{file.parent.name}.{file.stem}"
-        for file in sorted((folder / "transformers").glob("models/*/modeling_*.py"))
-        if not file.stem.startswith(OTHER_FRAMEWORKS)
-    ]
-
 
 def main(folder: Path, result: Path, names: Sequence[str]) -> None:
     import transformers
 
     here = Path(transformers.__file__).resolve()
     assert here.is_relative_to(folder.resolve()), f"imported transformers from {here}, not from {folder}"
-    result.write_text(json.dumps({name: outcome(name, folder) for name in names or modules(folder)}), encoding="utf-8")
+    result.write_text(json.dumps({name: outcome(name, folder) for name in names}), encoding="utf-8")
 
 
 def outcome(name: str, folder: Path) -> str | None:

@@ -23,6 +23,7 @@ from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure import ranks
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.measure.verify import verify
+from ckpt_surgery.torch_names import current_graph_task_id
 from tests.measure import toys
 
 PATIENCE = 20.0
@@ -56,16 +57,10 @@ class OneRankOnly(toys.Model):
 class FailingOnRankOne(toys.Layer):
     """A block that cannot be recomputed on rank 1."""
 
-    runs = 0
-
     def forward(self, hidden_states: Tensor) -> Tensor:
-        self.runs += 1
-        if self.runs > 1 and dist.get_rank() == 1 and torch.is_grad_enabled() and self.in_backward():
+        if dist.get_rank() == 1 and current_graph_task_id() != -1:
             raise RuntimeError("the disk is full")
         return super().forward(hidden_states)
-
-    def in_backward(self) -> bool:
-        return torch._C._current_graph_task_id() != -1
 
 
 class NoisyOnRankOne(toys.Model):
@@ -126,7 +121,7 @@ def another_parameter(rank: int) -> dict[str, Any]:
     return judged(model, rank)
 
 
-def scaled_by_a_hook(rank: int, on: Sequence[int] = (1,)) -> dict[str, Any]:
+def scaled_by_a_hook(rank: int, on: Sequence[int]) -> dict[str, Any]:
     def hook(_state: object, bucket: Any) -> Any:
         buffer = bucket.buffer().div_(dist.get_world_size())
 
@@ -202,13 +197,11 @@ CASES: dict[int, dict[str, Case]] = {
     2: {
         "healthy": healthy,
         "bucket views": partial(healthy, gradient_as_bucket_view=True),
-        "small buckets": partial(healthy, bucket_cap_mb=1e-4),
         "static graph": partial(healthy, static_graph=True),
         "all skip": partial(skipping, on=(0, 1)),
         "one skips": partial(impatient, case=partial(skipping, on=(1,))),
         "another weight": another_weight,
         "another parameter": another_parameter,
-        "scaled": scaled_by_a_hook,
         "scaled on both": partial(scaled_by_a_hook, on=(0, 1)),
         "one rank only": partial(healthy, whole=OneRankOnly, find_unused_parameters=True),
         "one rank only, not looked for": partial(
@@ -229,7 +222,6 @@ CASES: dict[int, dict[str, Case]] = {
     4: {
         "healthy": healthy,
         "scaled": partial(scaled_by_a_hook, on=(2,)),
-        "one rank only": partial(healthy, whole=OneRankOnly, find_unused_parameters=True),
     },
 }
 

@@ -1,77 +1,55 @@
-"""Train every tiny model with one copy of transformers, in a separate process.
+"""Train a step of tiny models with one copy of transformers, and generate, in a separate process.
 
 Usage: python -m tests.measure.step_script FOLDER RESULT, where FOLDER holds the `transformers` package to use.
-RESULT becomes a JSON object from case name to what `train` returns. (Some models print while they are imported.)
+RESULT becomes a JSON object from class name to what `trained` returns. (Some models print while they are imported.)
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+import torch
 import transformers
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ckpt_surgery.measure.compare import compare
-from ckpt_surgery.measure.generators import seed_all
-from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.measure.step import prepared, run_step
-from tests.measure.tiny_six import CASES, Case, nested_layers
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.tiny import tiny_model
+
+GENERATING = ("GPTBigCodeForCausalLM", "xLSTMForCausalLM", "ZambaForCausalLM", "Zamba2ForCausalLM", "ClvpForCausalLM")
+CLASSES = (*GENERATING, "SwiftFormerForImageClassification")
 
 
 def main(folder: Path, result: Path) -> None:
     here = Path(transformers.__file__).resolve()
     assert here.is_relative_to(folder.resolve()), f"imported transformers from {here}, not from {folder}"
-    result.write_text(json.dumps({name: train(case) for name, case in CASES.items()}), encoding="utf-8")
+    result.write_text(json.dumps({name: trained(name) for name in CLASSES}), encoding="utf-8")
 
 
-def train(case: Case) -> dict[str, Any]:
-    """Run one case without checkpointing and in both modes; return plain values."""
-    started = time.perf_counter()
-    model = case.build()
-    blocks = case.blocks(model)
-    nested = nested_layers(model, blocks)
-    inputs = case.inputs()
-    reference = run_step(model, inputs, blocks=blocks)
-    report: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "layers": {name: isinstance(block, GradientCheckpointingLayer) for name, block in blocks.items()},
-        "error": reference.error and str(reference.error),
-        "loss": reference.loss,
-        "reached": sorted(n for n, g in reference.gradients.items() if g is not None and bool(g.any())),
-        "kept_bytes": reference.memory.kept,
-        "generated": generated(model, case.generate()) if case.generate else None,
+def trained(name: str) -> dict[str, Any]:
+    """Take one step and generate, without checkpointing; return plain values."""
+    tiny = tiny_model(getattr(transformers, name))
+    model: Any = tiny.model.train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)  # so that tokens differ
+    loss = loss_of(model(**tiny.inputs))
+    torch.autograd.backward(loss)
+    return {
+        "layers": [isinstance(block.module, GradientCheckpointingLayer) for block in find_blocks(model)],
+        "loss": loss.item(),
+        "reached": [n for n, p in model.named_parameters() if p.grad is not None and bool(p.grad.any())],
+        "generated": generated(model.eval(), tiny.inputs["input_ids"][:, :4]) if name in GENERATING else [],
     }
-    modes = report["modes"] = {}
-    for mode in get_args(Mode):
-        run = run_step(model, inputs, blocks={**blocks, **nested}, checkpointing=mode)
-        own = {name: run.entries[name] for name in blocks}
-        verdict = compare(reference, dataclasses.replace(run, entries=own))
-        modes[mode] = {
-            "faults": [fault.to_dict() for fault in verdict.faults],
-            "lost": verdict.lost,
-            "wrong": verdict.wrong,
-            "largest_error": verdict.error,
-            "entries": {name: [e.forward, e.backward] for name, e in own.items()},
-            "nested": {name: [run.entries[name].forward, run.entries[name].backward] for name in nested},
-            "kept_bytes": run.memory.kept,
-            "best_kept_bytes": reference.memory.best,
-        }
-    report["seconds"] = time.perf_counter() - started
-    return report
 
 
-def generated(model: Any, arguments: dict[str, Any]) -> Any:
-    """Return the token ids that a model generates, without checkpointing and from the same seed."""
-    with prepared(model, None):
-        model.eval()
-        seed_all(0)
-        tokens = model.generate(**arguments)
-    return getattr(tokens, "sequences", tokens).tolist()
+def generated(model: Any, prompt: torch.Tensor) -> Any:
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "use_cache": True, "pad_token_id": 0}
+    return model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), **options).tolist()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,21 +16,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from ckpt_surgery.errors import SurgeryError, VerifyError
-from ckpt_surgery.measure import setup as step_setup
 from ckpt_surgery.measure import verify as verify_module
 from ckpt_surgery.measure.kinds import CauseKind, SkipKind
-from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, SURGERY_MODE, Fault, FaultCause, Mode, ModeReport
-from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
-from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
-    WIDTH,
-    CachingLayer,
     CountingLayer,
-    KeywordCache,
     Layer,
     Model,
     NormLayer,
@@ -59,16 +51,6 @@ class RefusingLayer(CountingLayer):
         return super().forward(hidden_states)
 
 
-class Stubborn(Model):
-    """A model that switches checkpointing off on each block before running it."""
-
-    def run_layers(self, hidden_states: Tensor) -> Tensor:
-        for layer in self.layers:
-            vars(layer)[FUNCTION] = None
-            hidden_states = layer(hidden_states)
-        return hidden_states
-
-
 class OtherWithoutCache(Model):
     """A model that computes something else without a cache, and drops it while it checkpoints."""
 
@@ -76,29 +58,6 @@ class OtherWithoutCache(Model):
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
             use_cache = False
         return self.last(self.run_layers(self.first(values) * (2 if use_cache else 1)))
-
-
-class SameWithoutCache(Model):
-    def forward(self, values: Tensor, use_cache: bool = True) -> Any:
-        return super().forward(values)
-
-
-class Unclaimed(Model):
-    supports_gradient_checkpointing = False
-
-
-_OWN = torch.Generator().manual_seed(0)
-
-
-class Moody(Model):
-    """A model that draws from a generator it does not hold."""
-
-    def forward(self, values: Tensor) -> Any:
-        return super().forward(values * torch.rand((), generator=_OWN, dtype=torch.float64))
-
-
-class UnclaimedMoody(Moody):
-    supports_gradient_checkpointing = False
 
 
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
@@ -133,19 +92,6 @@ def test_what_is_broken_is_ok_after_it(build: Callable[[], Model]) -> None:
     assert all(mode.ok for mode in after.values())
 
 
-def test_the_run_to_compare_with_is_that_of_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str | None] = []
-    original = run_step
-
-    def noted(*arguments: Any, **options: Any) -> RunRecord:
-        ran.append(options["checkpointing"])
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(step_setup, "run_step", noted)
-    both_sides(model_of(Layer, Layer))
-    assert ran == [None, *MODES, SURGERY_MODE]
-
-
 def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def botched(model: nn.Module) -> Any:
         surgery = wrap_blocks(model)
@@ -158,12 +104,8 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
     assert faults(after)
 
 
-def test_a_surgery_that_does_nothing_leaves_the_faults_without_its_cause() -> None:
-    before, after = both_sides(model_of(PlainLayer, PlainLayer, PlainLayer, whole=Stubborn))
-    for modes, cause in ((before, "no GradientCheckpointingLayer"), (after, "")):
-        remaining = [fault for fault in faults(modes) if fault.level == "recompute"]
-        assert len(remaining) == len(modes)
-        assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in remaining)
+class Unclaimed(Model):
+    supports_gradient_checkpointing = False
 
 
 def test_blocks_that_were_none_before_have_a_separate_run() -> None:
@@ -177,66 +119,10 @@ def test_blocks_that_were_none_before_have_a_separate_run() -> None:
     assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
 
 
-class FirstInATuple(nn.Linear):
-    """Embeddings that return a tuple, which breaks transformers' method to switch checkpointing on."""
-
-    def forward(self, values: Tensor) -> Any:
-        return (super().forward(values),)
-
-
-class TupleOfEmbeddings(Unclaimed):
-    main_input_name = "input_ids"
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__(*layers)
-        self.embeddings = FirstInATuple(WIDTH, WIDTH)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings
-
-    def forward(self, values: Tensor) -> Any:
-        return self.last(self.run_layers(self.embeddings(values)[0]))
-
-
-def test_a_model_transformers_cannot_switch_is_switched_by_its_surgery() -> None:
-    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=TupleOfEmbeddings)
-    look = Examination(model, values())
-    assert look.reference().problem
-    then, _ = look.repaired()
-    assert then.reference().supported
-    assert not model.supports_gradient_checkpointing
-    run = then.examine(SURGERY_MODE)
-    assert run.ok
-    assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
-
-
-def test_a_separate_run_that_differs_each_time_counts_as_none() -> None:
-    look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
-    assert look.reference().problem
-    with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):
-        look.repaired()
-
-
-def test_a_model_without_blocks_is_not_operated_on() -> None:
-    look = Examination(model_of(Layer), values())
-    look.reference()
-    look._setup = replace(look._setup, given=Model().double().train())
-    with pytest.raises(SurgeryError, match="has no blocks to checkpoint"):
-        look.repaired()
-
-
 def test_a_model_that_fails_without_checkpointing_has_no_reference() -> None:
     look = Examination(model_of(Layer, Layer), {"values": torch.ones(1, 1)})
     with pytest.raises(VerifyError, match="the run of Model without checkpointing failed"):
         look.repaired()
-
-
-def test_a_reference_is_run_once() -> None:
-    look = Examination(model_of(Layer, Layer), values())
-    look.reference()
-    first = look._reference
-    assert look.reference().reference is not None
-    assert look._reference is first
 
 
 def test_a_call_that_a_surgery_refuses_is_no_fault_and_not_ok() -> None:
@@ -247,11 +133,6 @@ def test_a_call_that_a_surgery_refuses_is_no_fault_and_not_ok() -> None:
     assert set(refused.outcomes.values()) == {"skipped"}
     assert (report.status, report.faults) == ("failed", ())
     assert "Refused" in str(report)
-
-
-def test_another_error_is_no_refusal() -> None:
-    _, after = both_sides(model_of(CountingLayer, CountingLayer))
-    assert not after[SURGERY_MODE].refused
 
 
 @pytest.mark.parametrize("options", [{}, {"save": ["matmul"]}, {"every_n": 2}, {"use_reentrant": False}], ids=str)
@@ -266,14 +147,6 @@ def test_a_wrapped_model_is_measured_as_it_runs_and_once(options: dict[str, Any]
     assert [kept.name for kept in runs.kept_results] == options.get("save", [])
     assert sum(block.backward for block in runs.blocks) == (2 if "every_n" in options else 3)
     assert "reentrant, run: wrap_blocks checkpoints non-reentrant in either mode" in str(report)
-
-
-def test_a_wrapped_model_that_is_wrong_fails_in_the_mode_that_runs_alone() -> None:
-    model = model_of(Layer, Layer, whole=OtherWithoutCache)
-    wrap_blocks(model)
-    report = verify(model, values())
-    assert [run.status for run in report.modes] == ["failed", "skipped"]
-    assert {mode for mode, _ in report.faults} == {SURGERY_MODE}
 
 
 def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> None:
@@ -307,36 +180,9 @@ def test_verify_after_save_measures_one_mode_and_no_reentrant_function(monkeypat
     assert {run.mode: run.status for run in report.modes} == {"non_reentrant": "ok", "reentrant": "skipped"}
 
 
-def test_a_user_can_do_the_surgery_and_verify() -> None:
-    model = model_of(Layer, Layer, by_keyword=True)
-    assert not verify(model, values()).ok
-    with wrap_blocks(model):
-        assert verify(model, values()).ok
-    assert not verify(model, values()).ok
-
-
-def test_a_model_with_an_outside_generator_is_not_comparable_after_either() -> None:
-    for modes in both_sides(model_of(Layer, Layer, whole=Moody)):
-        for run in modes.values():
-            assert (run.status, [skip.kind for skip in run.skips]) == ("skipped", [SkipKind.IRREPRODUCIBLE])
-
-
-def test_a_cache_that_grows_twice_grows_once_after_it() -> None:
-    before, after = both_sides(model_of(CachingLayer, CachingLayer, whole=KeywordCache))
-    assert not faults(before)
-    assert not faults(after)
-
-
 def test_gradients_equal_to_a_run_without_cache_are_explained_by_it() -> None:
     before, after = both_sides(model_of(Layer, Layer, whole=OtherWithoutCache))
     for modes in (before, after):
         mode_faults = faults(modes)
         assert {fault.level for fault in mode_faults} == {"values"}
         assert {fault.explanation for fault in mode_faults} == {FaultCause(CauseKind.CACHE_SWITCHED_OFF)}
-
-
-def test_gradients_wrong_without_cache_too_are_not_explained_by_it() -> None:
-    before, _ = both_sides(model_of(CountingLayer, CountingLayer, whole=SameWithoutCache))
-    wrong = [fault for fault in faults(before) if fault.level == "values"]
-    assert wrong
-    assert {fault.explanation.kind for fault in wrong if fault.explanation} == {CauseKind.COUNTED_AGAIN}

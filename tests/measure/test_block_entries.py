@@ -23,12 +23,10 @@ from tests.measure.toys import (
     CallsForward,
     Layer,
     Model,
-    NormLayer,
     PlainLayer,
     SharingLayer,
     Slipping,
     Stage,
-    StageOfLayers,
     SureLayer,
     changed,
     model_of,
@@ -43,27 +41,10 @@ both_modes = pytest.mark.parametrize("mode", ["non_reentrant", "reentrant"])
 
 
 @both_modes
-def test_a_block_without_submodules_is_counted(mode: Mode) -> None:
-    assert run(model_of(BareLayer), mode).entries == {"0": Entries(1, 1)}
-
-
-@both_modes
-def test_a_block_that_only_calls_another_layer_is_counted_once(mode: Mode) -> None:
-    assert run(model_of(StageOfLayers), mode).entries == {"0": Entries(1, 1)}
-
-
-@both_modes
 def test_blocks_that_share_a_module_are_counted_apart(mode: Mode) -> None:
     shared = PlainLayer()
     model = model_of(lambda: SharingLayer(shared), PlainLayer, lambda: SharingLayer(shared))
     assert run(model, mode).entries == {"0": Entries(1, 1), "1": Entries(1, 0), "2": Entries(1, 1)}
-
-
-@both_modes
-def test_a_block_that_runs_twice_is_counted_twice(mode: Mode) -> None:
-    layer = Layer()
-    model = model_of(lambda: layer, lambda: layer)
-    assert run(model, mode, {"layer": layer}).entries == {"layer": Entries(2, 2)}
 
 
 def test_a_recompute_behind_a_replaced_forward_is_counted() -> None:
@@ -75,12 +56,6 @@ def test_a_recompute_behind_a_replaced_forward_is_counted() -> None:
 
 
 @both_modes
-def test_blocks_among_others_are_counted_apart(mode: Mode) -> None:
-    entries = run(model_of(Layer, PlainLayer, NormLayer), mode).entries
-    assert entries == {"0": Entries(1, 1), "1": Entries(1, 0), "2": Entries(1, 1)}
-
-
-@both_modes
 def test_a_block_that_is_not_trained_is_not_counted(mode: Mode) -> None:
     class Skipping(SureLayer):
         def forward(self, hidden_states: Tensor) -> Tensor:
@@ -89,13 +64,6 @@ def test_a_block_that_is_not_trained_is_not_counted(mode: Mode) -> None:
     model = model_of(SureLayer, Skipping)
     entries = run(model, mode, {"used": model.layers[0], "idle": model.layers[1].get_submodule("linear")}).entries
     assert entries == {"used": Entries(1, 1), "idle": Entries(0, 0)}
-
-
-@both_modes
-def test_an_inner_layer_is_entered_three_times(mode: Mode) -> None:
-    model = model_of(Stage)
-    blocks = {"stage": model.layers[0], "inner": model.layers[0].get_submodule("inner")}
-    assert run(model, mode, blocks).entries == {"stage": Entries(1, 1), "inner": Entries(1, 2)}
 
 
 def test_a_part_that_others_recompute_is_no_witness() -> None:
@@ -110,30 +78,6 @@ def test_a_part_that_others_recompute_is_no_witness() -> None:
     assert run(model).entries == {"0": Entries(1, 0)}
 
 
-@both_modes
-def test_a_block_that_checkpoints_a_piece_of_itself_is_not_entered_by_that(mode: Mode) -> None:
-    class Piecewise(PlainLayer):
-        gradient_checkpointing = False
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.second = nn.Linear(WIDTH, WIDTH)
-
-        def piece(self, hidden_states: Tensor) -> Tensor:
-            return torch.tanh(self.second(hidden_states))
-
-        def forward(self, hidden_states: Tensor) -> Tensor:
-            hidden_states = self.linear(hidden_states)
-            if not self.gradient_checkpointing:
-                return self.piece(hidden_states)
-            other = partial(torch.nn.functional.linear, weight=self.second.weight)
-            result: Tensor = self._gradient_checkpointing_func(other, hidden_states)  # type: ignore[operator]
-            return result
-
-    model = model_of(Piecewise, Layer)
-    assert run(model, mode).entries == {"0": Entries(1, 0), "1": Entries(1, 1)}
-
-
 def test_nothing_of_the_counting_stays_behind() -> None:
     model = model_of(Layer, Stage)
     switch_checkpointing(model, "reentrant")
@@ -141,16 +85,6 @@ def test_nothing_of_the_counting_stays_behind() -> None:
     with EntryCounter(model, dict(model.layers.named_children())):
         assert changed(before, snapshot(model))
     assert changed(before, snapshot(model)) == []
-
-
-def test_a_checkpointing_function_that_a_block_inherits_stays_inherited() -> None:
-    class Inheriting(Layer):
-        _gradient_checkpointing_func = staticmethod(checkpoint)
-
-    model = model_of(Inheriting)
-    with EntryCounter(model, {"0": model.layers[0]}):
-        assert "_gradient_checkpointing_func" in vars(model.layers[0])
-    assert "_gradient_checkpointing_func" not in vars(model.layers[0])
 
 
 @pytest.mark.parametrize("handed", [lambda layer: layer.forward, lambda layer: partial(layer.forward)])
@@ -175,54 +109,12 @@ def test_a_checkpointing_function_finds_the_block_behind_what_it_is_handed(hande
     assert counter.entries()["layers.0"].forward == 1
 
 
-def test_a_block_of_another_model_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"block 'x' \(Layer\) is not a module of Model"):
-        EntryCounter(model_of(Layer), {"x": Layer()})
-
-
-def test_a_phase_begins_when_announced() -> None:
-    model = model_of(SureLayer)
-    with EntryCounter(model, {"0": model.layers[0]}) as counter:
-        model(**values())
-        model(**values())
-        counter.start_backward()
-        model(**values())
-    assert counter.entries() == {"0": Entries(2, 1)}
-
-
 @both_modes
 @pytest.mark.parametrize("kind", [Layer, BareLayer, Stage])
 def test_a_recompute_from_another_state_of_the_generator_is_seen(mode: Mode, kind: type[nn.Module]) -> None:
     blocks = (kind, Layer)
     assert run(model_of(*blocks), mode).rng_mismatches == ()
     assert "0" in run(model_of(*blocks, whole=Slipping), mode).rng_mismatches
-
-
-def test_a_block_that_is_not_recomputed_has_no_other_randomness() -> None:
-    assert run(model_of(PlainLayer, Layer, whole=Slipping), "reentrant").rng_mismatches == ("1",)
-    assert run(model_of(PlainLayer, Layer, whole=Slipping)).rng_mismatches == ()
-
-
-class Restoring(PlainLayer):
-    """A layer that sets the generator for its parts as a checkpoint does: only its hook sees the caller's state."""
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        torch.manual_seed(3)
-        return super().forward(hidden_states)
-
-
-@pytest.mark.parametrize(("kind", "other"), [(Restoring, ()), (PlainLayer, ("0",))])
-def test_randomness_differs_only_if_no_witness_of_a_block_saw_the_same(
-    kind: type[nn.Module], other: tuple[str, ...]
-) -> None:
-    model = model_of(kind)
-    with EntryCounter(model, {"0": model.layers[0]}) as counter:
-        torch.manual_seed(1)
-        model(**values())
-        counter.start_backward()
-        torch.manual_seed(2)
-        model(**values())
-    assert (counter.entries(), counter.rng_mismatches()) == ({"0": Entries(1, 1)}, other)
 
 
 def test_a_block_that_runs_twice_may_be_recomputed_from_either_state() -> None:
@@ -250,14 +142,6 @@ def test_a_forward_that_is_called_directly_is_counted(mode: Mode, kind: type[nn.
     model = model_of(kind, kind, whole=CallsForward)
     assert run(model).entries == {"0": Entries(1, 0), "1": Entries(1, 0)}
     assert run(model, mode).entries == {"0": Entries(1, 1, direct=True), "1": Entries(1, 1, direct=True)}
-
-
-def test_a_part_that_runs_several_times_an_entry_does_not_multiply_it() -> None:
-    model = model_of(Repeating)
-    layer = model.layers[0]
-    original = layer.forward
-    layer.forward = lambda hidden_states: checkpoint(original, hidden_states, use_reentrant=False)
-    assert run(model).entries == {"0": Entries(1, 1)}
 
 
 @pytest.mark.parametrize("calls", [1, 3])

@@ -20,8 +20,8 @@ from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.results import MODES, ModeReport
 from ckpt_surgery.measure.switch import Switch, switch_checkpointing
 from ckpt_surgery.measure.training import reversed_samples
-from ckpt_surgery.measure.verify import Examination, verify
-from tests.measure.toys import BATCH, WIDTH, Layer, Model, model_of, values
+from ckpt_surgery.measure.verify import verify
+from tests.measure.toys import Layer, Model, model_of, values
 from tests.zoo import planted
 from tests.zoo.planted import switch_with
 
@@ -40,31 +40,6 @@ class Scaled(Model):
     def forward(self, values: Tensor) -> Any:
         self.scale.mul_(1.5)
         return super().forward(values) * self.scale
-
-
-class TrainedOnly(Model):
-    """A model that cannot be evaluated."""
-
-    def forward(self, values: Tensor) -> Any:
-        if not self.training:
-            raise NotImplementedError
-        return super().forward(values)
-
-
-class Positions(nn.Embedding):
-    """Embeddings that also return the positions, as ProphetNet's do."""
-
-    def forward(self, positions: Tensor) -> Any:
-        return super().forward(positions), positions
-
-
-class WithPositions(Model):
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__(*layers)
-        self.positions = Positions(BATCH, WIDTH)
-
-    def forward(self, values: Tensor) -> Any:
-        return super().forward(values + self.positions(torch.arange(BATCH))[0])
 
 
 class AfterAStep(planted.Fault):
@@ -162,12 +137,6 @@ def test_checkpointing_that_is_lost_after_the_first_step_is_reported() -> None:
     assert not run(Model).faults
 
 
-def test_a_model_that_cannot_be_evaluated_is_judged_all_the_same() -> None:
-    mode = run(TrainedOnly)
-    assert (mode.outcome("loop"), mode.skips) == ("ok", ())
-    assert loops(run(TrainedOnly, switch_with(AfterAStep))) == {LoopKind.STEPS}
-
-
 def test_samples_are_reversed_where_every_tensor_has_one_in_each_row() -> None:
     samples, labels, noise = torch.arange(6).reshape(3, 2), torch.arange(3), torch.tensor(0.5)
     reversed_ = reversed_samples({"samples": samples, "labels": labels, "noise": noise, "cache": None})
@@ -176,20 +145,3 @@ def test_samples_are_reversed_where_every_tensor_has_one_in_each_row() -> None:
     assert (reversed_["noise"], reversed_["cache"]) == (noise, None)
     given = {"samples": samples, "starts": torch.arange(4)}
     assert reversed_samples(given) is given
-
-
-def test_adapters_are_trained_behind_an_embedding_that_returns_a_tuple() -> None:
-    mode = run(WithPositions)
-    assert (mode.outcome("loop"), mode.skips) == ("ok", ())
-
-
-def test_a_mode_that_is_examined_again_is_run_again() -> None:
-    kinds: list[type[planted.Fault]] = [AfterAStep]
-
-    def switch(model: nn.Module, mode: Any) -> None:
-        switch_with(kinds[0])(model, mode)
-
-    examination = Examination(model_of(Layer, Layer), values(), levels=["loop"], switch=switch)
-    assert loops(examination.examine("non_reentrant")) == {LoopKind.STEPS}
-    kinds[0] = planted.Fault
-    assert not loops(examination.examine("non_reentrant"))

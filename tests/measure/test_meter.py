@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.measure.meter import Meter, PerturbedRounding
 from ckpt_surgery.measure.record import RunRecord
@@ -22,8 +19,6 @@ from ckpt_surgery.measure.step import run_step
 from tests.measure.toys import (
     BATCH,
     WIDTH,
-    HoardingLayer,
-    Layer,
     Model,
     PairLayer,
     PairsInTurn,
@@ -65,38 +60,6 @@ def test_a_matrix_product_is_two_flops_for_each_of_its_terms() -> None:
     assert meter.flops.forward == 2 * rows * columns * inner
     assert meter.flops.backward == 2 * meter.flops.forward  # one product for each operand
     assert meter.flops.blocks == 0
-
-
-def test_the_gradient_of_one_operand_is_one_product() -> None:
-    with Meter() as meter:
-        backward_of(meter, (leaf(2, 5) @ leaf(5, 3).detach()).sum())
-    assert meter.flops.backward == meter.flops.forward == 2 * 2 * 5 * 3
-
-
-def test_a_batch_of_products_with_and_without_a_bias() -> None:
-    with Meter() as meter:
-        torch.bmm(leaf(4, 2, 5), leaf(4, 5, 3))
-        functional.linear(leaf(7, 5), leaf(3, 5), leaf(3))
-    assert meter.flops.forward == 2 * (4 * 2 * 5 * 3 + 7 * 5 * 3)
-
-
-def test_a_convolution_counts_its_kernel_at_every_place() -> None:
-    images, channels, filters, size, kernel = 2, 3, 5, 8, 3
-    picture, weights = leaf(images, channels, size, size), leaf(filters, channels, kernel, kernel)
-    with Meter() as meter:
-        backward_of(meter, functional.conv2d(picture, weights, padding=1).sum())
-    assert meter.flops.forward == 2 * images * filters * size * size * channels * kernel * kernel
-    assert meter.flops.backward == 2 * meter.flops.forward
-
-
-def test_attention_is_two_products_and_five_in_the_backward() -> None:
-    batch, heads, length, width = 2, 3, 16, 8
-    query, key, value = (leaf(batch, heads, length, width) for _ in range(3))
-    with Meter() as meter:
-        backward_of(meter, functional.scaled_dot_product_attention(query, key, value).sum())
-    product = 2 * batch * heads * length * length * width
-    assert meter.flops.forward == 2 * product
-    assert meter.flops.backward == 5 * product
 
 
 def test_what_runs_in_blocks_is_counted_apart() -> None:
@@ -152,37 +115,6 @@ def test_a_storage_counts_once_however_many_views_it_has() -> None:
     assert kept(leaf(5, 5), views) == 2 * 5 * 5 * 4
 
 
-def test_an_operator_in_place_allocates_nothing() -> None:
-    assert kept(leaf(5, 5), lambda x: x.add(1).mul_(2).exp_().sum()) == 5 * 5 * 4
-
-
-def test_the_loss_itself_is_not_kept() -> None:
-    assert kept(leaf(1), lambda x: x.exp().view(())) == 0
-
-
-def test_what_the_caller_holds_is_kept_too() -> None:
-    held = []
-
-    def loss(given: Tensor) -> Tensor:
-        held.append((given + 1).detach())
-        return (given + 2).sum()
-
-    assert kept(leaf(5, 5), loss) == 5 * 5 * 4
-
-
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_what_the_closure_of_a_checkpoint_holds_by_keyword_is_kept(use_reentrant: bool) -> None:
-    def add(hidden: Tensor, extra: Tensor) -> Tensor:
-        return torch.exp(hidden + extra)
-
-    def loss(given: Tensor) -> Tensor:
-        result = checkpoint(partial(add, extra=given.detach() + 1), given, use_reentrant=use_reentrant)
-        return result.sum()  # type: ignore[no-any-return]
-
-    assert kept(leaf(5, 5), loss) == 5 * 5 * 4
-    assert kept(leaf(5, 5), lambda x: add(x, x.detach() + 1).sum()) == 5 * 5 * 4  # the exponential instead
-
-
 def test_live_bytes_fall_when_the_last_reference_is_gone() -> None:
     given = torch.zeros(5, 5)
     with Meter() as meter:
@@ -194,32 +126,6 @@ def test_live_bytes_fall_when_the_last_reference_is_gone() -> None:
         given.add_(1)
     size = 5 * 5 * 4
     assert meter.timeline().points == ((1, size), (2, 2 * size), (3, 2 * size), (4, 0))
-
-
-def test_a_view_that_claims_to_be_new_does_not_count_twice() -> None:
-    given = torch.ones(2, 3, 4)
-    with Meter() as meter:
-        result = given @ torch.ones(4, 5)  # a product of matrices, seen as three-dimensional
-    own = 4 * 5 * 4
-    assert meter.timeline().points[-1][1] in (result.nbytes, result.nbytes + own)
-    del result
-
-
-def test_gradients_are_not_part_of_the_timeline() -> None:
-    record = run(model_of(SureLayer, SureLayer))
-    assert record.memory.timeline.points[-1][1] <= 2 * 8  # the loss and its own gradient
-
-
-def test_the_timeline_has_each_operator_once_and_the_start_of_the_backward() -> None:
-    record = run(model_of(SureLayer, SureLayer))
-    operators = [at for at, _ in record.memory.timeline.points]
-    assert operators == sorted(set(operators))
-    assert operators[0] == 1
-    assert 1 < record.memory.timeline.backward < operators[-1]
-    held = dict(record.memory.timeline.points)
-    assert held[record.memory.timeline.backward] == record.memory.kept + 8  # and the loss
-    before = [bytes_ for at, bytes_ in record.memory.timeline.points if at <= record.memory.timeline.backward]
-    assert max(before) < record.memory.kept + 3 * HIDDEN
 
 
 def test_a_long_timeline_has_at_most_200_points_and_keeps_the_peak() -> None:
@@ -234,12 +140,6 @@ def test_a_long_timeline_has_at_most_200_points_and_keeps_the_peak() -> None:
     assert operators == sorted(set(operators))
 
 
-def test_a_reference_keeps_what_its_operators_save() -> None:
-    record = run(model_of(SureLayer, SureLayer, SureLayer))
-    # the first projection's result and, of each block, three; the loss saves its weights
-    assert record.memory.kept == (1 + 3 * 3 + 1) * HIDDEN
-
-
 @both_modes
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_healthy_stack_saves_only_the_inputs_and_outputs_of_its_blocks(mode: Mode, count: int) -> None:
@@ -247,26 +147,6 @@ def test_a_healthy_stack_saves_only_the_inputs_and_outputs_of_its_blocks(mode: M
     reference, checkpointed = run(model), run(model, mode)
     assert reference.memory.best == (count + 2) * HIDDEN
     assert checkpointed.memory.kept == reference.memory.best
-
-
-@both_modes
-def test_dropout_keeps_nothing_more(mode: Mode) -> None:
-    model = model_of(Layer, Layer)
-    reference, checkpointed = run(model), run(model, mode)
-    assert checkpointed.memory.kept == reference.memory.best < reference.memory.kept
-
-
-def test_keyword_arguments_of_blocks_are_part_of_the_best_kept_bytes() -> None:
-    model = model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)
-    reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert checkpointed.memory.kept == reference.memory.best == 5 * HIDDEN
-
-
-def test_tensors_that_blocks_hoard_are_not_part_of_the_best_kept_bytes() -> None:
-    model = model_of(HoardingLayer)
-    reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert reference.memory.best == 3 * HIDDEN
-    assert checkpointed.memory.kept == (3 + 8) * HIDDEN
 
 
 # Blocks that leak tensors
@@ -280,14 +160,6 @@ def leaking(model: Model) -> frozenset[str]:
 
 def test_blocks_are_named_whose_unreturned_tensors_are_used_outside() -> None:
     assert leaking(model_of(RoutingLayer, RoutingLayer, whole=RouterLoss)) == {"0", "1"}
-    assert leaking(model_of(RoutingLayer, SureLayer, whole=FirstScores)) == {"0"}
-
-
-class FirstScores(Model):
-    """A model that uses the first block's scores as a separate argument, not in a list."""
-
-    def forward(self, values: Tensor) -> Any:
-        return super().forward(values) + vars(self.layers[0]).pop("scores")
 
 
 class DetachedScores(Model):
@@ -329,21 +201,7 @@ def test_perturbed_results_are_equal_up_to_rounding(operator: Any) -> None:
     left, right = (torch.randn(2, 301, 301, generator=generator) for _ in range(2))
     plain = operator(left, right)
     with PerturbedRounding():
-        turned = operator(left, right)
+        turned, unsummed = operator(left, right), left.exp()
     assert not torch.equal(plain, turned)
     assert torch.allclose(plain, turned, rtol=1e-4, atol=1e-4)
-
-
-def test_infinite_entries_stay_infinite() -> None:
-    left = torch.tensor([[float("inf"), 1.0], [2.0, 3.0]])
-    with PerturbedRounding():
-        turned = left.mm(torch.eye(2).add(1))
-    assert turned[0].isinf().all()
-    assert turned[1].isfinite().all()
-
-
-def test_operators_without_a_sum_give_the_same_bits() -> None:
-    given = leaf(9, 9)
-    with PerturbedRounding():
-        turned = given.exp().mul(2)
-    assert torch.equal(turned, given.exp().mul(2))
+    assert torch.equal(unsummed, left.exp())

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.kinds import FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Level, Mode
+from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.verify import verify
 from ckpt_surgery.testing.assertions import assert_checkpointing
 from tests.measure.test_switch import WIDTH, Layer, Stack, Timm, inputs, own_switch
@@ -91,21 +91,6 @@ def test_a_mode_that_did_not_run_is_skipped() -> None:
     assert skips(report, "reentrant") == {SkipKind.OTHER_MODE}, "also where no blocks are found"
     report = verify(Timm(), inputs(), levels=["recompute", "set"])
     assert (report.status, skips(report, "reentrant")) == ("ok", {SkipKind.NO_SUCH_MODE})
-
-
-class InParts(Stack):
-    """A stack that calls the parts of its blocks, and never a block."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        hidden = self.first(hidden)
-        for block in self.blocks:
-            hidden = hidden + block.outer(torch.tanh(block.inner(hidden)))  # type: ignore[operator]
-        return hidden
-
-
-def test_blocks_that_are_called_in_parts_are_not_recomputed() -> None:
-    report = verify(InParts(), inputs(), switch=dead, levels=["recompute", "cost"], modes="non_reentrant")
-    assert faults(report) == {FaultKind.NOT_RECOMPUTED}
 
 
 def test_a_level_that_was_asked_for_and_not_measured_is_not_ok() -> None:
@@ -194,12 +179,10 @@ def test_a_tensor_that_a_module_keeps_is_watched() -> None:
     assert report.faults[0][1].subjects == ("blocks.0.mean", "blocks.1.mean", "blocks.2.mean")
 
 
-@pytest.mark.parametrize("level", ["run", "state"])
-def test_an_input_that_no_run_can_get_a_copy_of_is_refused(level: Level) -> None:
-    with pytest.raises(
-        VerifyError, match=r"^the input state of Stateful cannot be copied, .*TypeError: cannot pickle"
-    ):
-        verify(Stateful(), {"hidden": inputs(), "state": threading.Lock()}, switch=with_arguments, levels=[level])
+def test_an_input_that_no_run_can_get_a_copy_of_is_refused() -> None:
+    given = {"hidden": inputs(), "state": threading.Lock()}
+    with pytest.raises(VerifyError, match=r"^the input state of Stateful cannot be copied, .*cannot pickle"):
+        verify(Stateful(), given, switch=with_arguments, levels=["run"])
 
 
 def test_a_switch_that_cannot_switch_off_is_refused() -> None:
@@ -240,11 +223,8 @@ class Ignores(Stack):
 @pytest.mark.parametrize(
     "odd",
     [
-        pytest.param(lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), id="quantized"),
         pytest.param(lambda: torch.ones(3).to_sparse(), id="sparse"),
-        pytest.param(lambda: torch.ones(3, device="meta"), id="meta"),
         pytest.param(lambda: torch.ones(3).to(torch.float8_e4m3fn), id="float8"),
-        pytest.param(lambda: torch.ones(3, dtype=torch.complex64), id="complex"),
     ],
 )
 def test_a_tensor_of_any_kind_may_be_given(odd: Any) -> None:

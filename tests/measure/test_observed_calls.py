@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
-from ckpt_surgery.runtime.tools.containers import tensors
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -102,14 +101,6 @@ def test_past_state_by_position_is_named(past: Callable[[], Any]) -> None:
     assert facts(wanting(), None, None).positional_past == ()
 
 
-def test_a_cache_is_known_under_any_name() -> None:
-    assert facts(wanting(), transformers.DynamicCache()).positional_past == ("residual",)
-
-
-def test_positional_arguments_without_a_name_are_numbered() -> None:
-    assert facts(wanting(), None, None, [wanting()]).container_gradient == ("argument 4",)
-
-
 def test_what_a_block_hands_back_as_it_was_is_named() -> None:
     def both(hidden: Any, residual: Any, *_: Any) -> Any:
         return hidden * 2, residual
@@ -156,14 +147,6 @@ def test_randomness_that_a_block_draws_is_seen() -> None:
     assert not facts(wanting(), work=lambda hidden, *_: nn.functional.dropout(hidden, 0.5, training=False)).uses_rng
 
 
-def test_what_the_caller_gives_is_seen_and_not_what_a_hook_makes_of_it() -> None:
-    block = Block(first)
-    block.register_forward_pre_hook(lambda _, arguments: (arguments[0], [wanting()]))
-    with CallObserver({"block": block}, Meter()) as observer:
-        block(wanting())
-    assert observer.facts()["block"] == CallFacts()
-
-
 def test_the_calls_of_one_block_are_seen_together() -> None:
     block = Block(first)
     with CallObserver({"block": block}, Meter()) as observer:
@@ -173,59 +156,3 @@ def test_the_calls_of_one_block_are_seen_together() -> None:
     assert observer.facts()["block"] == CallFacts(
         keyword_gradient=("residual",), container_gradient=("residual",), input_requires_grad=False
     )
-
-
-def test_a_block_inside_a_block_is_seen_by_itself() -> None:
-    inner = Block(first)
-    outer = Block(lambda hidden, *_: inner(hidden, residual=hidden))
-    with CallObserver({"outer": outer, "inner": inner}, Meter()) as observer:
-        outer(wanting())
-    all_facts = observer.facts()
-    assert all_facts["outer"] == CallFacts()
-    assert all_facts["inner"].keyword_gradient == ("residual",)
-
-
-def test_calls_after_the_forward_and_blocks_never_called_are_not_seen() -> None:
-    block, idle = Block(first), Block(first)
-    observer = CallObserver({"block": block, "idle": idle}, Meter())
-    with observer:
-        block(wanting())
-    block(plain(), residual=wanting())
-    assert observer.facts() == {"block": CallFacts()}
-    assert not block._forward_hooks
-    assert not block._forward_pre_hooks
-
-
-def test_a_call_that_raises_ends_like_any_other() -> None:
-    def fail(*_: Any) -> Any:
-        raise KeyError("here")
-
-    failing, after = Block(fail), Block(first)
-    with CallObserver({"failing": failing, "after": after}, Meter()) as observer:
-        with pytest.raises(KeyError, match="here"):
-            failing(wanting(), residual=wanting())
-        after(wanting(), residual=wanting())
-    assert {name: seen.keyword_gradient for name, seen in observer.facts().items()} == {
-        "failing": ("residual",),
-        "after": ("residual",),
-    }
-
-
-def test_every_tensor_is_found_however_deep() -> None:
-    one, two, three, four = (torch.full((1,), float(number)) for number in range(4))
-    nested = [one, {"a": (two, None), "b": Pair(three, "text")}, [[four]]]
-    assert [float(tensor) for tensor in tensors(nested)] == [0.0, 1.0, 2.0, 3.0]
-    assert list(tensors(Pair)) == []
-
-
-def test_a_parameter_by_keyword_gets_its_gradient_all_the_same() -> None:
-    class Scaled(nn.Module):
-        def forward(self, values: Tensor, scale: Tensor) -> Tensor:
-            return values * scale
-
-    block = Scaled()
-    with CallObserver({"block": block}, Meter()) as observer:
-        block(wanting(), scale=nn.Parameter(torch.ones(2)))
-        assert observer.facts()["block"].keyword_gradient == ()
-        block(wanting(), scale=wanting())
-    assert observer.facts()["block"].keyword_gradient == ("scale",)

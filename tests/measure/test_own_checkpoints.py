@@ -11,7 +11,6 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
-from torch.distributed._composable.checkpoint_activation import checkpoint as composable
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
@@ -53,12 +52,6 @@ class Called(Stack):
         return result
 
 
-class OfAFunction(Called):
-    def at_the_end(self, hidden: Tensor) -> Tensor:
-        result: Tensor = checkpoint(torch.tanh, self.last(hidden), use_reentrant=False)
-        return result
-
-
 class OfItsOwn(Called):
     def at_the_end(self, hidden: Tensor) -> Tensor:
         result: Tensor = Recomputing.apply(self.last, hidden)  # type: ignore[no-untyped-call]
@@ -75,22 +68,14 @@ class Wrapped(Called):
         return result
 
 
-class Composed(Wrapped):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = Layer()
-        composable(self.last)
-
-
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
         (Called, f"at {__file__}:"),
-        (OfAFunction, f"at {__file__}:"),
         (OfItsOwn, "in last, which runs again in the backward"),
         (Wrapped, f"at {__file__}:"),
-        (Composed, "in last, which runs again in the backward"),
     ],
+    ids=["a call", "a function of its own", "a wrapper"],
 )
 def test_a_model_that_checkpoints_a_part_itself_is_skipped_with_the_place(kind: type[Called], where: str) -> None:
     report = verify(kind(), inputs(), switch=own_switch)

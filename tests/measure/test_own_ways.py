@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.results import ModeReport
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.measure.verify import verify
-from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.torch_names import current_graph_task_id
 from tests.measure.toys import Layer, Model, model_of
 from tests.zoo.ready_toys import WithBackwardInside
 
@@ -80,6 +77,15 @@ class Toy(nn.Module):
         return values
 
 
+class Checkpointed(Toy):
+    """A model that checkpoints each block as a whole."""
+
+    reentrant = False
+
+    def run(self, block: nn.Module, values: Tensor) -> Any:
+        return reentrant_or_not(block, values, reentrant=self.reentrant) if self.on else block(values)
+
+
 def examined(model: nn.Module, switch: Callable[[Any, Any], None], mode: str = "non_reentrant") -> ModeReport:
     torch.manual_seed(0)
     report = verify(model, torch.randn(4, 6, WIDTH), modes=mode, levels=LEVELS, switch=switch)  # type: ignore[arg-type]
@@ -106,95 +112,15 @@ def parts(way: str) -> Callable[[Any, Any], None]:
     return switch
 
 
-def test_blocks_that_checkpoint_their_parts_are_no_fault() -> None:
-    report = examined(Toy(), parts("both parts"))
-    assert kinds(report) == []
-
-
-def test_a_part_that_is_left_out_is_named() -> None:
-    report = examined(Toy(), parts("mlp"))
-    assert kinds(report) == [FaultKind.PART_NOT_RECOMPUTED]
-    assert report.faults[0].subjects == tuple(f"blocks.{index}.attention" for index in range(3))
-
-
-def test_little_saved_by_checkpointed_parts_is_skipped_with_its_figures() -> None:
+def test_blocks_may_checkpoint_their_parts_and_a_part_that_is_left_out_is_named() -> None:
+    assert kinds(examined(Toy(), parts("both parts"))) == []
     report = examined(Toy(), parts("attention"))
+    assert kinds(report) == [FaultKind.PART_NOT_RECOMPUTED]
+    assert report.faults[0].subjects == tuple(f"blocks.{index}.mlp" for index in range(3))
     skip = next(skip for skip in report.skips if skip.kind is SkipKind.OWN_PARTS)
     assert skip.levels == ("cost",)
-    assert {fault.kind for fault in report.faults} == {FaultKind.PART_NOT_RECOMPUTED}
     assert skip.details["reference"] == 35904
     assert 0 < int(str(skip.details["kept"])) < 35904
-
-
-class SharedLinear(nn.Module):
-    """A block whose linear layer belongs to all blocks."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.linear = linear
-        self.weight = nn.Parameter(torch.eye(WIDTH) + 0.1 * torch.randn(WIDTH, WIDTH))
-
-    def forward(self, values: Tensor) -> Tensor:
-        return values + nn.functional.gelu(self.linear(values) @ self.weight)
-
-
-class WithoutAutocast(torch.autograd.Function):
-    """Recomputes a function, outside of autocast."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., Any], values: Tensor, *_: Tensor) -> Any:
-        ctx.function = function
-        ctx.save_for_backward(values)
-        return function(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        values = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-            output = ctx.function(values)
-        given = [values, *ctx.function.__self__.parameters()]
-        return None, *torch.autograd.grad(output, given, gradients[0].to(output.dtype))
-
-
-class SharingToy(Toy):
-    def forward(self, values: Tensor) -> Any:
-        for block in self.blocks:
-            if self.on:
-                values = WithoutAutocast.apply(block.forward, values, *block.parameters())  # type: ignore[no-untyped-call]
-            else:
-                values = block.forward(values)
-        return values
-
-
-def test_an_autocast_that_is_lost_in_shared_parts_is_seen() -> None:
-    linear = nn.Linear(WIDTH, WIDTH)
-    model, inputs = SharingToy(lambda: SharedLinear(linear)), torch.randn(2, WIDTH, requires_grad=True)
-    report = verify(model, inputs, modes="reentrant", levels=("precision",), switch=on_and_off).modes[0]
-    assert kinds(report) == [FaultKind.AUTOCAST_NOT_RESTORED]
-
-
-class Watched(Block):
-    """Runs one of its parts in a backward alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.watch = nn.Identity()
-
-    def forward(self, values: Tensor) -> Tensor:
-        if current_graph_task_id() != -1:
-            values = self.watch(values)
-        return super().forward(values)
-
-
-class Checkpointing(Toy):
-    def run(self, block: nn.Module, values: Tensor) -> Any:
-        return reentrant_or_not(block, values) if self.on else block(values)
-
-
-def test_a_part_that_only_the_recompute_runs_says_nothing_of_autocast() -> None:
-    report = examined(Checkpointing(Watched), on_and_off)
-    assert FaultKind.AUTOCAST_NOT_RESTORED not in kinds(report)
-    assert report.outcomes["precision"] == "ok"
 
 
 class Again(torch.autograd.Function):
@@ -241,10 +167,14 @@ def test_a_function_that_recomputes_is_named_where_it_is_wrong(factor: float, mo
 
 
 class Packing(Toy):
+    """A model that packs what its operators save, and brings back `factor` times that."""
+
+    factor = 1.0
+
     def forward(self, values: Tensor) -> Any:
         if not self.on:
             return super().forward(values)
-        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.clone(), lambda packed: packed):
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * self.factor, lambda packed: packed):
             return super().forward(values)
 
 
@@ -254,16 +184,10 @@ def test_hooks_that_offload_are_not_judged_as_checkpointing() -> None:
     assert SkipKind.OWN_PACKING in {skip.kind for skip in report.skips}
 
 
-class PackingOther(Toy):
-    def forward(self, values: Tensor) -> Any:
-        if not self.on:
-            return super().forward(values)
-        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 2, lambda packed: packed):
-            return super().forward(values)
-
-
 def test_hooks_that_bring_back_something_else_are_the_cause() -> None:
-    report = examined(PackingOther(), on_and_off)
+    model = Packing()
+    model.factor = 2.0
+    report = examined(model, on_and_off)
     assert (kinds(report), causes(report)) == ([FaultKind.GRADIENT_VALUE], {CauseKind.OWN_PACKING})
 
 
@@ -287,18 +211,6 @@ def replacing(model: Any, mode: Any) -> None:
 def test_a_switch_that_renames_parameters_is_refused() -> None:
     with pytest.raises(VerifyError, match="replaces modules"):
         examined(Toy(), replacing)
-
-
-def test_a_switch_that_switches_nothing_on_is_a_fault() -> None:
-    report = examined(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), lambda _model, _mode: None)
-    assert kinds(report) == [FaultKind.NOTHING_CHECKPOINTED]
-
-
-class Checkpointed(Toy):
-    reentrant = False
-
-    def run(self, block: nn.Module, values: Tensor) -> Any:
-        return reentrant_or_not(block, values, reentrant=self.reentrant) if self.on else block(values)
 
 
 class OtherSecond(Checkpointed):
@@ -335,20 +247,6 @@ class Reentrant(Checkpointed):
 def test_a_buffer_that_only_the_recompute_writes_is_a_fault() -> None:
     report = examined(Reentrant(Counting), on_and_off, "reentrant")
     assert kinds(report) == [FaultKind.BUFFER_LATE]
-
-
-@pytest.mark.parametrize("momentum", [0.0, None])
-def test_batches_that_are_counted_again_matter_without_a_momentum_alone(momentum: float | None) -> None:
-    class Normed(Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.batch_norm = nn.BatchNorm1d(6, momentum=momentum)
-
-        def forward(self, values: Tensor) -> Tensor:
-            return super().forward(self.batch_norm(values))
-
-    faults = kinds(examined(Checkpointed(Normed), on_and_off))
-    assert faults == ([FaultKind.BUFFER_CHANGED] if momentum is None else [])
 
 
 class Tracking(Block):
@@ -481,35 +379,6 @@ def test_a_tensor_that_a_block_writes_into_is_named() -> None:
     assert CauseKind.WRITTEN_ARGUMENT in causes(examined(Shared(), on_and_off, "reentrant"))
 
 
-class Popping(Block):
-    def forward(self, held: list[Tensor]) -> Tensor:  # type: ignore[override]
-        return super().forward(held.pop())
-
-
-class Holding(Toy):
-    def run(self, block: nn.Module, values: Tensor) -> Any:
-        return reentrant_or_not(block, [values], reentrant=True) if self.on else block([values])
-
-
-def test_a_list_that_a_block_empties_is_named() -> None:
-    assert causes(examined(Holding(Popping), on_and_off, "reentrant")) == {CauseKind.SHARED_WRITES}
-
-
-class CheckpointsFirst(Reentrant):
-    """A model whose first checkpoint gets no input that needs gradient, so its output needs none either."""
-
-    def forward(self, values: Tensor) -> Any:
-        values = reentrant_or_not(self.first, values, reentrant=True) if self.on else self.first(values)
-        for block in self.blocks:
-            values = self.run(block, values)
-        return values
-
-
-def test_inputs_that_need_no_gradient_any_more_are_the_cause() -> None:
-    report = examined(CheckpointsFirst(), on_and_off, "non_reentrant")
-    assert causes(report) == {CauseKind.NO_INPUT_GRADIENT}
-
-
 class WithDummy(Toy):
     """A model that opens its checkpoints, frozen ones too, with a dummy that needs a gradient."""
 
@@ -523,20 +392,6 @@ def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
     for module in (model.first, *model.blocks[:2]):
         module.requires_grad_(False)
     assert FaultKind.RECOMPUTE_COUNT not in kinds(examined(model, on_and_off, "reentrant"))
-
-
-class Recording(nn.Module):
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any]) -> None:
-        self.given = gradient_checkpointing_kwargs
-
-
-def test_the_options_of_a_training_are_kept_in_its_own_mode() -> None:
-    model = Recording()
-    vars(model)[FUNCTION] = partial(checkpoint, use_reentrant=False, debug=True)
-    switch_checkpointing(model, "non_reentrant")
-    assert model.given == {"use_reentrant": False, "debug": True}
-    switch_checkpointing(model, "reentrant")
-    assert model.given == {"use_reentrant": True}
 
 
 class Towered(Model):

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery import verify
 from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import MODES, Skip
-from tests.measure.toys import WIDTH, Layer, Model, NormLayer, PlainLayer, SureLayer, model_of, values
+from ckpt_surgery.measure.results import Skip
+from tests.measure.toys import WIDTH, Layer, Model, SureLayer, model_of, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -98,39 +98,6 @@ def test_a_layer_in_evaluation_mode_stays_in_it_and_is_not_checkpointed() -> Non
         assert fault.subjects == ("layers.1",)
         assert "layers.1 is in evaluation mode" in fault.cause
     assert not model.layers[1].training
-
-
-def test_batch_normalisation_in_evaluation_mode_changes_no_buffer() -> None:
-    model = model_of(NormLayer, NormLayer)
-    for layer in model.layers:
-        layer.get_submodule("norm").eval()
-    without_fault(verify(model, values()))
-
-
-class Tokens(Model):
-    def __init__(self, *layers: nn.Module, by_keyword: bool = False) -> None:
-        super().__init__(*layers, by_keyword=by_keyword)
-        self.first = cast(nn.Linear, nn.Embedding(8, WIDTH, sparse=True))
-
-
-def test_sparse_gradients_are_compared() -> None:
-    model = model_of(SureLayer, SureLayer, whole=Tokens)
-    without_fault(verify(model, {"values": torch.tensor([[1, 2, 1]])}))
-
-
-class Quantised(SureLayer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(WIDTH).to(torch.float8_e4m3fn), requires_grad=False)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        result: Tensor = super().forward(hidden_states * self.scale.to(hidden_states.dtype))
-        return result
-
-
-def test_quantised_parameters_are_left_alone() -> None:
-    torch.manual_seed(1)
-    without_fault(verify(Model(Quantised(), Quantised()), {"values": torch.randn(3, WIDTH)}))
 
 
 class Pair(Model):
@@ -225,52 +192,6 @@ def test_an_optimizer_in_the_backward_is_not_stepped() -> None:
     assert len(steps) == 1
 
 
-class Remembering(Layer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.history: list[int] = []
-        self.total = torch.zeros(1)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        self.history.append(len(hidden_states))
-        self.total += 1
-        return super().forward(hidden_states)
-
-
-def test_lists_and_plain_tensors_of_a_model_are_as_they_were() -> None:
-    model = model_of(Remembering, Remembering)
-    layer = cast(Remembering, model.layers[0])
-    history = layer.history
-    verify(model, values())
-    assert layer.history is history
-    assert history == []
-    assert not layer.total.any()
-
-
-class WrapperByKeyword(nn.Module):
-    """A third party's wrapper whose method takes its options by keyword alone."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def gradient_checkpointing_enable(self, *, gradient_checkpointing_kwargs: dict[str, bool]) -> None:
-        cast(Any, self.model).gradient_checkpointing_enable(
-            gradient_checkpointing_kwargs=gradient_checkpointing_kwargs
-        )
-
-    def gradient_checkpointing_disable(self) -> None:
-        cast(Any, self.model).gradient_checkpointing_disable()
-
-    def forward(self, **inputs: Tensor) -> Tensor:
-        result: Tensor = self.model(**inputs)
-        return result
-
-
-def test_a_method_that_takes_its_options_by_keyword_alone_is_called_so() -> None:
-    without_fault(verify(WrapperByKeyword(model_of(Layer, Layer)), values()))
-
-
 class OnePlain(Model):
     """A model that checkpoints its only block itself: no stack, and memory is saved."""
 
@@ -289,9 +210,3 @@ def test_a_model_whose_stack_saves_nothing_skips_levels_without_a_fault() -> Non
     assert Skip(("recompute", "cost"), SkipKind.NO_BLOCKS) in mode.skips
     assert mode.outcomes["recompute"] == "skipped"
     assert [skip.kind for skip in other.skips] == [SkipKind.OTHER_MODE]
-
-
-def test_one_mode_or_level_may_be_given_by_its_name_alone() -> None:
-    report = verify(model_of(PlainLayer, PlainLayer), values(), modes="reentrant", levels="recompute")
-    assert [mode.mode for mode in report.modes] == [MODES[1]]
-    assert {fault.level for fault in report.modes[0].faults} == {"recompute"}

@@ -23,7 +23,6 @@ from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, Level, Mode, ModeR
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.tiny import tiny_model
-from ckpt_surgery.tiny.inputs import padded
 from tests.zoo import planted
 from tests.zoo.any_order import AnyOrder
 from tests.zoo.planted import switch_with
@@ -32,32 +31,20 @@ pytestmark = pytest.mark.torch
 
 CLASSES = (
     "LlamaForCausalLM",
-    "GPT2LMHeadModel",
     "BertForMaskedLM",
     "MixtralForCausalLM",
     "T5ForConditionalGeneration",
     "ViTForImageClassification",
-    "Qwen2ForCausalLM",
-    "OPTForCausalLM",
-    "WhisperForConditionalGeneration",
-    "Gemma2ForCausalLM",
 )
 WITH_MASK = tuple(name for name in CLASSES if name != "ViTForImageClassification")
 WITH_CACHE = (  # the others give their blocks no cache while they train
     "LlamaForCausalLM",
     "MixtralForCausalLM",
     "T5ForConditionalGeneration",
-    "Qwen2ForCausalLM",
-    "OPTForCausalLM",
-    "Gemma2ForCausalLM",
 )
 WITH_OTHER_MASK = ("LlamaForCausalLM", "BertForMaskedLM")
 """Classes that get their mask by name, and by position."""
-OPTIONS = {
-    "T5ForConditionalGeneration": {"num_layers": 1, "num_decoder_layers": 2},
-    "WhisperForConditionalGeneration": {"encoder_layers": 1, "decoder_layers": 1},
-}
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OPTIONS = {"T5ForConditionalGeneration": {"num_layers": 1, "num_decoder_layers": 2}}
 
 FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = {
     planted.MaskDropped: ("values", {FaultKind.GRADIENT_VALUE}, WITH_MASK),
@@ -82,9 +69,6 @@ FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = 
     planted.CacheWrittenInBackward: ("state", {FaultKind.CACHE_WRITTEN}, WITH_CACHE),
 }
 """Each fault with its level, the names under which it shows, and the classes where it can be planted."""
-
-IN_ANY_ORDER = (planted.MaskDropped, planted.GradientOverwritten, planted.AutocastDropped, planted.CacheWrittenAgain)
-"""One fault of each level."""
 
 
 class Planter:
@@ -111,11 +95,7 @@ def _what_is_imported_is_not_collected() -> None:
 def model_of(name: str) -> tuple[Any, Mapping[str, Any]]:
     """Build a model once for all tests: `verify` leaves it as it was."""
     tiny = tiny_model(getattr(transformers, name), options=OPTIONS.get(name))
-    tiny.model.train()
-    if name.startswith("Whisper"):
-        labels = tiny.inputs["labels"]
-        return tiny.model, {**tiny.inputs, **padded({"decoder_attention_mask": torch.ones_like(labels)})}
-    return tiny.model, tiny.inputs
+    return tiny.model.train(), tiny.inputs
 
 
 @cache
@@ -174,35 +154,26 @@ def test_kernels_that_add_up_in_any_order_are_no_fault() -> None:
     model, inputs = model_of("T5ForConditionalGeneration")
     with AnyOrder():
         report = verify(model, inputs, modes=MODES[0], levels=["set", "values", "precision"])
+        faulty = verify(model, inputs, modes=MODES[0], levels=["values"], switch=switch_with(planted.MaskDropped))
     assert report.modes[0].outcome("precision") == "ok", str(report)
     assert report.ok, str(report)
+    assert faulty.modes[0].outcome("values") == "failed", str(faulty)
 
 
-@pytest.mark.parametrize("fault", IN_ANY_ORDER)
-def test_a_planted_fault_is_caught_where_kernels_add_up_in_any_order(fault: type[planted.Fault]) -> None:
-    level, names, _ = FAULTS[fault]
-    examination, planter = examination_of.__wrapped__("T5ForConditionalGeneration", level)
-    planter.kind = fault
-    with AnyOrder():
-        run = examination.examine(MODES[0])
-    assert run.outcome(level) == "failed", str(run)
-    assert names_in(run) <= names, str(run)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_any_dtype_clears_a_sound_model_and_catches_a_gradient_that_is_off(name: str, dtype: torch.dtype) -> None:
+def test_a_half_dtype_clears_a_sound_model_and_catches_a_gradient_that_is_off(name: str, dtype: torch.dtype) -> None:
     model, inputs = in_dtype(name, dtype)
     planter = Planter()
-    seeds = range(dtype is torch.float32, 3)  # the test above has the first of float32
-    examinations = [Examination(model, inputs, levels=["set", "values"], seed=s, switch=planter) for s in seeds]
-    if dtype is not torch.float32:  # there it is one of all faults
-        planter.kind = planted.Scaled
-        assert examinations[0].examine(MODES[CLASSES.index(name) % 2]).outcome("values") == "failed"
-        planter.kind = planted.Fault
-    for examination in examinations:
+    sound, other_seed = (
+        Examination(model, inputs, levels=["set", "values"], seed=seed, switch=planter) for seed in (0, 1)
+    )
+    planter.kind = planted.Scaled
+    assert sound.examine(MODES[CLASSES.index(name) % 2]).outcome("values") == "failed"
+    planter.kind = planted.Fault
+    for examination in (sound, other_seed):
         report = examination.run()
         assert report.ok, str(report)
     wrap_blocks(model)
-    report = verify(model, inputs, levels=["set", "values"], seed=DTYPES.index(dtype))
+    report = verify(model, inputs, levels=["set", "values"])
     assert report.ok, str(report)

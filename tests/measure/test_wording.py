@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Fault, FaultCause, ModeReport, Skip
@@ -79,25 +78,3 @@ def test_faults_of_two_modes_that_read_the_same_are_shown_once() -> None:
     assert [names for names, _ in report.merged_faults] == [("non_reentrant", "reentrant")]
     further = replace(modes[1], faults=(fault(FaultKind.GRADIENT_VALUE, "a", error=0.5),))
     assert len(replace(report, modes=(modes[0], further)).merged_faults) == 2
-
-
-def test_words_are_only_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = [fault(kind, "layers.0", explanation=why(CauseKind.RNG_NOT_RESTORED)) for kind in KINDS]
-    before = [(sample.kind, sample.level, sample.rule, sample.explanation) for sample in faults]
-    written = [sample.to_dict() for sample in faults]
-    shout(monkeypatch)
-    assert faults[0].expected == faults[0].expected.upper()
-    assert [(sample.kind, sample.level, sample.rule, sample.explanation) for sample in faults] == before
-    assert [Fault.from_dict(data) for data in written] == faults
-
-
-def shout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put every message of faults and causes in capitals, but for what is filled in."""
-
-    def upper(template: str) -> str:
-        return "".join(part if part.startswith("{") else part.upper() for part in re.split(r"(\{[^}]*\})", template))
-
-    faults = {kind: wording.FaultText(*map(upper, text)) for kind, text in wording.FAULTS.items()}
-    monkeypatch.setattr(wording, "FAULTS", faults)
-    for table in ("CAUSES", "SKIPS", "WORDS"):
-        monkeypatch.setattr(wording, table, {kind: upper(text) for kind, text in getattr(wording, table).items()})

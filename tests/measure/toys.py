@@ -140,13 +140,6 @@ class Stage(CheckpointingLayer):
         return normed
 
 
-class StageOfLayers(Stage):
-    """A stage that only calls its layers."""
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return torch.exp(self.inner(hidden_states))
-
-
 class SharingLayer(CheckpointingLayer):
     """A layer that runs a module shared with other blocks before its own."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.planning import allocations
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase, run_metered
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -72,16 +70,6 @@ def test_each_kept_tensor_names_what_made_it_and_what_keeps_it() -> None:
     assert lines == {"test_allocations.py"}
 
 
-def test_a_layer_that_keeps_one_more_tensor_is_seen() -> None:
-    class More(Layer):
-        def forward(self, hidden: Tensor) -> Tensor:
-            return super().forward((hidden + 1).sin())  # keeps the sum
-
-    model = Stack()
-    model.layers[1] = More()
-    assert metered(model).kept_bytes == 7 * BYTES
-
-
 def test_temporaries_gradients_and_what_lives_how_long() -> None:
     step = metered(Stack())
     temporary = [one for one in step.allocations if one.kind is AllocationKind.TEMPORARY]
@@ -110,48 +98,3 @@ def test_what_a_recompute_makes_is_told_apart() -> None:
     ]
     assert [one.place.module for one in recomputed] == ["layers.2", "layers.1", "layers.0"]
     assert step.kept_bytes == 2 * BYTES  # the inputs of the second and third layer
-
-
-def test_a_result_that_nobody_uses_goes_with_its_graph() -> None:
-    class WithHead(Stack):
-        def forward(self, hidden: Tensor) -> Tensor:
-            torch.softmax(hidden.exp(), -1).exp()
-            return super().forward(hidden)
-
-    assert metered(WithHead()).kept_bytes == 6 * BYTES
-
-
-def test_the_loss_is_not_kept() -> None:
-    def loss(output: Any) -> Tensor:
-        value: Tensor = output.sum()
-        return value
-
-    assert all(one.shape for one in kept(metered(Stack(), loss)))
-
-
-class Rebinding(nn.Module):
-    """A model that rebinds a variable to another tensor while modules inside make many."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        with torch.no_grad():
-            large = hidden.repeat(8, 1)
-            large = large[:1].clone()
-            result: Tensor = self.second(self.first(hidden)) * large
-        return result + self.second.weight.sum()
-
-
-def test_a_value_that_a_variable_no_longer_holds_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def last_of_the_large() -> int:
-        step = metered(nn.Sequential(Rebinding(), Layer()))
-        (large,) = [one for one in step.allocations if one.operator == "aten.repeat"]
-        (clone,) = [one for one in step.allocations if one.operator == "aten.clone"]
-        return large.last - clone.born
-
-    assert last_of_the_large() == 0
-    if sys.version_info < (3, 13):
-        monkeypatch.setattr(allocations, "_KEEPS_LOCALS", False)
-        assert last_of_the_large() > 0

@@ -54,13 +54,6 @@ def kept(
     return Counter(one.keeper for one in made), sum(one.bytes for one in made)
 
 
-def test_samples_are_broadcast_in_the_matrix_alone() -> None:
-    shapes = ShapesOnly()
-    one, ten = (shapes.without_data(torch.zeros(n, HEADS, 8, 64, dtype=torch.bfloat16)) for n in (1, 10))
-    with shapes, CudaOperators():
-        assert scaled_dot_product_attention(one, ten, ten).shape == (10, HEADS, 8, 64)
-
-
 def test_flash_attention_keeps_no_matrix_even_with_dropout_and_fewer_keys() -> None:
     keepers, total = kept(heads=2, dropout_p=0.1, is_causal=True, enable_gqa=True)
     assert keepers["aten._scaled_dot_product_flash_attention"] > 0
@@ -110,13 +103,6 @@ def test_what_no_kernel_takes_keeps_the_matrix() -> None:
     keepers, total = kept(value=30)
     assert "aten._scaled_dot_product_efficient_attention" not in keepers
     assert total > 2 * HEADS * LENGTH * LENGTH * 4
-
-
-def test_tensors_with_data_are_left_to_torch() -> None:
-    tensor = torch.rand(1, 2, 8, 16)
-    expected = scaled_dot_product_attention(tensor, tensor, tensor)
-    with CudaOperators():
-        assert torch.equal(scaled_dot_product_attention(tensor, tensor, tensor), expected)
 
 
 def test_dropout_keeps_a_mask_of_bools() -> None:

@@ -15,12 +15,10 @@ pytest.importorskip("transformers")
 
 import torch
 
-from ckpt_surgery import OptionError, PlanningError
+from ckpt_surgery import OptionError
 from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.planning.devices import DEVICES
-from ckpt_surgery.planning.first_batch import place_of, running_inputs
-from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
-from ckpt_surgery.planning.script_optimizer import optimizer_of_script
+from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to
 from ckpt_surgery.static.plan_file import read_plan
 from ckpt_surgery.static.results import Progress
 from tests.planning.fit_scripts.runs import check_fit, python
@@ -57,17 +55,6 @@ def test_where_nothing_fits_a_dry_run_says_what_would_and_fails(tmp_path: Path) 
         r"FSDP over \d cards it takes .*: accelerate launch --use_fsdp --fsdp_version 2 --num_processes \d", said
     )
     assert '"losses"' not in ran.output, "it stops before the first step"
-
-
-@pytest.mark.slow
-def test_if_nothing_fits_on_two_ranks_splitting_over_them_is_suggested(tmp_path: Path) -> None:
-    options = ("--dry-run", "--memory", "5MB", "-m", "tests.planning.fit_scripts.ranks")
-    ran = python(tmp_path, "-m", "ckpt_surgery", "fit", *options, ranks=True)
-    assert ran.code == 1
-    (said,) = re.findall(
-        r"^ckpt_surgery: with FSDP over (.*?) it takes .* --num_processes (\d)$", ran.output, re.MULTILINE
-    )
-    assert said in [("the 2 cards that train it now", "2"), ("4 cards in place of the 2 cards that train it now", "4")]
 
 
 def test_the_budget_its_margin_and_an_assumed_card_are_named() -> None:
@@ -152,33 +139,6 @@ def test_what_cannot_be_predicted_trains_on_and_is_reported() -> None:
     assert "block" in told[0]
 
 
-def test_without_a_card_and_a_size_there_is_no_room() -> None:
-    with pytest.raises(PlanningError, match=r"device cpu, whose memory is not known: give --memory"):
-        room_for(llama(1), tokens(), None, FitTarget())
-    assert room_for(llama(1), tokens(), None, FitTarget(None, DEVICES["4090"], 0.5)).ceiling == 12 * 10**9
-
-
-def test_the_optimizer_is_the_one_that_trains_most_of_the_model() -> None:
-    model = llama(1)
-    others = torch.optim.SGD([next(model.parameters())], lr=0.1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    assert optimizer_of_script(model) is optimizer
-    assert others.param_groups
-    assert optimizer_of_script(llama(1)) is None
-
-
-def test_the_arguments_of_a_call_that_runs_are_found() -> None:
-    seen: list[Any] = []
-    model = torch.nn.Linear(2, 2)
-    model.register_forward_pre_hook(lambda module, _: seen.append(running_inputs(module)))
-    given = torch.ones(1, 2)
-    model(input=given)
-    model(given)
-    assert seen[0] == {"input": given}
-    assert list(seen[1].values()) == [given]
-    assert running_inputs(model) is None
-
-
 def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_path: Path) -> None:
     model, plain = llama(3), llama(3)
     limit = FitTarget(fitted_to(model, tokens(32), FitTarget(10**9)).peak_bytes - 20_000, margin=0.0)
@@ -195,11 +155,6 @@ def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_pat
     plain(**tokens()).loss.backward()
     pairs = zip(model.parameters(), plain.parameters(), strict=True)
     assert all(torch.allclose(ours.grad, theirs.grad) for ours, theirs in pairs)
-
-
-def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(PlanningError, match="no parameters"):
-        place_of(torch.nn.ReLU())
 
 
 def test_a_call_of_a_plan_may_end_at_its_colon(tmp_path: Path) -> None:

@@ -79,11 +79,6 @@ def test_of_adapters_the_frozen_layers_are_packed(tmp_path: Path) -> None:
     assert {lever for lever, _ in peaks(packed)} == {StateLever.ADAM_8BIT, StateLever.FSDP}
 
 
-def test_a_model_that_is_divided_already_is_not_divided_again(tmp_path: Path) -> None:
-    divided = replace(ADAMW, ranks=2, sharding=Sharding.FSDP)
-    assert StateLever.FSDP not in {lever for lever, _ in peaks(model(tmp_path), divided)}
-
-
 def test_the_fewest_cards_that_are_enough_are_named() -> None:
     fsdp = [LeverPeak(StateLever.FSDP, cards, 100 // cards) for cards in (2, 4, 8)]
     lora = LeverPeak(StateLever.LORA, 1, 30)
@@ -103,10 +98,6 @@ def test_the_fewest_cards_that_are_enough_are_named() -> None:
 def test_where_ranks_train_already_their_cards_are_named(cards: int, said: str) -> None:
     assert LeverPeak(StateLever.FSDP, cards, 1, ranks=2).name == said
     assert LeverPeak(StateLever.LORA, 1, 1, ranks=2).name == "LoRA"
-
-
-def test_a_model_that_ranks_train_already_is_divided_among_no_fewer(tmp_path: Path) -> None:
-    assert {cards for lever, cards in peaks(model(tmp_path), ranks=3) if lever is StateLever.FSDP} == {3, 6, 12}
 
 
 def test_levers_say_what_a_plan_that_does_not_fit_takes_with_them(tmp_path: Path) -> None:

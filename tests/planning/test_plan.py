@@ -25,7 +25,6 @@ from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.plan import Plan, memory_bytes
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Optimizer
-from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
 
@@ -133,18 +132,6 @@ def test_offload_makes_room_for_less() -> None:
     assert made.chosen.peak_bytes < least
 
 
-def test_the_code_does_what_apply_does() -> None:
-    model, inputs = llama(6), tokens(16)
-    least, most = bounds(model, inputs)
-    made = plan(model, inputs, (least + most) // 2, offload=False, changes=False, save=False)
-    exec(made.code, {"model": model})
-    (surgery,) = surgeries_in(model)
-    applied = made.apply(model)
-    assert applied is not None
-    assert applied.surgery is surgery
-    assert str(applied) == str(surgery)
-
-
 def test_the_front_goes_from_fast_to_small() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
@@ -155,14 +142,6 @@ def test_the_front_goes_from_fast_to_small() -> None:
     assert kept == sorted(kept, reverse=True)
     assert made.chosen in made.front
     assert made.step_seconds > made.chosen.extra_seconds > 0
-
-
-def test_a_surgery_is_left_out_of_account_and_alone() -> None:
-    model, inputs = llama(), tokens()
-    expected = plan(model, inputs, "1GB")
-    surgery = wrap_blocks(model)
-    assert plan(model, inputs, "1GB") == expected
-    assert all(surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks)
 
 
 def long_texts(vocabulary: int, width: int) -> tuple[Any, dict[str, Any]]:
@@ -255,12 +234,3 @@ def test_what_cannot_be_planned_for_is_one_sentence(options: dict[str, Any], sai
     if options.keys().isdisjoint({"offload", "changes", "save"}):
         with pytest.raises(CkptSurgeryError, match=re.escape(said)):
             explain(**{"model": llama(2), "inputs": tokens(), **options})
-
-
-def test_options_that_are_not_known_are_refused() -> None:
-    with pytest.raises(PlanningError, match="no state is known of the optimizer 'adam': give one of none, sgd"):
-        plan(llama(), tokens(), "1GB", optimizer="adam")
-    with pytest.raises(PlanningError, match="no device is called"):
-        plan(llama(), tokens(), "1GB", device="abacus")
-    with pytest.raises(SurgeryError, match="has no blocks"):
-        plan(nn.Linear(4, 4), torch.rand(2, 4), 100)

@@ -43,9 +43,3 @@ def test_the_page_has_the_calls_the_front_and_the_step() -> None:
     assert 'data-copies="calls"' in page
     assert "of the peak" not in page, "a plan has weighed the remedies"
     assert "<p>Fits with <code>it</code>.</p>" in page
-
-
-def test_that_nothing_has_to_be_done_is_said_once() -> None:
-    page = plan_page("Small", 20 * MIB, "", POINTS[:1], explanation(), "It fits as it is, nothing has to be done.")
-    assert page.lower().count("nothing has to be done") == 1
-    assert "data-copies" not in page.partition("<script")[0]

@@ -31,7 +31,6 @@ from tests.zoo.tiny_models import llama, llama_config, tokens
 pytestmark = pytest.mark.torch
 
 BLOCKS = 2
-OFFERED = ("attention", "matmul:2", "matmul")
 
 
 @pytest.mark.parametrize(
@@ -46,21 +45,6 @@ OFFERED = ("attention", "matmul:2", "matmul")
 )
 def test_what_blocks_run_is_offered(operators: list[str], expected: list[str]) -> None:
     assert names_for(operators) == expected
-
-
-def test_names_add_up_and_exclude_each_other() -> None:
-    every = [BlockSaving((name,), 10**at, at, float(at), 2 * at) for at, name in enumerate(OFFERED)]
-    assert {saving.names: saving for saving in BlockSaving.combined(every)} == {
-        saving.names: saving
-        for saving in (
-            BlockSaving(),
-            BlockSaving(("attention",), 1, 0, 0.0, 0),
-            BlockSaving(("matmul:2",), 10, 1, 1.0, 2),
-            BlockSaving(("matmul",), 100, 2, 2.0, 4),
-            BlockSaving(("attention", "matmul:2"), 11, 1, 1.0, 2),
-            BlockSaving(("attention", "matmul"), 101, 2, 2.0, 4),
-        )
-    }
 
 
 def without_cache() -> Any:

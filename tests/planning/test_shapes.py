@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -12,13 +13,13 @@ pytest.importorskip("torch")
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery import PlanningError, explain
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.planning.allocations import run_metered
 from ckpt_surgery.planning.figures import Peak
-from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, shapes_of
+from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -47,15 +48,6 @@ def test_a_large_model_needs_no_memory() -> None:
     assert result.shape == (3, 10**6)
 
 
-def test_large_floats_hold_no_data_even_where_they_are_made_of_values() -> None:
-    allowed = torch.ones(4096, 4096, dtype=torch.bool).tril()
-    with ShapesOnly():
-        small, large = torch.where(allowed[:64, :64], 0.0, 1.0), torch.where(allowed, 0.0, 1.0)
-        assert not isinstance(allowed.logical_not(), FakeTensor)
-    assert small.sum() == 64 * 63 / 2
-    assert isinstance(large, FakeTensor)
-
-
 def test_code_that_reads_what_weights_decide_is_given_the_same_values() -> None:
     with ShapesOnly() as mode:
         scores = nn.Linear(64, 8)(torch.zeros(16, 64))
@@ -75,20 +67,9 @@ def test_nothing_is_drawn_where_no_value_is_needed() -> None:
     assert mode.drawn == 0
 
 
-def test_a_value_too_large_to_be_drawn_is_refused() -> None:
-    with ShapesOnly(), pytest.raises(DynamicOutputShapeException):
-        torch.nonzero(without_data(2**13, 2**13))
-
-
 def test_a_number_that_decides_whether_a_layer_is_dropped_keeps_it() -> None:
     with ShapesOnly():
         assert torch.rand([]) > 0.99
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_such_a_number_is_below_one(dtype: torch.dtype) -> None:
-    with ShapesOnly():
-        assert 0.99 < float(torch.rand(1, dtype=dtype)) < 1
 
 
 class ConvertsInForward(nn.Module):
@@ -121,25 +102,6 @@ def test_a_layer_that_a_forward_converts_is_converted_as_with_data() -> None:
     assert torch.utils.swap_tensors is swap
 
 
-def test_threads_that_explain_at_once_leave_conversions_as_they_were() -> None:
-    swap = torch.utils.swap_tensors
-    both_inside, first_left = threading.Barrier(2), threading.Event()
-
-    def first() -> None:
-        with ShapesOnly():
-            both_inside.wait(10)
-        first_left.set()
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    with ShapesOnly():
-        both_inside.wait(10)
-        assert first_left.wait(10)
-        assert torch.utils.swap_tensors is not swap, "this thread is still inside"
-    thread.join()
-    assert torch.utils.swap_tensors is swap
-
-
 def test_products_of_groups_take_every_dtype() -> None:
     rows, weights = torch.randn(16, 32), torch.randn(4, 32, 64)
     ends = torch.tensor([4, 8, 12, 16], dtype=torch.int32)
@@ -149,92 +111,63 @@ def test_products_of_groups_take_every_dtype() -> None:
     assert (told.shape, told.dtype) == (real.shape, real.dtype)
 
 
-@pytest.mark.parametrize(
-    ("shape", "order"),
-    [((2, 6, 4), (0, 2, 1)), ((4, 6), (1, 0)), ((2, 5, 5, 4), (0, 3, 1, 2)), ((2, 4, 5, 5), (0, 1, 2, 3)),
-     ((2, 5, 5, 4), (0, 3, 2, 1)), ((2, 3, 3, 3, 4), (0, 4, 1, 2, 3)), ((2, 1, 1, 4), (0, 3, 1, 2))],
-)  # fmt: skip
-def test_batch_norms_lay_out_their_results_as_with_data(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
-    norm = nn.BatchNorm1d(shape[order[1]])
-    norm._check_input_dim = lambda input: None  # type: ignore[method-assign]
-
-    def strides(model: nn.Module, values: Tensor) -> tuple[tuple[int, ...], ...]:
-        given = values.requires_grad_().permute(order)
-        result = model(given)
-        (gradient,) = torch.autograd.grad(result, given, result.detach())
-        return result.stride(), gradient.stride()
-
-    shapes = ShapesOnly()
-    copied, values = shapes_of(norm, shapes), shapes.without_data(torch.ones(shape))
-    with shapes:
-        told = strides(copied, values)
-    assert told == strides(norm, torch.randn(shape))
+Strides = tuple[tuple[int, ...], ...]
 
 
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
-@pytest.mark.parametrize(
-    ("shape", "order"),
-    [((2, 4, 5, 5), (0, 1, 2, 3)), ((2, 5, 5, 4), (0, 3, 1, 2)), ((2, 5, 5, 4), (0, 3, 2, 1)),
-     ((1, 5, 5, 4), (0, 3, 1, 2)), ((2, 5, 5, 1), (0, 3, 1, 2)), ((4, 25, 2), None), ((4, 2, 1, 25), (1, 0, 2, 3))],
-)  # fmt: skip
-def test_resizing_lays_out_its_result_as_with_data(
-    shape: tuple[int, ...], order: tuple[int, ...] | None, mode: str
-) -> None:
-    def strides(values: Tensor) -> tuple[tuple[int, ...], ...]:
-        images = values.requires_grad_()
-        images = images.permute(2, 0, 1).reshape(2, 4, 5, 5) if order is None else images.permute(order)
-        result = nn.functional.interpolate(images, scale_factor=2, mode=mode)
-        (gradient,) = torch.autograd.grad(result, images, result.detach())
-        return result.stride(), gradient.stride()
-
+def on_shapes_and_with_data(shape: tuple[int, ...], strides: Callable[[Tensor], Strides]) -> tuple[Strides, Strides]:
+    """Return the strides of results of a tensor of this shape without data, and of one with it."""
     shapes = ShapesOnly()
     values = shapes.without_data(torch.ones(shape))
     with shapes:
         told = strides(values)
-    assert told == strides(torch.randn(shape))
+    return told, strides(torch.randn(shape))
 
 
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "trilinear"])
-def test_resizing_volumes_lays_out_its_result_as_with_data(mode: str) -> None:
-    def strides(values: Tensor) -> tuple[tuple[int, ...], ...]:
-        volumes = values.requires_grad_().permute(0, 4, 1, 2, 3)
-        result = nn.functional.interpolate(volumes, scale_factor=2, mode=mode)
-        (gradient,) = torch.autograd.grad(result, volumes, result.detach())
-        return result.stride(), gradient.stride()
+def strides_of(function: Callable[[Tensor], Tensor], given: Tensor) -> Strides:
+    """Return the strides of a result and of the gradient of what it was made of."""
+    result = function(given)
+    (gradient,) = torch.autograd.grad(result, given, result.detach())
+    return result.stride(), gradient.stride()
 
-    shapes = ShapesOnly()
-    values = shapes.without_data(torch.ones(2, 3, 3, 3, 4))
-    with shapes:
-        told = strides(values)
-    assert told == strides(torch.randn(2, 3, 3, 3, 4))
+
+LAYOUTS = [
+    pytest.param((2, 4, 5, 5), (0, 1, 2, 3), id="channels first"),
+    pytest.param((2, 5, 5, 4), (0, 3, 1, 2), id="channels last"),
+    pytest.param((2, 5, 5, 4), (0, 3, 2, 1), id="turned"),
+    pytest.param((2, 1, 1, 4), (0, 3, 1, 2), id="of one pixel"),
+]
+
+
+@pytest.mark.parametrize(("shape", "order"), LAYOUTS)
+def test_batch_norms_lay_out_their_results_as_with_data(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    def strides(values: Tensor) -> Strides:
+        norm = nn.BatchNorm2d(shape[order[1]])
+        return strides_of(norm, values.requires_grad_().permute(order))
+
+    told, real = on_shapes_and_with_data(shape, strides)
+    assert told == real
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize(("shape", "order"), LAYOUTS)
+def test_resizing_lays_out_its_result_as_with_data(shape: tuple[int, ...], order: tuple[int, ...], mode: str) -> None:
+    def resized(images: Tensor) -> Tensor:
+        return nn.functional.interpolate(images, scale_factor=2, mode=mode)
+
+    told, real = on_shapes_and_with_data(
+        shape, lambda values: strides_of(resized, values.requires_grad_().permute(order))
+    )
+    assert told == real
 
 
 @pytest.mark.parametrize(
-    ("held", "new"),
-    [((16, 64), (1, 16, 64)), ((1, 16, 64), (16, 1, 64)), ((1, 16, 64), (1, 64, 16)), ((4, 1, 6), (4, 6, 1)),
-     ((1, 1), (1,)), ((1, 1, 6), (2, 3))],
-)  # fmt: skip
-def test_views_have_the_strides_that_they_have_with_data(held: tuple[int, ...], new: tuple[int, ...]) -> None:
-    def stride(values: Tensor) -> tuple[int, ...]:
-        return values.transpose(0, 1).contiguous().view(new).stride()
-
-    shapes = ShapesOnly()
-    values = shapes.without_data(torch.ones(held))
-    with shapes:
-        told = stride(values)
-    assert told == stride(torch.ones(held))
-
-
-@pytest.mark.parametrize(
-    "of_one", [((1, 16, 64), (1024, 64, 1)), ((1, 16, 64), (64, 64, 1)), ((1, 64, 16), (7, 16, 1))]
+    ("held", "new"), [((16, 64), (1, 16, 64)), ((1, 16, 64), (16, 1, 64)), ((4, 1, 6), (4, 6, 1)), ((1, 1), (1,))]
 )
-def test_a_view_of_a_dimension_of_one_element_ignores_its_stride(
-    of_one: tuple[tuple[int, ...], tuple[int, ...]],
-) -> None:
-    shapes = ShapesOnly()
-    with shapes:
-        told = shapes.without_data(torch.empty_strided(*of_one)).view(1, 64, 16)
-    assert told.stride() == torch.empty_strided(*of_one).view(1, 64, 16).stride()
+def test_views_have_the_strides_that_they_have_with_data(held: tuple[int, ...], new: tuple[int, ...]) -> None:
+    told, real = on_shapes_and_with_data(
+        held, lambda values: (values.transpose(0, 1).contiguous().view(new).stride(),)
+    )
+    assert told == real
 
 
 class Recurrent(nn.Module):
@@ -249,22 +182,13 @@ class Recurrent(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("layers", "both"), [(1, False), (2, True)])
 def test_recurrent_layers_keep_and_need_what_they_do_with_data(layers: int, both: bool) -> None:
     model, rows = Recurrent(layers, both), torch.randn(3, 5, 8)
     real = run_metered(copy.deepcopy(model), ((rows,), {}), loss_of)
     told = explain(model, {"rows": rows})
     assert told.kept_bytes == real.kept_bytes > 0
     assert told.peak_bytes == Peak.of(real, told.parameter_bytes).bytes
-
-
-def test_memory_that_an_operator_leaves_as_it_was_may_be_read() -> None:
-    with ShapesOnly():
-        lengths = torch.empty(4, dtype=torch.long)
-        like = torch.empty_like(torch.arange(3))
-    assert lengths.tolist() == [0, 0, 0, 0]
-    assert like.tolist() == [0, 0, 0]
 
 
 def test_arrays_are_made_of_drawn_values() -> None:
@@ -274,12 +198,6 @@ def test_arrays_are_made_of_drawn_values() -> None:
     with ShapesOnly(), ValuesForNumpy():
         assert np.array_equal(costs.numpy(), np.asarray(costs))
         assert costs.numpy().shape == (3, 4)
-
-
-def test_a_tensor_with_values_is_not_drawn() -> None:
-    tensor = torch.arange(3)
-    assert drawn(tensor) is tensor
-    assert drawn(without_data(2, 2)).tolist() == drawn(without_data(2, 2)).tolist()
 
 
 class Tied(nn.Module):
@@ -311,15 +229,6 @@ def test_a_copy_on_shapes_keeps_ties_and_integers_and_spares_the_model() -> None
     assert not any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
 
 
-def test_inputs_keep_integers_and_lose_floats() -> None:
-    inputs = {"ids": torch.arange(3), "pixels": torch.rand(2, 2), "more": [torch.rand(1)]}
-    copied = ShapesOnly().inputs(inputs)
-    assert copied["ids"].tolist() == [0, 1, 2]
-    assert copied["ids"] is not inputs["ids"]
-    assert isinstance(copied["pixels"], FakeTensor)
-    assert isinstance(copied["more"][0], FakeTensor)
-
-
 def test_what_cannot_be_copied_is_named() -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     values = torch.rand(1, 4)
@@ -335,13 +244,3 @@ def test_a_model_without_shapes_or_without_a_backward_is_refused() -> None:
         explain(nn.LazyLinear(4), torch.rand(1, 4))
     with torch.inference_mode(), pytest.raises(PlanningError, match="inference_mode: call this outside of it"):
         explain(nn.Linear(4, 4), torch.rand(1, 4))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_that_takes_no_inputs_of_this_dtype_takes_none_on_shapes(bias: bool) -> None:
-    layer, inputs = nn.Linear(4, 4, bias=bias).double(), torch.rand(2, 4)
-    with pytest.raises(RuntimeError, match="dtype"):
-        layer(inputs)
-    with pytest.raises(PlanningError, match="takes tensors of one dtype, and not of"):
-        explain(layer, inputs)
-    assert explain(layer, inputs.double()).parameter_bytes == 8 * (16 + 4 * bias)

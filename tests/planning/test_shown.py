@@ -18,7 +18,7 @@ from ckpt_surgery.planning.answer import LeverPeak, StateLever, answer_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
-from ckpt_surgery.planning.page import Box, explanation_page, timeline_svg, treemap_svg
+from ckpt_surgery.planning.page import Box, timeline_svg, treemap_svg
 from ckpt_surgery.planning.text import Hint, Remedy
 from tests.report.browser import Browser, running_browser
 from tests.snapshots import check_snapshot
@@ -84,13 +84,6 @@ def test_a_treemap_fills_its_box_in_proportion_and_nothing_overlaps(seed: int) -
     weights = sorted((source.uniform(1, 1000) for _ in range(source.randint(1, 40))), reverse=True)
     boxes = Box(0, 0, 720, 260).divided(weights)
     assert treemap_faults(weights, boxes) == []
-
-
-def test_a_treemap_with_a_wrong_area_or_an_overlap_is_seen() -> None:
-    boxes = Box(0, 0, 720, 260).divided([3, 1])
-    assert treemap_faults([1, 1], boxes) == ["area 0", "area 1"]
-    assert "overlap 0 1" in treemap_faults([3, 1], [boxes[0], replace(boxes[1], left=0)])
-    assert "outside 1" in treemap_faults([3, 1], [boxes[0], replace(boxes[1], top=200)])
 
 
 def treemap_faults(weights: list[float], boxes: list[Box]) -> list[str]:
@@ -195,14 +188,6 @@ def test_of_a_lever_that_was_tried_the_line_says_what_it_really_saves(
     assert "up to" not in line
 
 
-def test_the_lever_to_try_is_one_on_states_that_may_save_the_most() -> None:
-    assert StateLever.of([of_peak(60, 0, 30), of_peak(59, 4, 30)]) is StateLever.LORA
-    assert StateLever.of([of_peak(30), of_peak(18, 4)]) is None
-    adapted = [replace(step, adapted=True) for step in (of_peak(60, 0, 30), of_peak(59, 4, 30))]
-    assert StateLever.of(adapted) is None
-    assert StateLever.of([replace(step, frozen_bytes=20 * 2**30) for step in adapted]) is StateLever.FOUR_BITS
-
-
 @pytest.mark.parametrize("remedy", Remedy)
 def test_what_a_hint_names_exists(remedy: Remedy) -> None:
     line = Hint(remedy, MIB).sentence(explanation())
@@ -221,22 +206,6 @@ def test_the_drawing_has_an_axis_and_says_what_is_where() -> None:
     assert said[1] == "18.0 MiB in all\nin model.layers.1\nkept for the backward: 10.0 MiB"
     assert "in loss" in said[2]
     assert "6.0 MiB</text>" in treemap_svg(step.holders)
-
-
-def test_in_a_notebook_the_page_is_in_a_frame() -> None:
-    shown = explanation()._repr_html_()
-    assert shown.startswith("<iframe srcdoc=")
-    assert "<script" not in shown
-    assert "Small&amp;lt;Model&amp;gt;" in shown
-
-
-def test_two_steps_share_one_page_and_one_scale() -> None:
-    before = explanation()
-    after = replace(before, peak=replace(before.peak, bytes=14 * MIB))
-    page = explanation_page([("checkpointing off", before), ("checkpointing on", after)])
-    assert re.findall(r"<h2>(.*?)</h2>", page) == ["checkpointing off", "checkpointing on"]
-    bands = re.findall(r'<rect class="always"[^>]* height="([\d.]+)"', page)
-    assert len(set(bands)) == 1
 
 
 @pytest.fixture(scope="module")

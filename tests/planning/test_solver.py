@@ -89,20 +89,6 @@ def test_a_solver_that_drops_what_it_must_keep_is_caught(
     assert any(faults(Model(seed)) for seed in range(50))
 
 
-def test_a_solver_that_forgets_what_is_alive_after_the_forward_is_caught() -> None:
-    def without_loss(blocks: list[list[Alternative]], *, edges: int, loss: int) -> list[Solution]:
-        return front(blocks, edges=edges, loss=0)
-
-    assert any(faults(Model(seed), without_loss) for seed in range(50))
-
-
-def test_blocks_of_one_kind_that_keep_less_come_first() -> None:
-    ways = [Alternative(10, 12, 0.0), Alternative(4, 12, 1.0), Alternative(1, 12, 3.0)]
-    for solution in front([ways] * 6, edges=0, loss=5):
-        kept = [ways[at].kept for at in solution.taken]
-        assert kept == sorted(kept)
-
-
 def test_many_blocks_take_a_moment() -> None:
     generator = random.Random(0)
     kept = [10**8, 7 * 10**7, 5 * 10**7, 3 * 10**7 + 17, 2 * 10**7 + 1, 10**6]
@@ -111,8 +97,3 @@ def test_many_blocks_take_a_moment() -> None:
     found = front(blocks, edges=0, loss=10**8)
     assert len(found) > 126
     assert all(one.seconds < other.seconds and one.peak > other.peak for one, other in pairwise(found))
-
-
-def test_what_is_beaten_goes() -> None:
-    ways = [(0.0, 10), (1.0, 10), (2.0, 4), (3.0, 5)]
-    assert unbeaten(ways, lambda way: way) == [ways[0], ways[2]]

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.planning import target as targets
 from ckpt_surgery.planning.explain import explain
-from ckpt_surgery.planning.states import state_bytes
-from ckpt_surgery.planning.target import ReleasedModel, main_class
-from ckpt_surgery.planning.training import Optimizer
+from ckpt_surgery.planning.target import ReleasedModel, fit_parts, main_class
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError
@@ -74,21 +73,11 @@ def test_it_keeps_what_the_real_model_keeps(tmp_path: Path, wrapped: bool) -> No
     assert expected.kept_bytes <= told.kept_bytes <= expected.kept_bytes + seeds
 
 
-def test_tied_weights_are_counted_once(tmp_path: Path) -> None:
-    tied = model_of(config(tmp_path, tie_word_embeddings=True)).explained()
-    apart = model_of(config(tmp_path, tie_word_embeddings=False)).explained()
-    assert apart.parameter_bytes - tied.parameter_bytes == 128 * 64 * 2
-
-
 def test_more_tokens_than_positions_are_refused(tmp_path: Path) -> None:
     name = config(tmp_path)
     assert model_of(name, tokens=64).tokens == 64
     with pytest.raises(PlanningError, match="has 64 positions, and 65 tokens were asked for: give --tokens 64"):
         model_of(name, tokens=65)
-
-
-def test_without_a_number_the_text_is_as_long_as_the_positions_allow(tmp_path: Path) -> None:
-    assert model_of(config(tmp_path), tokens=None).tokens == 64
 
 
 def test_a_class_is_built_in_its_released_size() -> None:
@@ -125,31 +114,44 @@ def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> No
         model_of(f"{__name__}:made")
 
 
-@pytest.mark.parametrize(
-    ("factory", "said"), [(lambda size: size, "TypeError: .*'size'"), (lambda: sys.exit(7), "SystemExit: 7")]
-)
-def test_a_factory_that_fails_is_named(factory: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "made", factory, raising=False)
-    with pytest.raises(PlanningError, match=f"the factory {__name__}:made raised {said}"):
-        model_of(f"{__name__}:made")
-
-
-def test_the_state_of_adamw_is_of_what_is_trained() -> None:
-    model = nn.Linear(4, 4)
-    assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 20 * 4
-    model.bias.requires_grad_(False)
-    assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 16 * 4
-
-
 def test_what_cannot_be_built_is_reported(tmp_path: Path) -> None:
     with pytest.raises((PlanningError, TargetError), match=r"LlamaConfig|LlamaForCausalLM"):
         model_of(config(tmp_path, num_attention_heads=0))
 
 
-def test_a_model_whose_text_must_have_one_length_gets_it() -> None:
-    assert model_of("reformer", tokens=None, dtype=torch.float32).tokens == 64 * 64
-
-
 @pytest.mark.skipif(installed_major("transformers") == 4, reason="there the positions are counted on shapes alone")
 def test_one_with_fewer_positions_than_it_says_gets_a_shorter_text() -> None:
     assert model_of("camembert", tokens=None).tokens == 256
+
+
+def test_features_get_the_width_of_the_text() -> None:
+    from transformers import GlmOcrConfig
+
+    glm = GlmOcrConfig()
+    changed = fit_parts(glm)
+    assert glm.vision_config.out_hidden_size == glm.text_config.hidden_size == 1024
+    assert "vision_config.out_hidden_size 1536 -> 1024" in changed
+    assert fit_parts(glm) == ()
+
+
+def test_defaults_that_do_not_fit_are_changed_and_named() -> None:
+    model = model_of("uvdoc", tokens=None)
+    told = model.explained()
+    size, changed = told.assumptions
+    assert "the defaults of UVDocConfig" in size
+    assert "do not fit together; changed: backbone_config.out_features ['stage6'] -> ['stage1'," in changed
+    assert changed in told.to_html().replace("&#x27;", "'").replace("&gt;", ">")
+    assert json.loads(told.to_json())["assumptions"] == list(told.assumptions)
+    assert changed in str(told)
+
+
+def test_defaults_that_fit_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "fit_parts", lambda config: pytest.fail("they fit"))
+    (size,) = model_of("vit").explained().assumptions
+    assert "the defaults of ViTConfig" in size
+
+
+def test_what_a_file_says_is_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "fit_parts", lambda config: pytest.fail("it is the user's"))
+    with pytest.raises(PlanningError, match="the constructor of LlamaForCausalLM"):
+        model_of(config(tmp_path, hidden_act="no_such_function"))

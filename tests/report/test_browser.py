@@ -130,14 +130,6 @@ def test_details_fold_out_and_in(kinds: Browser) -> None:
     assert kinds.messages() == []
 
 
-def test_the_page_of_one_model_is_open_and_has_nothing_to_filter(
-    browser: Browser, pages: dict[str, str], tmp_path: Path
-) -> None:
-    assert page_faults(browser, tmp_path, pages["one"]) == []
-    assert browser.run("return document.querySelectorAll('.model[open]').length") == 1
-    assert browser.run("return document.getElementById('filter').checkVisibility()") is False
-
-
 def test_columns_sort_up_and_down_and_back(kinds: Browser) -> None:
     original = kinds.run(VISIBLE)
     kinds.run(CLICK, "[data-sort=name]")
@@ -175,13 +167,6 @@ def test_colours_follow_the_scheme_and_every_id_is_unique(
     assert len(ids) == len(set(ids))
 
 
-def test_nothing_is_wider_than_the_window(kinds: Browser) -> None:
-    kinds.run(CLICK, "#unfold")
-    wide = "return [document.documentElement.scrollWidth, innerWidth]"
-    needed, there = kinds.run(wide)
-    assert needed <= there
-
-
 @pytest.mark.parametrize("width", [420, 1000, 1280])
 def test_no_column_of_the_table_is_out_of_sight(
     browser: Browser, pages: dict[str, str], tmp_path: Path, width: int
@@ -197,13 +182,6 @@ def test_no_column_of_the_table_is_out_of_sight(
         assert browser.run(beside) > 0
     finally:
         browser.developer("Emulation.clearDeviceMetricsOverride")
-
-
-def test_a_page_of_seven_hundred_models_opens_and_filters(browser: Browser, tmp_path: Path) -> None:
-    assert page_faults(browser, tmp_path, html_page(examples.survey(700))) == []
-    browser.run(TYPE, "family12for")
-    assert browser.run(VISIBLE) == sorted(browser.run(VISIBLE), key=lambda name: name != "family12forcausallm")
-    assert len(browser.run(VISIBLE)) == 4
 
 
 @pytest.mark.parametrize(("in_ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.report import html as html_report
 from ckpt_surgery.report.html import html_page, write_html
 from ckpt_surgery.report.plots import CSS_COLOURS, Plot, PlotError
@@ -94,26 +93,6 @@ def test_the_page_says_in_words_what_its_colours_say_and_loads_nothing(tmp_path:
     assert html_page(examples.every_kind()[1:]) != page
 
 
-def test_a_row_has_a_badge_and_details_of_what_came_of_a_surgery() -> None:
-    page = html_page([*examples.with_repairs(), examples.nested()])
-    assert page.count('<b class="badge ') == 8
-    assert (
-        'Gemma3nForCausalLM<span class="spoken">, failed in reentrant: values</span> <b class="badge refused">' in page
-    )
-    shown = " ".join("".join(Tags(html_page([examples.remaining()])).text).split())
-    for expected in (
-        "levelnon_reentrantafterreentrant",
-        "non_reentrant, after410 KiB",
-        "After wrap_blocks",
-        "saw a relative error up to 0.3 (1 of 8 gradients).The generator's state is not restored",
-        "Toy: 6 of 6 blocks checkpointed, non-reentrant",
-    ):
-        assert expected in shown
-    refused = examples.after_surgery(examples.healthy(), examples.refused())
-    assert "non_reentrant \u203a refused" in html_page([refused])
-    assert "<code>DynamicCache</code>" in html_page([refused])
-
-
 def test_what_policies_keep_is_a_table_with_the_names_that_matched_nothing() -> None:
     kept = (
         KeptSummary("attention", ("aten._scaled_dot_product_flash_attention",), 6, 3 * 2**20, 2_500_000),
@@ -169,12 +148,6 @@ def test_many_models_have_plots_only_where_something_failed() -> None:
     assert with_plots == ["failed"] * html_report.MOST_PLOTTED
 
 
-def test_plots_stop_where_the_page_would_grow_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_report, "MOST_PLOT_CHARACTERS", 100_000)
-    page = html_page(examples.every_kind())
-    assert 1 <= page.count('<div class="plots">') < 7
-
-
 def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -219,13 +192,6 @@ def test_plots_have_their_units_peaks_floors_and_names() -> None:
     assert "<title>model.layers.0.attention.q_proj.weight: equal</title>" in svg
 
 
-def test_the_plot_of_blocks_marks_each_that_is_not_recomputed_as_expected() -> None:
-    assert "$x_1$" in Plot.of(examples.hostile(), key="m")[1].svg, "a text is no mathematics"
-    assert Plot.of(examples.not_recomputed(), key="m")[1].svg.count("\u2715 0") == 12
-    assert Plot.of(examples.nested(), key="m")[1].svg.count("\u2715 2") == 4
-    assert "\u2715" not in Plot.of(examples.healthy(), key="m")[1].svg
-
-
 def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
     plot = Plot.of(examples.huge(), key="m")[2]
     assert plot.svg.count("<title>model.layers.") == 375
@@ -233,9 +199,3 @@ def test_of_many_parameters_the_worst_of_neighbours_are_drawn() -> None:
     worst = examples.huge().modes[0].errors
     drawn = re.findall(r"<title>(model\.layers\.\d+\.weight):", plot.svg)
     assert all(worst[name] == max(list(worst.values())[8 * at : 8 * at + 8]) for at, name in enumerate(drawn))
-
-
-def test_nothing_is_drawn_of_what_was_not_measured() -> None:
-    assert Plot.of(examples.not_built(), key="m") == []
-    bare = replace(examples.healthy(), modes=(), reference=Timeline((), 0))
-    assert Plot.of(bare, key="m") == []

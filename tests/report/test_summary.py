@@ -16,7 +16,7 @@ from ckpt_surgery.report.summary import (
     portable,
 )
 from ckpt_surgery.text import percent
-from tests.measure.fault_cases import fault, fault_at, why
+from tests.measure.fault_cases import fault, why
 from tests.report import examples
 
 
@@ -26,13 +26,6 @@ from tests.report import examples
 )
 def test_the_share_saved_is_of_what_could_be_saved(kept: int, best: int, text: str) -> None:
     assert percent(Cost(kept, 100, best, 0, 0, 0, 0).saved_share) == text
-
-
-def test_of_the_modes_the_one_that_saves_least_counts() -> None:
-    much, little = examples.mode_report("non_reentrant"), examples.mode_report("reentrant", recomputed=0)
-    assert percent(examples.report("A", much, little).least_saved) == "0 %"
-    assert percent(examples.report("A", much, replace(little, cost=None)).least_saved) == "98 %"
-    assert examples.not_built().least_saved is None
 
 
 @pytest.mark.parametrize(
@@ -64,12 +57,6 @@ def test_what_differs_between_machines_goes(text: str, expected: str) -> None:
     assert portable(text) == expected
 
 
-def test_failures_come_first_and_then_the_alphabet() -> None:
-    models = [report.model for report in Overview(examples.every_kind()).ordered]
-    assert models[-3:] == ["LlamaForCausalLM", "FooModel", "TimmBackbone"]
-    assert models[:-3] == sorted(models[:-3], key=str.casefold)
-
-
 def test_a_cause_counts_a_class_once_and_by_its_rule() -> None:
     reports = [examples.not_recomputed(), examples.drifted(), replace(examples.drifted(), model="B")]
     first, *others = Overview(reports).causes
@@ -92,14 +79,6 @@ def test_a_cause_without_a_rule_is_counted_over_classes_of_blocks() -> None:
     ]
 
 
-def test_levels_that_nothing_decided_are_no_columns() -> None:
-    assert Overview(examples.every_kind()).measured[1] == ("run", "recompute", "set", "values", "state", "cost")
-    ranked = examples.report("A", examples.mode_report("reentrant", fault_at("ranks")))
-    assert Overview([ranked]).measured[0] == ("reentrant",)
-    assert "ranks" in Overview([ranked]).measured[1]
-    assert ranked.modes[0].failed_levels == ("ranks",)
-
-
 def test_neighbours_share_a_row_where_they_are_alike() -> None:
     (row,) = BlockRow.of(examples.healthy())
     assert (row.name, row.blocks) == ("model.layers.0 to 5", 6)
@@ -114,14 +93,6 @@ def test_neighbours_share_a_row_where_they_are_alike() -> None:
 
 def by_model(reports: list[Report]) -> dict[str, Report]:
     return {report.model: report for report in reports}
-
-
-def test_a_mode_in_a_word_is_ok_refused_or_what_failed() -> None:
-    assert examples.healthy().modes[0].verdict == "ok"
-    assert examples.not_recomputed().modes[0].verdict == "recompute, cost"
-    assert examples.refused().verdict == "refused"
-    assert (examples.refused().cell("run"), examples.refused().cell("set")) == ("refused", "skipped")
-    assert [mode.verdict for mode in examples.wrapped().modes] == ["ok", "skipped"]
 
 
 def test_a_mode_that_was_not_run_decides_nothing() -> None:
@@ -150,14 +121,3 @@ def test_what_came_of_surgeries_is_counted_and_told_apart() -> None:
     verdicts |= {"FooModel": "refused", "PvtV2ForImageClassification": "not repaired"}
     assert {model: by_model(reports)[model].after for model in verdicts} == verdicts
     assert examples.healthy().after == ""
-
-
-def test_the_mode_that_runs_after_a_surgery_has_a_column_beside_it() -> None:
-    def titles(report: Report) -> list[tuple[str, bool]]:
-        return [(title, run is not None) for title, run in report.columns()]
-
-    assert titles(examples.healthy()) == [("non_reentrant", True), ("reentrant", True)]
-    summaries = by_model(examples.with_repairs())
-    assert titles(summaries["LlamaForCausalLM"]) == [("non_reentrant", True), ("after", True), ("reentrant", True)]
-    assert titles(summaries["HealedModel"]) == [("non_reentrant", False), ("after", True)]
-    assert [title for title, _ in summaries["HealedModel"].columns(alone=True)][1] == "non_reentrant, after"

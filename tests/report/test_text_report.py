@@ -19,15 +19,6 @@ def test_a_terminal_of_a_hundred_columns_and_without_unicode_shows_it(report: Re
     assert "\n".join([*report.lines(), *examples.survey_lines([report], width=80, show_unbuilt=True)]).isascii()
 
 
-def test_a_level_fails_in_its_own_mode_only() -> None:
-    rows = [line.split()[:3] for line in examples.lost().lines()]
-    assert ["ok", "FAILED", "set"] in rows
-    assert ["ok", "ok", "values"] in rows
-    mode = replace(examples.lost().modes[1], outcomes={})
-    lines = replace(examples.lost(), modes=(mode,)).lines()
-    assert ["FAILED", "set"] in [line.split()[:2] for line in lines], "outcomes may say nothing of a fault's level"
-
-
 def test_no_line_of_the_table_is_longer_than_asked_save_for_a_long_name() -> None:
     reports = [*examples.every_kind(), replace(examples.lost(), model="X" * 90)]
     for width in (60, 80, 120):
@@ -42,10 +33,3 @@ def test_the_reasons_of_the_unbuilt_are_shown_when_asked_for() -> None:
     shown = "\n".join(examples.survey_lines(reports, width=80, show_unbuilt=True))
     assert "TimmBackbone: ImportError: timm is needed" in shown
     assert "--show-unbuilt" not in shown
-
-
-def test_where_all_is_well_there_is_one_line() -> None:
-    assert examples.survey_lines([examples.healthy()], width=80, seconds=2.0) == [
-        "Verified 1 class in 2.0 s: 1 ok; 1 class with a level that could not be judged."
-    ]
-    assert examples.survey_lines([], width=80) == ["Verified 0 classes."]

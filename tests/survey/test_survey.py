@@ -21,7 +21,7 @@ from ckpt_surgery.measure.results import MODES, Repair
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.job import SurveyJob
 from ckpt_surgery.survey.resume import ResumeError, ResumeFile
-from ckpt_surgery.survey.scheduler import Scheduler, next_group
+from ckpt_surgery.survey.scheduler import Scheduler
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 from tests.survey.stand_in import EXAMINATION
@@ -34,7 +34,6 @@ SOON = 2.0
 """The limit for jobs that never end: those in `HANGING` alone."""
 HANGING = {
     "hangs_in_c": "non_reentrant",
-    "hangs_in_backward": "reentrant",
     "hangs_the_first_time": "non_reentrant",
     "hangs_while_built": "build",
     "sleeps": "reference",
@@ -75,17 +74,11 @@ def sleeps():
 def backward():
     hold_the_lock()
 
-def hangs_in_backward():
-    return {"reentrant": backward}, {}
-
 def hangs_while_built():
     hold_the_lock()
 
 def crashes():
     return {"reentrant": lambda: (print("before", file=sys.stderr), ctypes.string_at(0))}, {}
-
-def crashes_in_both():
-    return {mode: lambda: ctypes.string_at(0) for mode in ("reentrant", "non_reentrant")}, {}
 
 def aborts():
     return {"non_reentrant": os.abort}, {}
@@ -286,12 +279,6 @@ class TestAModelAfterSurgery:
         assert [(mode.mode, dict(mode.outcomes)) for mode in report.repair.modes] == [("non_reentrant", {"set": "ok"})]
         assert list(report.seconds) == ["build", "reference", "reentrant", "after non_reentrant"]
 
-    def test_has_faults_on_both_sides_where_it_is_no_better_and_asked_for(self, look: Look) -> None:
-        (report,) = look("stays_lost", fix=True)
-        assert faults(report) == dict.fromkeys(MODES, LOST)
-        assert faults_after(report) == {"non_reentrant": LOST}
-        assert look("lost")[0].repair is None
-
     def test_is_there_too_where_no_support_was_claimed(self, look: Look) -> None:
         reports = look("unclaimed", "unclaimed_without_layers", fix=True)
         assert [report.status for report in reports] == ["unsupported", "unsupported"]
@@ -329,11 +316,6 @@ class TestAModelAfterSurgery:
         assert after.repair is not None
         assert after.repair.status == "ok"
 
-    def test_that_cannot_be_built_a_second_time_fails_in_what_was_left(self, look: Look) -> None:
-        (report,) = look("crashes_when_built_again", fix=True)
-        assert faults(report)["non_reentrant"].startswith("run: the step to end")
-        assert faults_after(report)["non_reentrant"].startswith("run: the model to be built a second time")
-
     def test_on_which_none_can_be_done_has_the_reason_or_no_repair(self, look: Look) -> None:
         (report,) = look("no_blocks", fix=True)
         assert report.repair == Repair(problem="Dictionary has no blocks to checkpoint", refused=True)
@@ -370,13 +352,6 @@ class TestAModelThatIsNot:
         assert by_mode[mode].outcomes["set"] == "skipped"  # type: ignore[index]
         assert after.ok
 
-    def test_fails_in_each_mode_that_crashes_and_where_a_backward_hangs(self, look: Look) -> None:
-        (report,) = look("crashes_in_both")
-        assert all("SIGSEGV" in seen for seen in faults(report).values())
-        assert faults(report).keys() == {*MODES}
-        (report,) = look("hangs_in_backward")
-        assert faults(report)["reentrant"].startswith("run: the backward to end / it does not end within 60 s")
-
     def test_is_stopped_where_a_c_function_that_holds_the_lock_never_ends(self, look: Look) -> None:
         broken, after = look("hangs_in_c", "good")
         assert faults(broken).keys() == {"non_reentrant"}
@@ -408,11 +383,6 @@ class TestAModelThatIsNot:
         assert "\n" not in broken.problem
         assert broken.versions
         assert after.ok
-
-    def test_that_cannot_be_built_a_second_time_fails_in_what_was_left(self, look: Look) -> None:
-        (report,) = look("crashes_when_built_again")
-        assert faults(report)["non_reentrant"].startswith("run: the step to end")
-        assert faults(report)["reentrant"].startswith("run: the model to be built a second time / the process was")
 
     def test_may_close_its_output(self, look: Look) -> None:
         began = time.process_time()
@@ -504,21 +474,6 @@ class TestTheOrder:
         assert [(done, total) for _, done, total in events] == [(n, 7) for n in range(8)]
         assert events[-1][0] == "2 ok, 3 failed, 1 unsupported, 1 not built"
 
-    @pytest.mark.parametrize(
-        ("lengths", "own", "begun", "chosen"),
-        [
-            ({"a": 2, "b": 5}, "a", {"a"}, "a"),
-            ({"a": 0, "b": 5, "c": 1}, "a", {"a", "b"}, "c"),
-            ({"a": 0, "b": 1, "c": 5}, "a", {"a", "b", "c"}, "c"),
-            ({"a": 0, "b": 0}, "a", {"a"}, ""),
-        ],
-        ids=["the modules are imported", "nobody has begun", "help with the longest", "all done"],
-    )
-    def test_a_worker_stays_with_a_model_type_and_helps_out_in_the_end(
-        self, lengths: dict[str, int], own: str, begun: set[str], chosen: str
-    ) -> None:
-        assert next_group(lengths, own, begun) == chosen
-
 
 class TestResuming:
     def test_what_is_finished_is_not_done_again(self, look: Look, tmp_path: Path, log: Path) -> None:
@@ -529,22 +484,6 @@ class TestResuming:
         assert not log.exists(), "it was built again"
         assert [r.to_dict() for r in again] == [first[i].to_dict() for i in (1, 0, 3, 2, 0)]
         assert look("good", "aborts", resume=file)[1].status == "failed"
-
-    def test_what_came_of_a_surgery_is_kept(self, look: Look, tmp_path: Path, log: Path) -> None:
-        file = tmp_path / "kept.jsonl"
-        names = ("good", "stays_lost", "no_blocks")
-        first = look(*names, resume=file, fix=True)
-        log.unlink()
-        assert look(*names, resume=file, fix=True) == first
-        assert not log.exists(), "it was built again"
-        with pytest.raises(ResumeError, match="was made with fix yes, and this is no"):
-            look("good", resume=file)
-
-    def test_what_did_not_end_after_a_surgery_is_tried_again_with_more_time(self, look: Look, tmp_path: Path) -> None:
-        file = tmp_path / "kept.jsonl"
-        look("hangs_after_surgery", resume=file, fix=True, timeout=50)
-        (again,) = look("hangs_after_surgery", resume=file, fix=True, timeout=70)
-        assert "within 70 s" in faults_after(again)["non_reentrant"]
 
     def test_what_was_finished_before_a_kill_is_kept(self, look: Look, tmp_path: Path, folder: Path) -> None:
         file = tmp_path / "kept.jsonl"
@@ -596,13 +535,6 @@ class TestResuming:
                 kept = file.read_bytes()
                 assert named(home) == "Second one of two"
                 assert file.read_bytes() == kept
-
-    def test_a_factory_that_was_never_imported_is_run_again(self, look: Look, tmp_path: Path) -> None:
-        file = tmp_path / "kept.jsonl"
-        for _ in range(2):
-            events: list[int] = []
-            look("good", "hangs_while_built", resume=file, progress=lambda _, n, __, events=events: events.append(n))
-        assert events == [1, 2]
 
     def test_what_did_not_end_is_tried_again_with_more_time_and_only_then(
         self, look: Look, tmp_path: Path, log: Path
@@ -685,12 +617,6 @@ class TestResuming:
         with pytest.raises(ResumeError, match="is not a file of a survey"):
             look("good", resume=file)
         assert file.read_text(encoding="latin-1") == text
-
-    def test_a_place_that_cannot_be_written_to_is_reported(self, look: Look, tmp_path: Path) -> None:
-        with pytest.raises(ResumeError, match="cannot be opened: No such file or directory"):
-            look("good", resume=tmp_path / "no" / "kept.jsonl")
-        with pytest.raises(ResumeError, match="cannot be opened: Is a directory"):
-            look("good", resume=tmp_path)
 
     def test_two_surveys_do_not_share_a_file(self, look: Look, tmp_path: Path) -> None:
         file = tmp_path / "kept.jsonl"

@@ -101,14 +101,6 @@ def test_a_configuration_is_shrunk_before_it_is_built(look: Look, tmp_path: Path
     assert 0 < report.facts.parameters < 1_000_000
 
 
-def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_path: Path) -> None:
-    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LARGE, "rope_scaling": "abc"}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (report,) = look(str(tmp_path))
-    assert report.problem.startswith("no LlamaConfig can be made from it: ")
-    assert report.problem.endswith(": correct the values")
-
-
 @pytest.mark.parametrize(("base", "status"), [("GradientCheckpointingLayer", "ok"), ("nn.Module", "failed")])
 def test_code_that_comes_with_a_configuration_is_run(look: Look, tmp_path: Path, base: str, status: str) -> None:
     folder = write_folder(tmp_path / f"toy_{status}", {"modeling_toy": modeling(base=base)})
@@ -128,12 +120,6 @@ def test_code_of_a_class_that_transformers_has_too_is_run_if_it_is_trusted(look:
     assert own.facts.source == str(folder / "modeling_toy.py")
     (other,) = look(str(folder))
     assert (other.model, other.status, other.facts.source) == ("LlamaModel", "ok", "")
-
-
-def test_a_folder_that_is_not_built_is_named_too(look: Look, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "toy", {"modeling_toy": "import no_such_package"})
-    (report,) = look(str(folder), trust_remote_code=True)
-    assert (report.status, report.facts.source) == ("not built", str(folder / "modeling_toy.py"))
 
 
 def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:

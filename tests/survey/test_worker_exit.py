@@ -34,12 +34,6 @@ def test_a_dump_is_read_to_its_last_line_and_frame() -> None:
     assert not is_dump_complete(DUMP[:-10])
 
 
-@pytest.mark.parametrize(("function", "expected"), [("_engine_run_backward", True), ("forward", False)])
-def test_a_worker_in_the_backward_is_known_by_its_frames(function: str, expected: bool) -> None:
-    frames = (StackFrame("re.py", 1, "match"), StackFrame("graph.py", 2, function))
-    assert WorkerExit(ExitKind.TIMED_OUT, frames=frames).in_backward is expected
-
-
 @pytest.mark.parametrize(
     ("code", "kind", "text"),
     [
@@ -57,12 +51,3 @@ def test_a_worker_in_the_backward_is_known_by_its_frames(function: str, expected
 def test_an_exit_code_becomes_a_kind_and_a_clause(code: int | None, kind: ExitKind, text: str) -> None:
     worker_exit = WorkerExit.of_code(code)
     assert (worker_exit.kind, str(worker_exit)) == (kind, text)
-
-
-def test_limits_exceptions_and_what_was_left_behind_are_named() -> None:
-    assert str(WorkerExit.of_code(-6, f"hello\n{DUMP}")) == (
-        "the process was killed by SIGABRT, at torch/autograd/graph.py:979 in _engine_run_backward; "
-        "the last line it wrote: hello"
-    )
-    assert str(WorkerExit(ExitKind.TIMED_OUT, seconds=20.0)) == "it does not end within 20 s"
-    assert str(WorkerExit(ExitKind.RAISED, error="ValueError: no")) == "it raised ValueError: no"

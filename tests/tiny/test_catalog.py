@@ -67,23 +67,6 @@ def test_every_exported_model_is_listed_or_left_out_for_a_reason() -> None:
     assert missing == []
 
 
-def test_every_listed_class_has_a_forward() -> None:
-    for entry in model_classes().values():
-        with suppress(CannotBuild):  # a package that is not installed
-            assert "forward" in {name for base in entry.load().__mro__[:-2] for name in vars(base)}, entry.name
-
-
-def test_what_is_left_out_is_a_base_or_an_old_name() -> None:
-    for name, reason in family_tables().left_out.items():
-        left_out = getattr(transformers, name, None)
-        if left_out is None:
-            continue  # in another release
-        own = (base for base in left_out.__mro__ if base.__module__.startswith("transformers."))
-        assert name not in model_classes()
-        assert "without a forward" not in reason or not any("forward" in vars(base) for base in own)
-        assert "old name" not in reason or left_out.__mro__[1].__name__ in model_classes()
-
-
 def test_listing_imports_no_model() -> None:
     code = (
         "import sys\n"

@@ -92,14 +92,6 @@ def test_options_come_on_top_in_every_part_that_has_them() -> None:
     assert tiny_model(LlamaForCausalLM, LlamaConfig(tie_word_embeddings=True)).config.tie_word_embeddings
 
 
-def test_routers_get_a_gradient() -> None:
-    tiny_form = tiny("MixtralForCausalLM")
-    loss_of(tiny_form.model.train()(**tiny_form.inputs)).backward()  # type: ignore[no-untyped-call]
-    routers = [p for name, p in tiny_form.model.named_parameters() if name.endswith("gate.weight")]
-    assert routers
-    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in routers)
-
-
 class RefusesSmall(BertModel):  # type: ignore[misc]
     """A model that insists on the widths it was configured for."""
 
@@ -148,39 +140,6 @@ def test_the_error_survives_a_process() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.stage, again.missing_package) == (str(error), BuildStage.FORWARD, True)
     assert again.origin == error.origin == ("builtins.ImportError",)
-
-
-class Refuses(BertModel):  # type: ignore[misc]
-    """A model whose forward refuses with other words at each attempt, at one place or several."""
-
-    tries = 0
-    words = ("too small", "much too small", "still too small", "hopeless")
-    places = 1
-
-    def __init__(self, config: BertConfig) -> None:
-        if not torch.empty(0).is_meta:
-            type(self).tries += 1
-        super().__init__(config)
-
-    def forward(self, input_ids: torch.Tensor) -> Any:
-        attempt = (self.tries - 1) // 2  # each is made with dropout and padding, and without
-        word = self.words[attempt]
-        if self.places > 1 and attempt % 2:
-            raise ValueError(word)
-        raise ValueError(word)
-
-
-@pytest.mark.parametrize(("places", "tries"), [(1, 6), (2, 8)])
-@pytest.mark.parametrize("words", [Refuses.words, ("too small",) * 4])
-def test_whether_a_failure_is_repeated_is_decided_by_its_place(
-    monkeypatch: pytest.MonkeyPatch, places: int, tries: int, words: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(Refuses, "tries", 0)
-    monkeypatch.setattr(Refuses, "places", places)
-    monkeypatch.setattr(Refuses, "words", words)
-    with pytest.raises(CannotBuild):
-        tiny_model(Refuses, BertConfig)
-    assert Refuses.tries == tries
 
 
 class NeedsPackage(BertModel):  # type: ignore[misc]
