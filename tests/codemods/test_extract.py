@@ -64,14 +64,3 @@ def test_a_call_of_a_block_is_seen(body: str) -> None:
 )
 def test_a_call_of_something_else_is_not_taken_for_one(body: str) -> None:
     assert [callee for callee in callees(body) if callee.startswith("layer")] == []
-
-
-def test_facts_are_the_same_for_the_same_text() -> None:
-    text = SOURCE.format("            x = layer(x)")
-    assert extract(text) == extract(text)
-
-
-@pytest.mark.parametrize("text", ["", "\n", "# only a comment", "x = 1", "'a string'", "class A: pass"])
-def test_a_file_without_models_says_nothing_that_matters(text: str) -> None:
-    facts = extract(text)
-    assert not any(cls.calls or cls.inlines or cls.attributes for cls in facts.classes)

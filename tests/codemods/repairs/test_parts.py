@@ -75,39 +75,6 @@ def lines(first: str, last: str) -> str:
     return TEXT[start : TEXT.index("\n", TEXT.index(last, start)) + 1]
 
 
-@pytest.mark.parametrize(
-    ("repairs", "parts"),
-    [
-        ([LAYER], [lines("@decorated", "# a block") + "    pass\n"]),
-        ([HEAD], [lines("class FooHead", "pass")]),
-        ([CALL], ["class FooModel:\n" + lines("    def forward(self, states):\n        for", "return states")]),
-        ([SIZE], [lines("class FooModel", "return states")]),
-        ([COMMENT], [lines("class FooModel", "return states")]),
-        ([SIZE, CALL], [lines("class FooModel", "return states")]),
-        ([IMPORT], [lines('"""About', "import nn")]),
-        ([UNUSED], [lines('"""About', "LIMIT = 1") + "\n\n"]),
-        ([IMPORT, UNUSED], [lines('"""About', "LIMIT = 1") + "\n\n"]),
-    ],
-    ids=[
-        "the head of a class",
-        "a class on one line",
-        "a method",
-        "a method that goes",
-        "a comment above a method",
-        "a method in a class that changes",
-        "the imports of the file",
-        "the head of the file",
-        "both",
-    ],
-)
-def test_as_little_is_parsed_as_can_be(repairs: list[SourceRepair], parts: list[str]) -> None:
-    assert parts_of(TEXT, *repairs) == parts
-
-
-def test_parts_of_one_class_are_apart() -> None:
-    assert len(parts_of(TEXT, LAYER, HEAD, IMPORT, CALL)) == 4
-
-
 def test_more_on_the_line_of_the_last_import_is_parsed_with_it() -> None:
     text = TEXT.replace("import nn\n", "import nn; SIZES = (\n    1,\n)\n")
     (part,) = parts_of(text, IMPORT)
@@ -132,13 +99,6 @@ def test_an_import_in_a_statement_is_not_parsed_without_it() -> None:
 def test_all_is_parsed_where_a_part_would_not_do(text: str) -> None:
     repair = IMPORT if "late" in text else CALL
     assert list(by_part(text, extract(text), [repair])) == [Part(0, len(text))]
-
-
-FED = (
-    TEXT.replace("@decorated", "\f@decorated")
-    .replace("class FooModel", "\fclass FooModel")
-    .replace("    # C", "\f    # C")
-)
 
 
 def test_the_head_of_a_file_is_indented_as_its_classes_are() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods.finding import Applicability
-from tests.codemods.snippets import LAYERED, PLAIN
+from tests.codemods.snippets import LAYERED
 from tests.codemods.tools import FOO, found, tree
 
 BASE = "class FooModel(PreTrainedModel):\n    supports_gradient_checkpointing = True\n"
@@ -35,8 +35,3 @@ def test_a_part_is_looked_into_whatever_it_inherits(
     )
     tree(tmp_path, {FOO: part + WHOLE})
     assert [finding.applicability for finding in found(tmp_path, "CKPT009")] == applicability
-
-
-def test_the_modules_of_a_stack_may_be_given_by_name(tmp_path: Path) -> None:
-    tree(tmp_path, {FOO: PLAIN.replace("ModuleList([", "ModuleList(modules=[")})
-    assert [(finding.code, finding.applicability) for finding in found(tmp_path)] == [("CKPT001", Applicability.SAFE)]

@@ -14,9 +14,7 @@ from ckpt_surgery.codemods.tree.arguments import (
     ArgumentRepair,
     Meaning,
     UnknownReason,
-    bind,
 )
-from ckpt_surgery.codemods.wording import Because
 from ckpt_surgery.model_patches.family import FamilyFacts
 
 NOTHING = FamilyFacts()
@@ -87,59 +85,10 @@ def test_the_argument_list(call: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [f"f({H}=a, {E}=e)", f"f({E}=e, {H}=a, mask=m)", "f(a, m, e, p, o)", "f(a, m, None, p)"]
-)
-def test_what_was_asked_for_is_asked_for_once(call: str) -> None:
-    again = written(SIGNATURE, f"f({written(SIGNATURE, call)})")
-    assert again == ""
-
-
-@pytest.mark.parametrize(
-    "call", ["f(a, p, e)", f"f(a, past_key_values=p, {E}=e)", f"f({H}=a, past_key_values=p, {E}=e)"]
-)
-@pytest.mark.parametrize(("gradient", "past"), [(True, True), (True, False), (False, True)])
-def test_past_state_never_becomes_positional_and_gradient_never_a_keyword(
-    call: str, gradient: bool, past: bool
-) -> None:
-    signature = f"{H}, past_key_values=None, {E}=None"
-    result = written(signature, call, gradient=gradient, past=past)
-    if not result:
-        return
-    before, after = (bind(arguments(source), forward(signature)) for source in (call, f"f({result})"))
-    assert not isinstance(before, Because)
-    assert not isinstance(after, Because)
-    old, new = arguments(call), arguments(f"f({result})")
-    assert {name: old[at].text for name, at in before.items()} == {name: new[at].text for name, at in after.items()}
-    if old[before["past_key_values"]].name:
-        assert new[after["past_key_values"]].name
-    for name in (H, E):
-        if old[before[name]].name is None:
-            assert new[after[name]].name is None
-
-
-def test_a_gradient_parameter_behind_past_state_is_blocked() -> None:
-    plan = planned(f"{H}, past_key_values=None, {E}=None", "f(a, p, e)")
-    assert (plan.blocked, plan.positional_past) == ((E,), ("past_key_values",))
-
-
-@pytest.mark.parametrize(
     ("call", "reason"), [("f(*a)", UnknownReason.UNPACKED), ("f(a, m, e, p, o, x)", UnknownReason.SURPLUS)]
 )
 def test_a_call_that_cannot_be_bound_has_a_reason(call: str, reason: UnknownReason) -> None:
     assert planned(SIGNATURE, call) == ArgumentPlan(unknown=reason.about())
-
-
-def test_an_unpacked_dict_may_hide_what_is_not_named() -> None:
-    assert planned(SIGNATURE, "f(a, **k)").hidden == (E,)
-    assert planned(SIGNATURE, "f(a, m, e, **k)").hidden == ()
-
-
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [("f([a])", (0,)), ("f((a, b))", (0,)), ("f({'a': a})", (0,)), ("f(a, (m, n))", ()), (f"f(a, {E}=[e])", (1,))],
-)
-def test_containers_of_gradient_are_reported(call: str, expected: tuple[int, ...]) -> None:
-    assert planned(SIGNATURE, call).containers == expected
 
 
 @pytest.mark.parametrize(
