@@ -30,11 +30,6 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
     assert output.err == ""
 
 
-def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save", "--ranks", "8", "--fsdp") == 0
-    assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
-
-
 def test_a_page_shows_the_front(tmp_path: Path) -> None:
     file = tmp_path / "plan.html"
     assert planned(tmp_path, "73.1MB", "--html", str(file)) == 0
@@ -120,26 +115,18 @@ BAD = [
     ((MODEL,), "--memory SIZE, or the card with --device"),
     (BUDGET, "Missing argument 'MODEL'"),
     (("empty", *BUDGET), "empty/config.json: cannot be read"),
-    (("none.json", *BUDGET), "none.json: cannot be read"),
-    (("llamma", *BUDGET), "did you mean "),
     (("meta-llama/Llama-3.1-8B", *BUDGET), "HF_HUB_OFFLINE is set; or give the path of a config.json"),
     (("remote", *BUDGET), "building its models means running it: read it first; only --trust-remote-code runs it"),
-    *((((MODEL, "--memory", size)), f"memory is {size!r}: give") for size in ("80", "0GB", "-1GB", "GB", "", "nanGB")),
+    *((((MODEL, "--memory", size)), f"memory is {size!r}: give") for size in ("80", "0GB", "nanGB")),
     *(
         (((MODEL, *BUDGET, option, number)), f"{number!r} is not a whole number from 1 up")
-        for option in ("--tokens", "--batch", "--lora", "--ranks", "--zero")
-        for number in ("0", "-1", "x")
+        for option, number in (("--tokens", "0"), ("--batch", "-1"), ("--zero", "x"))
     ),
     ((MODEL, *BUDGET, "--tokens", "65"), "64 positions, and 65 tokens were asked for: give --tokens 64 or fewer"),
     ((MODEL, *BUDGET, "--device", "abacus"), "no device is called 'abacus'"),
-    ((MODEL, *BUDGET, "--device", ""), "no device is called ''"),
-    ((MODEL, *BUDGET, "--device", "none.toml"), "none.toml cannot be read"),
-    ((MODEL, *BUDGET, "--optimizer", "adam"), "'adam' is not one of none, sgd"),
-    ((MODEL, *BUDGET, "--dtype", "int4"), "'int4' is not one of bf16, fp16, fp32"),
     ((MODEL, *BUDGET, "--ranks", "8"), "8 ranks share nothing by themselves"),
     ((MODEL, *BUDGET, "--ranks", "8", "--zero", "4"), "no sharding is called 'zero4'"),
     ((MODEL, *BUDGET, "--ranks", "8", "--zero", "3", "--fsdp"), "two ways to divide a model"),
-    ((MODEL, *BUDGET, "--fsdp"), "give 2 ranks or more"),
     ((MODEL, *BUDGET, "--html", "none/plan.html"), "--html none/plan.html cannot be written to: there is no folder"),
     ((MODEL, *BUDGET, "--yaml", "empty"), "--yaml empty cannot be written to: it is a folder"),
 ]

@@ -73,11 +73,6 @@ def test_the_command_has_every_option_of_wrap_blocks_and_the_guard(started: list
     assert arrived.keys() >= signature(guard).parameters.keys() - {"model"}
 
 
-def test_where_inputs_wait_and_unsafe_random_states_arrive(started: list[tuple[Any, ...]]) -> None:
-    assert main(["run", "--offload-to", "disk", "--unsafe-rng-state", "train.py"]) == 0
-    assert started[0][4]["wrap_options"] == {"offload": "disk", "preserve_rng_state": "unsafe"}
-
-
 def test_long_context_is_done_to_every_model_that_trains(started: list[tuple[Any, ...]]) -> None:
     assert main(["run", "--long-context", "--tokens", "96", "--host", "--keep", "2GB", "train.py"]) == 0
     ((_, _, _, wrap, options, _),) = started
@@ -173,13 +168,6 @@ def test_a_surgery_that_cannot_be_undone_at_the_end_is_a_line_and_no_error() -> 
     assert "is no longer at its place" in said[0]
 
 
-def test_what_is_not_given_is_left_to_wrap_blocks_and_the_guard(started: list[tuple[Any, ...]]) -> None:
-    assert main(["run", "train.py"]) == 0
-    ((_, arguments, module, wrap, options, _),) = started
-    assert (arguments, module, wrap) == ([], False, None)
-    assert options == {"wrap_options": {}, "operation": None, "prove": True}
-
-
 def test_numbers_of_first_blocks_are_by_stack_where_stacks_are_named(started: list[tuple[Any, ...]]) -> None:
     assert main(["run", "--first", "model.layers=20", "--first", "vision*=2", "train.py"]) == 0
     assert started[0][4]["wrap_options"]["first"] == {"model.layers": 20, "vision*": 2}
@@ -246,18 +234,14 @@ def test_the_rank_is_what_the_launcher_says(
         (["--self-check", "often", "train.py"], "'often' is not"),
         (["--on-fault", "shout", "train.py"], "'shout' is not one of collect, warn, raise"),
         (["--first", "layers", "train.py"], "--first is 'layers': give a number"),
-        (["--first", "=2", "train.py"], "--first is '=2': give a number"),
         (["--offload-pinned", "much", "train.py"], "--offload-pinned is 'much': give a size with its unit"),
         (["--offload", "--offload-to", "disk", "train.py"], "--offload is --offload-to cpu: give one of them"),
         (["--tokens", "8", "train.py"], "--tokens is for --long-context"),
         (["--host", "train.py"], "--host is for --long-context"),
-        (["--keep", "2GB", "train.py"], "--keep is for --long-context"),
         (["--long-context", "--keep", "much", "train.py"], "--keep is 'much': give a size with its unit"),
         (["--device", "H100", "train.py"], "--device is for --auto"),
-        (["--auto", "--device", "H1000", "train.py"], "no device is called 'H1000'"),
         (["--auto", "--no-wrap", "train.py"], "and where: leave out --no-wrap"),
         (["--auto", "--offload", "--save", "norm", "train.py"], "and where: leave out --offload and --save"),
-        (["--auto", "--long-context", "train.py"], "in its own way: leave out --auto"),
         (["--no-wrap", "--long-context", "train.py"], "in its own way: leave out --no-wrap"),
         (
             ["--long-context", "--every-n", "2", "--no-skip-frozen", "train.py"],

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery import check
-from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.static import cache, reading, snapshot
 from ckpt_surgery.static import check as check_module
+from ckpt_surgery.static import snapshot
 from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, tree
 
@@ -180,27 +179,6 @@ def test_a_changed_parent_changes_the_findings_of_an_unchanged_child(tmp_path: P
     assert "CKPT003" in codes(*paths)
 
 
-def test_a_parent_that_appears_or_goes_changes_the_findings_of_its_child(tmp_path: Path) -> None:
-    child = CHILD.replace("layer(hidden_states, attention_mask)", "layer(hidden_states=hidden_states)")
-    root = tree(tmp_path, {FOO: child})
-    assert "CKPT003" not in codes(root / FOO)
-    tree(tmp_path, {BAR: PARENT_LAYERED})
-    assert "CKPT003" in codes(root / FOO)
-    (root / BAR).unlink()
-    assert "CKPT003" not in codes(root / FOO)
-
-
-def test_the_trees_own_layer_class_counts_and_its_change_too(tmp_path: Path) -> None:
-    text = LAYERED.replace("past_key_values", "past_key_value").replace(
-        "layer(hidden_states, attention_mask)", "layer(hidden_states, past_key_value=past_key_value)"
-    )
-    layers = "class GradientCheckpointingLayer:\n    def __call__(self, **kwargs):\n        return {} in kwargs\n"
-    root = tree(tmp_path, {FOO: text, "modeling_layers.py": layers.format('"past_key_value"')})
-    assert codes(root / "models") == []
-    tree(tmp_path, {"modeling_layers.py": layers.format('"past_key_values"')})
-    assert codes(root / "models") == ["CKPT008"]
-
-
 # -- the cache of whole results
 
 
@@ -242,15 +220,6 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(tmp_path: Path, monkeypat
     assert codes(tree(tmp_path, PLAIN)) == ["CKPT001"]
 
 
-def test_the_same_text_in_two_places_is_told_apart(tmp_path: Path) -> None:
-    root = tree(tmp_path, {FOO: PLAIN, "models/copy/modeling_foo.py": PLAIN})
-    for _ in range(2):
-        assert {finding.path for finding in check([root], jobs=1).findings} == {
-            str(root / FOO),
-            str(root / "models/copy/modeling_foo.py"),
-        }
-
-
 def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> None:
     text = LAYERED.replace("attention_mask=None", "position_embeddings=None").replace(
         "layer(hidden_states, attention_mask)", "layer(hidden_states, position_embeddings=attention_mask)"
@@ -268,11 +237,11 @@ def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> Non
     [
         ("[tool.ruff]\nline-length = 99\n", 99),
         ("[tool.ruff.lint]\nselect = []\n", 119),
-        ("[tool.ruff\n", 119),
-        ('tool = "x"\n', 119),
-        ('[tool.ruff]\nline-length = "wide"\n', 119),
     ],
-    ids=["set", "not set", "broken", "no table", "no number"],
+    ids=[
+        "set",
+        "not set",
+    ],
 )
 def test_the_line_length_is_that_of_the_tree(tmp_path: Path, text: str, expected: int) -> None:
     root = tree(tmp_path, PLAIN)
@@ -292,19 +261,3 @@ def test_paths_stay_as_given_and_one_path_or_code_may_be_given_alone(
     assert check(root, select="CKPT002", jobs=1).findings == check(str(root), select="CKPT002", jobs=1).findings
     assert check(root, select="CKPT002", jobs=1).findings == whole.findings != ()
     assert check(root, ignore="CKPT002", select="CKPT003", jobs=1).problems == ()
-
-
-def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tree(tmp_path, INLINE)
-    check([root], jobs=1)
-    monkeypatch.setattr(cache, "code_version", lambda: "another")
-    called: list[str] = []
-    real = extract
-
-    def counted(text: str) -> object:
-        called.append(text)
-        return real(text)
-
-    monkeypatch.setattr(reading, "extract", counted)
-    check([root], jobs=1)
-    assert called.count(INLINE) == 1  # and files of transformers that it imports

@@ -10,11 +10,7 @@ from ckpt_surgery.codemods.edits.rewrite import rewritten
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.repair import (
     Definition,
-    DropComment,
-    DropImports,
-    DropMethod,
     ImportName,
-    MakeLayer,
     Occurrence,
     PassArguments,
     SourceRepair,
@@ -49,13 +45,8 @@ class FooModel(nn.Module):
 
 class FooHead(nn.Module): pass
 '''
-LAYER = MakeLayer("a.py", None, Definition("FooLayer"))
-HEAD = MakeLayer("a.py", None, Definition("FooHead"))
 IMPORT = ImportName("a.py", None, None, "a.b", "C", 80)
-UNUSED = DropImports("a.py", None, None, ("nn",), 80)
 CALL = PassArguments("a.py", None, Occurrence(Definition("FooModel.forward"), "layer"), (), 80)
-SIZE = DropMethod("a.py", None, Definition("FooModel.size"))
-COMMENT = DropComment("a.py", None, Definition("FooModel.size"), "# Copied from bar")
 
 
 def parts_of(text: str, *repairs: SourceRepair) -> list[str]:
@@ -68,11 +59,6 @@ def parts_of(text: str, *repairs: SourceRepair) -> list[str]:
     for part, code in zip(parts, shown, strict=True):
         assert rewritten(code, grouped[part]) is not None
     return shown
-
-
-def lines(first: str, last: str) -> str:
-    start = TEXT.index(first)
-    return TEXT[start : TEXT.index("\n", TEXT.index(last, start)) + 1]
 
 
 def test_more_on_the_line_of_the_last_import_is_parsed_with_it() -> None:

@@ -154,22 +154,6 @@ def test_what_is_generated_and_what_is_copied_follows(maker: Maker, generation: 
     assert toy.changed() == [ASH, BIRCH, CEDAR]
 
 
-def test_what_is_generated_from_a_copy_is_generated_again(maker: Maker) -> None:
-    toy = maker(generation="scripts")
-    toy.edit(MODULAR, "ash", "birch")
-    toy.edit(MODULAR, "Ash", "Birch")
-    toy.fix()
-    commit(toy.tree, "cedar is a birch")
-    git(toy.tree, "branch", "--force", "main")
-    toy.repair()
-    ran = toy.fix()
-    assert [("modular" in command_run.command, "copies" in command_run.command) for command_run in ran[:4]] == [
-        (True, False),
-        (False, True),
-    ] * 2
-    assert "class CedarLayer(GradientCheckpointingLayer):" in toy.text(CEDAR)
-
-
 def test_a_fixer_that_never_rests_is_run_a_few_times_only(maker: Maker) -> None:
     restless = f"""\
 import sys
@@ -191,12 +175,6 @@ def test_only_changed_files_are_formatted(maker: Maker) -> None:
     toy.fix()
     assert toy.text(ASH).endswith("tidy = 1\n")
     assert toy.text("src/transformers/other.py") == "untidy = 1  \n"
-
-
-def test_nothing_is_done_where_nothing_differs(maker: Maker) -> None:
-    toy = maker()
-    assert not any("ruff" in command_run.command for command_run in toy.fix())
-    assert toy.changed() == []
 
 
 def test_a_checkout_without_tools_is_left_alone(maker: Maker) -> None:

@@ -100,16 +100,6 @@ def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, s
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
-def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
-    runs = []
-
-    def answer(tree: Path) -> Answers:
-        runs.append(tree)
-        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
-
-    assert run(trees, answer)[0].kind == RegressionKind.NONE
-
-
 # -- upstream's tests without what excuses the family
 
 
@@ -120,19 +110,6 @@ def test_excuses_are_taken_out_where_the_test_then_shows_the_repair(trees: Trees
     assert regression_test.tests == (f"{ELM}::ElmModelTest::{SWITCH}",)
     assert regression_test.reason == f"removed: the expected failure of ElmModelTest.{SWITCH} ({ELM})"
     assert (trees.series / ELM).read_text() == BARE
-    assert trees.tests(trees.base) == base
-
-
-def test_both_trees_have_the_same_test_files_while_they_run(trees: Trees) -> None:
-    base = trees.tests(trees.base)
-    seen = []
-
-    def answer(tree: Path) -> Answers:
-        seen.append(trees.tests(trees.base) == trees.tests(trees.series))
-        return excused(tree)
-
-    run(trees, answer)
-    assert seen == [True] * 6
     assert trees.tests(trees.base) == base
 
 
@@ -148,24 +125,6 @@ def test_excuses_come_back_where_the_test_shows_nothing(trees: Trees, base: str,
     regression_test, _ = run(trees, answer)
     assert regression_test.kind == RegressionKind.NONE
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
-
-
-def test_only_the_excuses_that_hide_the_repair_go(trees: Trees) -> None:
-    other = OVERRIDE.replace("# It has no loss.", "# Another class.")
-    both = TEST_TEXT + f"\n\nclass ElmBigModelTest(ModelTesterMixin, unittest.TestCase):\n    big = True\n\n{other}"
-    trees.write(ELM, both.rstrip() + "\n")
-
-    def answer(tree: Path) -> Answers:
-        text = (tree / ELM).read_text()
-        small: Answers = plain(tree, {f"ElmModelTest::{SWITCH}": "failed"}, {f"ElmModelTest::{SWITCH}": "passed"})
-        return {
-            **(small if "# It has" not in text else {f"ElmModelTest::{SWITCH}": "xfailed"}),
-            f"ElmBigModelTest::{SWITCH}": "xfailed" if "# Another" in text else "failed",
-        }
-
-    regression_test, _ = run(trees, answer)
-    assert (regression_test.kind, regression_test.tests) == ("exception removed", (f"{ELM}::ElmModelTest::{SWITCH}",))
-    assert (trees.series / ELM).read_text() == both.replace(OVERRIDE, "").rstrip() + "\n"
 
 
 # -- a test of our own

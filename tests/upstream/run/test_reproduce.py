@@ -93,14 +93,6 @@ def test_what_models_need_and_cannot_import_is_reported(temp: Path, tmp_path: Pa
     assert said in message
 
 
-def test_an_interpreter_that_dies_is_reported_with_its_last_words(temp: Path, tmp_path: Path) -> None:
-    dying = tmp_path / "python"
-    dying.write_text("#!/bin/sh\necho first\necho no space left on device\nexit 7\n")
-    dying.chmod(0o755)
-    message = refusal(PythonInterpreter(dying), a_tree(tmp_path))
-    assert "the fork server does not start: no space left on device; " in message
-
-
 def test_an_interrupt_leaves_no_process_and_no_file(temp: Path, tmp_path: Path, python: Python) -> None:
     file = tmp_path / "pid"
     start = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); "
@@ -147,11 +139,6 @@ def test_the_versions_are_reported_whatever_is_printed_on_import(tmp_path: Path)
     version = "{}.{}.{}".format(*sys.version_info[:3])
     expected = {"python": version, "ruff": RUFF, "torch": "2.0.0", "transformers": VERSION}
     assert versions(tmp_path, "print('hello=2')") == expected
-
-
-def test_no_version_is_named_of_a_missing_ruff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert "ruff" not in versions(tmp_path, ruff=None)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.run.checkout import SeriesBranch, check_checkout, worktrees
 from ckpt_surgery.upstream.run.git import Git
 from tests.upstream.git_toys import BRANCH, series, sh, state
@@ -38,25 +36,6 @@ def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[B
     assert not any(place.exists() for place in kept)
     assert not kept[0].parent.exists()
     assert state(repository) == before
-
-
-def test_a_temporary_folder_that_cannot_be_made_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = Git(repository)
-    base = check_checkout(git, "main")
-    monkeypatch.setattr(tempfile, "tempdir", str(repository / "nowhere"))
-    with pytest.raises(UpstreamError, match="no temporary folder could be made"), worktrees(git, base, "series"):
-        pass
-
-
-def test_a_sparse_checkout_gives_whole_worktrees(repository: Path) -> None:
-    (repository / "inner").mkdir()
-    (repository / "inner" / "fir.py").write_text("fir = 1\n")
-    sh(repository, "add", ".")
-    sh(repository, "commit", "--quiet", "--message=second")
-    sh(repository, "sparse-checkout", "set", "--no-cone", "/oak.py")
-    git = Git(repository)
-    with worktrees(git, check_checkout(git, "main"), "series") as places:
-        assert (places["series"] / "inner" / "fir.py").is_file()
 
 
 def test_main_is_the_base_in_them_whatever_it_is_in_the_checkout(repository: Path) -> None:
@@ -100,18 +79,3 @@ def test_every_kind_of_checkout_gets_its_series(repository: Path, tmp_path: Path
     assert sh(place, "rev-list", "--count", f"{base.sha}..{BRANCH}").strip() == "1"
     assert sh(place, "show", f"{BRANCH}:oak.py") == "oak = 2\n"
     sh(place, "fsck", "--strict")
-
-
-def test_who_commits_may_depend_on_the_place_of_the_checkout(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sh(repository, "config", "--unset", "user.name")
-    sh(repository, "config", "--unset", "user.email")
-    (tmp_path / "here").write_text("[user]\nname = Here\nemail = here@example.org\n")
-    (tmp_path / "settings").write_text(f'[includeIf "gitdir:{repository}/"]\npath = {tmp_path / "here"}\n')
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
-    _, _, tip = series(repository)
-    assert sh(repository, "show", "--no-patch", "--format=%an %ae %cn %ce", tip).split() == [
-        *("Here", "here@example.org"),
-        *("Here", "here@example.org"),
-    ]
