@@ -1,7 +1,7 @@
 """`apply` on any Python file changes nothing, or yields a file that parses and that a second run leaves alone.
 
-Shown on generated model code, whose repaired calls are also bound through the block's signature, and on a sample of the
-standard library and the installed packages.
+Shown on generated model code, whose repaired calls are also bound through the block's signature, and on a sample of
+the standard library and the installed packages.
 """
 
 from __future__ import annotations

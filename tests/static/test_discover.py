@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from hashlib import blake2b
 from pathlib import Path
