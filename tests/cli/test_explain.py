@@ -15,7 +15,6 @@ from torch import nn
 
 from ckpt_surgery import optional
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.text import size
 from tests.planning.test_target import config
 
 pytestmark = pytest.mark.torch
@@ -44,27 +43,6 @@ def test_it_says_what_is_kept_with_and_without_checkpointing(
         assert heading in output.out
     assert "model.layers.*.mlp" in output.out
     assert output.err == ""
-
-
-def test_the_first_line_says_what_the_options_it_names_would_give(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    large = config(tmp_path, hidden_size=512, intermediate_size=2048)
-
-    def answered(*options: str) -> tuple[str, str]:
-        file = tmp_path / "told.json"
-        assert main([*EXPLAIN, large, *options, "--json", str(file)]) == 0
-        lines = capsys.readouterr().out.partition("\n\n")[0]
-        return " ".join(lines.split()), size(json.loads(file.read_text())["checkpointing_on"]["peak_bytes"])
-
-    whole, _ = answered()
-    adapted, with_lora = answered("--lora", "16")
-    _, packed = answered("--lora", "16", "--load-in-4bit")
-    assert "Most effect: LoRA (`--lora 16`), " in whole
-    assert f" less: {with_lora} with checkpointing; checkpointing alone saves " in whole
-    assert "Most effect: frozen weights in 4 bits (`--load-in-4bit`), " in adapted
-    assert f" less: {packed} with checkpointing; checkpointing alone saves " in adapted
-    assert "up to" not in whole + adapted
 
 
 def test_the_requested_steps_are_shown_and_written_as_json_and_as_a_page(
@@ -103,51 +81,13 @@ def flat() -> Any:
     return nn.Linear(8, 8), [torch.zeros(2, 8)]
 
 
-def reads_values() -> Any:
-    return ReadsValues(), [torch.zeros(2**26)]
-
-
-class ReadsValues(nn.Linear):
-    """A layer whose forward branches on values computed from its weights."""
-
-    def __init__(self) -> None:
-        super().__init__(2**26, 1, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weighted = x * self.weight
-        return weighted[weighted > 0]
-
-
 def test_a_model_without_blocks_is_explained_without_checkpointing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", f"{__name__}:flat"]) == 0
     output = capsys.readouterr()
     assert "checkpointing on" not in output.out
     assert "with checkpointing off alone: " in output.err
 
-
-def test_a_line_that_reads_values_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refusal(capsys, f"{__name__}:reads_values")
-    assert "reads values that depend on weights (test_explain.py, line" in said
-    assert "`return weighted[weighted > 0]`" in said
-    assert "`ckpt_surgery verify` measures" in said
-
     # the last block's input stays, and two are on their way
-
-
-def test_long_context_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, name = tmp_path / "told.json", config(tmp_path, vocab_size=5000)
-    kept, peaks = [], []
-    for options in (["--offload"], ["--long-context"], ["--long-context", "--host"]):
-        assert main([*EXPLAIN, name, "--checkpointing", "on", "--json", str(file), *options]) == 0
-        told = json.loads(file.read_text())["checkpointing_on"]
-        kept.append(told["kept_bytes"])
-        peaks.append(told["peak_bytes"])
-    assert kept[1] < kept[0] / 2
-    assert peaks[2] < peaks[1]
-    assert told["checkpointed"] == 3
-    output = capsys.readouterr().out
-    assert ", as with long_context\n" in output
-    assert ", as with long_context(host=True)\n" in output
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,15 +62,6 @@ def test_the_memory_is_that_of_a_card_that_is_named(tmp_path: Path, capsys: pyte
     assert "as --device names no card" not in capsys.readouterr().out
 
 
-def test_no_row_is_beaten_by_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "72MB") == 0
-    rows = re.findall(r"([\d.]+) [KM]iB +([\d.]+) %", capsys.readouterr().out)
-    peaks, times = zip(*((float(peak), float(time)) for peak, time in rows), strict=True)
-    assert len(rows) > 2
-    assert list(peaks) == sorted(set(peaks), reverse=True)
-    assert list(times) == sorted(set(times))
-
-
 def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "1MB") == 1
     output = capsys.readouterr()

@@ -424,21 +424,17 @@ class TestLive:
     @pytest.mark.slow
     def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
-        names = ["MixtralForCausalLM", "GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn"]
-        names += ["ClvpEncoder", "DiffusionGemmaForBlockDiffusion"]
+        names = ["GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn", "ClvpEncoder"]
         process = command(*names, "--fix", "--timeout", "200", "--output-format", "json", folder=tmp_path)
         out, _err = process.communicate(timeout=580)
         assert process.returncode == 1
         document = json.loads(out)
         entries = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
         assert {name: (entry["status"], entry["repair"]["status"]) for name, entry in entries.items()} == {
-            "MixtralForCausalLM": ("ok", "ok"),
-            "MixtralForCausalLMrouter loss": ("failed", "ok"),
             "GPTBigCodeForCausalLM": ("ok", "ok"),
             "odd_models:plain": ("failed", "refused"),
             "odd_models:stubborn": ("failed", "failed"),
             "ClvpEncoder": ("failed", "ok"),
-            "DiffusionGemmaForBlockDiffusion": ("failed", "ok"),
         }
         assert all(len(entry["repair"]["modes"]) < 2 for entry in entries.values())
 
