@@ -23,7 +23,6 @@ from ckpt_surgery.static.write import write_atomically
 from tests.codemods.snippets import (
     BAR,
     BY_KEYWORD,
-    BY_POSITION,
     CALL,
     CHILD,
     INLINE,
@@ -113,30 +112,6 @@ def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> Non
     assert kept == {rule_code: rule_code != code for rule_code in kept}
 
 
-def test_a_rule_alone_changes_only_the_arguments_it_is_about(tmp_path: Path) -> None:
-    root = tree(tmp_path, BY_POSITION)
-    repair(root, select=("CKPT004",))
-    call = "layer(hidden_states, attention_mask=attention_mask, past_key_values=past_key_values)"
-    assert texts(root) == {FOO: LAYERED.replace(CALL, call)}
-    signature = "hidden_states, past_key_values=None, encoder_hidden_states=None"
-    text = BY_KEYWORD.replace("hidden_states, attention_mask=None, past_key_values=None", signature, 1)
-    call = "layer(hidden_states=hidden_states, past_key_values=past_key_values, encoder_hidden_states=attention_mask)"
-    text = text.replace("layer(hidden_states=hidden_states, attention_mask=attention_mask)", call)
-    root = tree(tmp_path / "1", text)
-    repair(root, select=("CKPT003",))
-    assert "past_key_values=past_key_values" in texts(root)[FOO]
-    assert "(hidden_states, past_key_values=" in texts(root)[FOO].replace("\n", "").replace(" " * 16, "")
-
-
-@pytest.mark.parametrize("option", ["ignore", "exclude", "per_file_ignores"])
-def test_what_is_left_out_is_not_repaired(tmp_path: Path, option: str) -> None:
-    values = {"ignore": ["CKPT001"], "exclude": ["foo"], "per_file_ignores": {"modeling_foo.py": ["CKPT001"]}}
-    root = tree(tmp_path, PLAIN)
-    result = apply([root], jobs=1, **{option: values[option]})  # type: ignore[arg-type]
-    assert result.changes == ()
-    assert texts(root) == {FOO: PLAIN}
-
-
 # -- how a file is written
 
 
@@ -194,17 +169,6 @@ def test_a_read_only_file_is_reported_and_left(tmp_path: Path) -> None:
     (problem,) = result.problems
     assert problem.path == str(root / FOO)
     assert "read-only" in problem.message
-
-
-def test_a_repair_that_needs_a_read_only_file_is_not_half_made(tmp_path: Path) -> None:
-    branch = INLINE[INLINE.index("            if self.gradient") : INLINE.index("        return hidden_states\n", 900)]
-    child = CHILD.replace("            hidden_states = layer(hidden_states, attention_mask)\n", branch)
-    assert child != CHILD
-    root = tree(tmp_path, {FOO: child, BAR: PARENT})
-    (root / BAR).chmod(0o444)
-    result = apply([root], select=["CKPT002"], jobs=1)
-    assert texts(root) == {FOO: child, BAR: PARENT}
-    assert [problem.path for problem in result.problems] == [str(root / BAR)]
 
 
 def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from ckpt_surgery import check
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.static import check as check_module
 from ckpt_surgery.static import snapshot
-from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
+from tests.codemods.snippets import BAR, BY_KEYWORD, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, tree
 
 
@@ -35,13 +34,6 @@ def test_a_finding_tells_code_place_class_family_and_repair(tmp_path: Path) -> N
     found_in = text.split("\n")[finding.line - 1]
     assert found_in[finding.column - 1 :].startswith("hidden_states=hidden_states")
     assert codes(tree(tmp_path / "2", LAYERED)) == []
-
-
-def test_findings_come_sorted_by_place(tmp_path: Path) -> None:
-    tree(tmp_path, {FOO: INLINE, "models/a/modeling_a.py": BY_POSITION, "models/z/modeling_z.py": BY_KEYWORD})
-    findings = check([tmp_path], jobs=1).findings
-    assert [finding.sort_key for finding in findings] == sorted(finding.sort_key for finding in findings)
-    assert Counter(finding.code for finding in findings) == {"CKPT002": 1, "CKPT003": 2, "CKPT004": 1}
 
 
 @pytest.mark.parametrize(
@@ -195,11 +187,6 @@ def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypat
     assert first.findings
 
 
-def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:
-    check([tree(tmp_path, INLINE)], jobs=1, cache=False)
-    assert list(own_cache.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "text", [b"", b"junk", b"\x80\x05N.", b"\x80\x05K\x01K\x02\x86."], ids=["empty", "junk", "None", "pair"]
 )
@@ -218,15 +205,6 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(tmp_path: Path, monkeypat
     file.write_text("")
     monkeypatch.setenv("CKPT_SURGERY_CACHE", str(file))
     assert codes(tree(tmp_path, PLAIN)) == ["CKPT001"]
-
-
-def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> None:
-    text = LAYERED.replace("attention_mask=None", "position_embeddings=None").replace(
-        "layer(hidden_states, attention_mask)", "layer(hidden_states, position_embeddings=attention_mask)"
-    )
-    root = tree(tmp_path, {FOO: text, "models/detr/modeling_detr.py": text})
-    (finding,) = check([root], jobs=1).findings
-    assert (finding.code, finding.family) == ("CKPT003", "detr")
 
 
 # -- the line length of the tree

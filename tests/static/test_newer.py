@@ -77,9 +77,3 @@ def test_a_file_of_a_newer_python_is_checked_and_repaired(tmp_path: Path) -> Non
     assert "class FooLayer[T](GradientCheckpointingLayer)" in repaired
     assert LAYER.partition("\n")[2] in repaired
     assert check([root], jobs=1).findings == ()
-
-
-def test_imports_of_a_newer_script_are_followed(tmp_path: Path) -> None:
-    files = {"train.py": "from models.foo import modeling_foo\ntype X = int\n", FOO: PLAIN}
-    tree(tmp_path, files)
-    assert [finding.code for finding in check([tmp_path / "train.py"], jobs=1).findings] == ["CKPT001"]

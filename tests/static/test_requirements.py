@@ -99,12 +99,6 @@ def test_the_nearest_folder_that_names_a_release_counts(tmp_path: Path) -> None:
     assert required(tmp_path / "1", files) == ("transformers>=4.45", "transformers>=4.50")
 
 
-def test_a_distribution_of_another_name_is_known_by_its_record(tmp_path: Path) -> None:
-    files = {"bar-1.0.dist-info/METADATA": "Requires-Dist: transformers>=4.40\n"}
-    files["bar-1.0.dist-info/RECORD"] = "bar-1.0.dist-info/METADATA,,\nfoo/__init__.py,,\n"
-    assert required(tmp_path, files) == ("transformers>=4.40",)
-
-
 def test_the_file_that_states_a_requirement_is_named(tmp_path: Path) -> None:
     texts = {"requirements/a.txt": "transformers>=4.40\n", "setup.py": '"transformers>=4.40", "transformers==4.48.0"'}
     required(tmp_path, texts | {"foo/modeling_foo.py": PLAIN.replace("...modeling_utils", "transformers")})
@@ -117,16 +111,6 @@ def test_the_file_that_states_a_requirement_is_named(tmp_path: Path) -> None:
 def test_nothing_is_read_above_the_repository(tmp_path: Path) -> None:
     (tmp_path / "foo" / ".git").mkdir(parents=True)
     assert required(tmp_path, {"requirements.txt": "transformers>=4.40\n"}) == ()
-
-
-def test_the_oldest_release_that_is_asked_for_decides(tmp_path: Path) -> None:
-    files = {"Dockerfile": "RUN pip install transformers==4.57.6\n", "requirements/a.txt": "transformers>=4.53\n"}
-    files["foo/modeling_foo.py"] = PLAIN.replace("...modeling_utils", "transformers")
-    required(tmp_path, files)
-    assert check([tmp_path], jobs=1).findings[0].applicability.value == "safe"
-    required(tmp_path, {"requirements/b.txt": "transformers~=4.40\n"})
-    (finding,) = check([tmp_path], jobs=1).findings
-    assert "asks for transformers~=4.40" in finding.message
 
 
 SWITCH = """

@@ -72,11 +72,6 @@ def test_a_string_that_looks_like_the_comment_suppresses_nothing(text: str) -> N
     assert not any(suppressed(text, line) for line in range(1, 5))
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-def test_lines_are_counted_alike_with_any_line_ending(ending: str) -> None:
-    assert suppressed(ending.join(["a = 1", "b = 2", "layer(x)  # ckpt: ignore[CKPT003]", ""]), 3)
-
-
 @pytest.mark.parametrize(
     ("comment", "said"),
     [

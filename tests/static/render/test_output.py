@@ -96,13 +96,6 @@ class TestWhatIsShown:
         everything = shown(*EVERY_KIND, show_info=True, show_unknown=True)
         assert (everything.shown, everything.hidden) == (EVERY_KIND, {})
 
-    def test_statistics_count_by_rule_and_leave_out_rules_without_findings(self) -> None:
-        counts = shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)).statistics
-        assert [(rule.code, kinds) for rule, kinds in counts] == [
-            ("CKPT001", {"safe": 1}),
-            ("CKPT004", {"safe": 1, "unsafe": 1}),
-        ]
-
     def test_a_path_under_the_working_folder_is_shown_relative(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -158,17 +151,6 @@ class TestText:
         assert "Can be repaired: 1 with `ckpt_surgery apply`." in summary
         assert shown().summary_lines() == ["Checked 12 files in 1.2 s: no findings."]
         assert not any("repaired" in line for line in shown(finding()).summary_lines(width=200))
-
-    @pytest.mark.parametrize(
-        ("kinds", "said"),
-        [
-            ((UNSAFE,), "Can be repaired: 1 with `apply --unsafe`."),
-            ((SAFE, UNSAFE), "Can be repaired: 1 with `ckpt_surgery apply` and 1 with `apply --unsafe`."),
-        ],
-    )
-    def test_the_summary_names_the_command_that_repairs(self, kinds: tuple[Applicability, ...], said: str) -> None:
-        got = shown(*(finding(kind=kind, repairs=REPAIRS) for kind in kinds))
-        assert said in got.summary_lines(width=200)
 
     def test_statistics_give_count_rule_and_summary(self) -> None:
         lines = shown(finding("CKPT004"), finding("CKPT004", UNSAFE)).statistics_lines(width=200)
@@ -332,16 +314,9 @@ class TestSarif:
         "spoil",
         [
             lambda run: run.pop("tool"),
-            lambda run: run.update(colour="red"),
             lambda run: run["results"][0].update(level="fatal"),
-            lambda run: run["results"][0].pop("message"),
-            lambda run: run["results"][0].update(ruleIndex="0"),
             lambda run: run["results"][0]["locations"][0]["physicalLocation"]["region"].update(startLine=0),
-            lambda run: run["results"][0]["locations"][0]["physicalLocation"]["region"].update(start_line=1),
             lambda run: run["results"][0]["fixes"][0]["artifactChanges"][0].update(replacements=[]),
-            lambda run: run["results"][0]["fixes"][0]["artifactChanges"][0]["replacements"][0].pop("deletedRegion"),
-            lambda run: run["tool"]["driver"]["rules"][0].pop("id"),
-            lambda run: run["invocations"][0].pop("executionSuccessful"),
         ],
     )
     def test_the_schema_refuses_a_spoiled_document(self, spoil: Any) -> None:
