@@ -78,6 +78,8 @@ def test_apply_takes_the_shared_options_and_the_configuration(apply: StandIn) ->
     ("arguments", "said"),
     [
         ("check --select CKPT999", "--select: no rule has the code CKPT999"),
+        ("check --ignore CKPT0O3", "--ignore: no rule has the code CKPT0O3: did you mean CKPT003?"),
+        ("check --select ,", "--select names no rule"),
         ("check --ignore CKPT", "--ignore leaves no rule to check, because it takes all rules: ignore fewer"),
         ("check --select CKPT001 --ignore CKPT0", "because it takes all that --select chooses: ignore fewer"),
         ("rule CKPT999", "rule: no rule has the code CKPT999"),
