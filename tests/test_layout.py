@@ -18,8 +18,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ckpt_surgery.version import __version__
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
 BASE = {"errors", "text", "torch_names", "version", "optional", "undo", "flops"}
@@ -206,23 +204,15 @@ def test_imports_go_one_way() -> None:
     ("name", "text", "module"),
     [
         ("model_patches/a.py", "import ckpt_surgery.codemods.finding\n", "ckpt_surgery.codemods.finding"),
-        ("codemods/a.py", "from ckpt_surgery.static import results\n", "ckpt_surgery.static.results"),
-        ("codemods/sub/a.py", "def f():\n    import ckpt_surgery.cli\n", "ckpt_surgery.cli"),
         ("measure/a.py", "from ckpt_surgery import verify\n", "ckpt_surgery.verify"),
         ("report/a.py", "from ckpt_surgery.tiny import tiny_model\n", "ckpt_surgery.tiny.tiny_model"),
-        ("cli/a.py", "from tests.codemods import tools\n", "tests.codemods.tools"),
-        ("runtime/a.py", "import benchmarks\n", "benchmarks"),
         ("runtime/a.py", "from codemods import finding\n", "codemods.finding"),
         ("model_patches/sub/a.py", "from ...codemods import finding\n", "ckpt_surgery.codemods.finding"),
     ],
     ids=[
         "upwards",
-        "from a room above",
-        "inside a function",
         "from the front",
         "a sibling",
-        "tests",
-        "benchmarks",
         "a folder as a package",
         "relative",
     ],
@@ -241,16 +231,10 @@ def test_imports_inside_a_room_go_one_way() -> None:
     ("name", "module"),
     [
         ("codemods/facts/a.py", "codemods.scripts.signs.signs"),
-        ("codemods/tree/a.py", "codemods.edits.arguments.RearrangeArguments"),
-        ("codemods/edits/a.py", "codemods.finding.RuleContext"),
         ("codemods/facts/a.py", "codemods.finding.Finding"),
         ("codemods/rules/a.py", "codemods.rules.b.RULE"),
         ("upstream/evidence/a.py", "upstream.run.git.Git"),
-        ("upstream/plan/a.py", "upstream.evidence.results.Commit"),
-        ("upstream/layout.py", "upstream.options.GroupBy"),
         ("runtime/blocks/a.py", "runtime.surgery.options.SurgeryOptions"),
-        ("runtime/self_check/a.py", "runtime.offload.offloader.Offloader"),
-        ("runtime/tools/a.py", "runtime.blocks.discovery.Block"),
     ],
 )
 def test_an_import_the_other_way_inside_a_room_is_seen(tmp_path: Path, name: str, module: str) -> None:
@@ -258,19 +242,6 @@ def test_an_import_the_other_way_inside_a_room_is_seen(tmp_path: Path, name: str
     tree = write(tmp_path, f"{PACKAGE}/{name}", f"from {parent} import {imported}\n")
     (fault,) = wrong_way_inside(tree)
     assert fault.endswith(f" imports {PACKAGE}.{module}")
-
-
-@pytest.mark.parametrize("module", ["upstream.plan.plan.SeriesPlan", "upstream.run.git.Git", "measure.results.Mode"])
-def test_an_import_of_a_floor_below_is_no_fault(tmp_path: Path, module: str) -> None:
-    parent, _, imported = f"{PACKAGE}.{module}".rpartition(".")
-    assert (
-        wrong_way_inside(write(tmp_path, f"{PACKAGE}/upstream/run/a.py", f"from {parent} import {imported}\n")) == []
-    )
-
-
-def test_relative_imports_inside_a_room_are_no_fault(tmp_path: Path) -> None:
-    text = "from . import b\nfrom .. import c\nfrom ..finding import Edit\n"
-    assert wrong_way_imports(write(tmp_path, f"{PACKAGE}/codemods/sub/a.py", text)) == []
 
 
 def test_linked_folders_are_looked_into(tmp_path: Path) -> None:
@@ -303,10 +274,6 @@ def test_the_static_half_imports_neither_torch_nor_transformers() -> None:
 @pytest.mark.parametrize("text", ["import torch.nn\n", "def f():\n    from transformers import AutoModel\n"])
 def test_a_heavy_import_in_the_static_half_is_seen(tmp_path: Path, folder: str, text: str) -> None:
     assert len(heavy_imports(write(tmp_path, f"{PACKAGE}/{folder}/a.py", text))) == 1
-
-
-def test_a_heavy_import_elsewhere_is_no_fault(tmp_path: Path) -> None:
-    assert heavy_imports(write(tmp_path, f"{PACKAGE}/runtime/a.py", "import torch\n")) == []
 
 
 def test_the_static_half_and_the_cli_load_neither_torch_nor_transformers() -> None:
@@ -343,11 +310,6 @@ def test_a_long_file_is_seen(tmp_path: Path) -> None:
     write(tmp_path, f"{PACKAGE}/codemods/just_right.py", "x = 1\n" * MOST_LINES)
     tree = write(tmp_path, f"{PACKAGE}/codemods/long.py", "x = 1\n" * (MOST_LINES + 1))
     assert long_files(tree) == [f"{PACKAGE}/codemods/long.py: 451 lines"]
-
-
-def test_the_version_is_the_projects() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["version"] == __version__
 
 
 def test_no_two_classes_share_a_name() -> None:

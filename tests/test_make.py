@@ -73,10 +73,6 @@ def test_help_explains_every_target() -> None:
     [
         ("check", {"lint", "types", "static"}),
         ("cases", {"cases"}),
-        ("faults", {"faults"}),
-        ("figures", {"figures"}),
-        ("integrations", {"integrations"}),
-        ("releases", {"releases"}),
         ("test", set()),
     ],
 )
@@ -90,10 +86,6 @@ def test_make_runs_sessions_that_there_are(target: str, sessions: set[str]) -> N
 def test_make_test_runs_everything() -> None:
     # `static` tests what tests_5 tests as well
     assert set(ast.literal_eval(constant("nox.options.sessions"))) >= {"lint", "types", "tests_5", "tests_4"}
-
-
-def test_the_releases_are_not_in_make_test() -> None:
-    assert "releases" not in ast.literal_eval(constant("nox.options.sessions"))
 
 
 def test_a_warning_of_the_site_fails_its_session() -> None:
@@ -119,11 +111,6 @@ def test_what_make_check_tests_is_there() -> None:
     paths = eval(ast.unparse(constant("STATIC_TESTS")))
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert {"tests/static", "tests/codemods", "tests/test_packaging.py"} <= set(paths)
-
-
-def test_what_is_tested_with_the_oldest_releases_is_there() -> None:
-    paths = eval(ast.unparse(constant("FLOOR_TESTS")), {"STATIC_TESTS": eval(ast.unparse(constant("STATIC_TESTS")))})
-    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def loads_transformers(code: str) -> bool:

@@ -95,7 +95,7 @@ def test_a_command_says_it_in_one_line(
     assert (output.out, output.err) == ("", f"ckpt_surgery: error: {arguments.split()[0]} {TOO_OLD}\n")
 
 
-@pytest.mark.parametrize("name", ["wrap_blocks", "verify", "guard", "explain", "plan", "long_context", "tiny_model"])
+@pytest.mark.parametrize("name", ["wrap_blocks", "tiny_model"])
 def test_a_name_of_the_front_says_it(installed: Installed, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     installed("2.7.1+cu118")
     monkeypatch.delitem(vars(ckpt_surgery), name, raising=False)
@@ -186,11 +186,8 @@ LACKING = "import torch; del torch._C._current_graph_task_id\n"
 LACKED = "does not work here: AttributeError: module 'torch._C' has no attribute '_current_graph_task_id'"
 IMPORTS = (
     "from ckpt_surgery import wrap_blocks",
-    "from ckpt_surgery import *; wrap_blocks",
     "import ckpt_surgery.distributed",
-    "import ckpt_surgery.tiny",
     "from ckpt_surgery.testing import assert_checkpointing",
-    "from ckpt_surgery.guarding.lightning import LightningGuard",
 )
 
 
@@ -200,14 +197,6 @@ def test_a_name_that_torch_lacks_is_the_error(statement: str, tmp_path: Path) ->
     last = run(LACKING + statement, tmp_path).stdout.splitlines()[-1]
     assert re.match(r"ckpt_surgery\.errors\.MissingPackageError: \S+ needs torch, and torch \S+ does not work", last)
     assert last.endswith(LACKED)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("arguments", ["explain llama", "plan llama --memory 8GB"])
-def test_a_command_says_that_torch_lacks_it(arguments: str, tmp_path: Path) -> None:
-    (line,) = run(f"{LACKING}{MAIN.format(arguments.split())}", tmp_path).stdout.splitlines()
-    assert line.startswith(f"ckpt_surgery: error: {arguments.split()[0]} needs torch, and torch ")
-    assert line.endswith(LACKED)
 
 
 MAIN = "from ckpt_surgery.cli.main import main\nraise SystemExit(main({!r}))"
@@ -222,26 +211,3 @@ def test_a_script_runs_with_a_torch_that_lacks_it(tmp_path: Path) -> None:
     assert said.startswith("ckpt_surgery: the script runs unwrapped and unwatched, because run cannot be imported: ")
     assert said.endswith("has no attribute '_current_graph_task_id'")
     assert trained == "trained 2.0"
-
-
-@pytest.mark.torch
-def test_a_broken_torch_is_no_bug_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open')\n")
-    path = f"{tmp_path}{os.pathsep}{ROOT}"
-    (line,) = run(MAIN.format(["explain", "llama"]), tmp_path, PYTHONPATH=path).stdout.splitlines()
-    assert line.endswith("does not work here: OSError: libcudart.so.12: cannot open")
-
-
-@pytest.mark.torch
-def test_the_reason_is_kept_where_torch_lacks_what_a_module_uses(
-    installed: Installed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lacking(_: str) -> None:
-        raise AttributeError("module 'torch' has no attribute 'accelerator'")
-
-    installed(None)
-    monkeypatch.delitem(vars(ckpt_surgery), "wrap_blocks", raising=False)
-    monkeypatch.setattr(ckpt_surgery, "_import_module", lacking)
-    with pytest.raises(ImportError, match=r"^wrap_blocks cannot be imported: module 'torch' has no attribute 'acc"):
-        exec("from ckpt_surgery import wrap_blocks")

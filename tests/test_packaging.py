@@ -11,7 +11,6 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,18 +223,6 @@ def test_a_wheel_made_from_the_sdist_is_the_one_made_from_the_tree(sdist: Path, 
     assert wheel_contents(build(source, "wheel", tmp_path / "wheel")) == wheel_contents(wheel)
 
 
-def test_what_the_wheel_must_hold_is_expected(files: list[str]) -> None:
-    assert {
-        "ckpt_surgery/__init__.pyi",
-        "ckpt_surgery/py.typed",
-        "ckpt_surgery/report/page/page.css",
-        "ckpt_surgery/report/page/page.js",
-        "ckpt_surgery/upstream/evidence/evidence.schema.json",
-        "ckpt_surgery/codemods/finding.py",
-        "ckpt_surgery/model_patches/vocabulary.py",
-    } <= package_files(files)
-
-
 @pytest.mark.parametrize(
     ("contents", "fault"),
     [
@@ -288,18 +275,6 @@ def link_faults(root: Path) -> list[str]:
     return faults
 
 
-def files_of_ruff(root: Path) -> list[str]:
-    """Return the real paths of the files that ruff checks, relative to `root`, as often as it checks them."""
-    pytest.importorskip("ruff")
-    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
-    shown = subprocess.check_output(command, cwd=root, text=True)
-    return [os.path.relpath(os.path.realpath(line), root.resolve()) for line in shown.splitlines()]
-
-
-def duplicates(names: Sequence[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
-
-
 @pytest.fixture
 def linked_tree(tmp_path: Path) -> Path:
     """Write a package with links as in this project, and a file in each linked folder."""
@@ -321,15 +296,3 @@ def test_a_copy_in_place_of_a_link_and_a_test_in_a_linked_folder_are_seen(linked
     shutil.copytree(linked_tree / "codemods", linked_tree / PACKAGE / "codemods")
     (linked_tree / "model_patches" / "test_it.py").write_text("")
     assert link_faults(linked_tree) == [f"no link: {PACKAGE}/codemods", "test file: model_patches/test_it.py"]
-
-
-def test_ruff_sees_each_file_once(linked_tree: Path) -> None:
-    files = files_of_ruff(ROOT)
-    assert duplicates(files) == []
-    assert "codemods/finding.py" in files
-    assert sorted(files_of_ruff(linked_tree)) == [f"{name}/finding.py" for name in LINKED]
-
-
-def test_a_file_that_ruff_sees_twice_is_noticed(linked_tree: Path) -> None:
-    (linked_tree / PACKAGE / "again.py").symlink_to("../codemods/finding.py")  # ruff follows links to files
-    assert duplicates(files_of_ruff(linked_tree)) == ["codemods/finding.py"]

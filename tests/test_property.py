@@ -1,8 +1,7 @@
 """`apply` on any Python file changes nothing, or yields a file that parses and that a second run leaves alone.
 
-Shown on generated model code, whose repaired calls are also bound through the block's signature, and on the
-standard library and the installed packages: a sample of them, all with `CKPT_CORPUS=all`, or one of
-n shares with `CKPT_CORPUS=k/n`.
+Shown on generated model code, whose repaired calls are also bound through the block's signature, and on a sample of
+the standard library and the installed packages.
 """
 
 from __future__ import annotations
@@ -24,15 +23,7 @@ from ckpt_surgery import apply, check
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.static.results import ApplyResult
 
-
-def share_of(text: str) -> tuple[int, int] | None:
-    """Parse the share `k/n`, from 1, or all; None means that a sample is enough."""
-    number, _, count = ("1/1" if text == "all" else text).partition("/")
-    return (int(number), int(count)) if text else None
-
-
 SAMPLE = 400
-SHARE = share_of(os.environ.get("CKPT_CORPUS", ""))
 BOUNDED = settings(
     max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -253,11 +244,9 @@ def test_any_text_is_a_problem_or_left_alone(text: str) -> None:
 
 @cache
 def corpus() -> tuple[Path, ...]:
-    """List the Python files of this interpreter's library and packages: all, a share, or a fixed sample."""
+    """List a fixed sample of the Python files of this interpreter's library and packages."""
     folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     files = sorted({path for folder in folders for path in folder.rglob("*.py") if path.is_file()})
-    if SHARE:
-        return tuple(files[SHARE[0] - 1 :: SHARE[1]])
     models_first = [path for path in files if path.name.startswith(("modeling_", "modular_"))]
     chosen = random.Random(0)
     some = chosen.sample(models_first, min(len(models_first), SAMPLE // 4))
@@ -280,11 +269,3 @@ def test_corpus_files_are_left_alone_or_their_repairs_parse_and_settle(tmp_path:
     again = apply(list(copies), unsafe=True, cache=False)
     assert [change.diff for change in again.changes] == []
     assert {path: path.stat().st_mtime_ns for path in files} == before, "the corpus itself was written to"
-
-
-def test_shares_are_parts_of_the_whole() -> None:
-    assert share_of("") is None
-    assert share_of("all") == (1, 1)
-    files = list(range(10))
-    shares = [share_of(f"{number}/3") for number in (1, 2, 3)]
-    assert sorted(file for share in shares if share for file in files[share[0] - 1 :: share[1]]) == files

@@ -83,19 +83,6 @@ def test_only_the_source_and_its_configuration_are_unpacked(pin: Pin, cache: Pat
     assert sorted(p.name for p in source.parent.parent.iterdir()) == [".unpacked", "pyproject.toml", "setup.py", "src"]
 
 
-def test_a_second_fetch_reads_neither_archive_nor_network(pin: Pin) -> None:
-    archive = pin(sdist(FILES))
-    first = fetch(VERSION)
-    archive.unlink()
-    assert fetch(VERSION) == first
-
-
-def test_nothing_but_the_release_stays_in_the_cache(pin: Pin, cache: Path) -> None:
-    pin(sdist(FILES))
-    fetch(VERSION)
-    assert sorted(p.name for p in cache.iterdir()) == ["transformers-9.9.9", "transformers-9.9.9.tar.gz"]
-
-
 def test_an_archive_with_another_hash_is_refused_and_not_unpacked(pin: Pin, cache: Path) -> None:
     archive = pin(sdist(FILES))
     archive.write_bytes(sdist({**FILES, "setup.py": "changed"}))
@@ -109,35 +96,10 @@ def test_a_half_unpacked_folder_is_refused(cache: Path, pin: Pin) -> None:
     assert refusal().endswith("is not a whole copy of the release: delete it and run again")
 
 
-def test_a_folder_that_lost_a_file_is_refused(pin: Pin) -> None:
-    pin(sdist(FILES))
-    (fetch(VERSION) / "models/toy/modeling_toy.py").unlink()
-    assert "is not a whole copy" in refusal()
-
-
-def test_a_folder_unpacked_from_another_archive_is_refused(pin: Pin) -> None:
-    pin(sdist(FILES))
-    fetch(VERSION)
-    pin(sdist({**FILES, "setup.py": "changed"}))
-    assert "is not a whole copy" in refusal()
-
-
-def test_compiled_files_do_not_make_a_release_less_whole(pin: Pin) -> None:
-    pin(sdist(FILES))
-    (fetch(VERSION) / "__pycache__").mkdir()
-    (fetch(VERSION) / "__pycache__/__init__.cpython-311.pyc").write_bytes(b"")
-    assert fetch(VERSION).is_dir()
-
-
 @pytest.mark.parametrize("archive", [b"no archive at all", sdist(FILES)[:150]], ids=["no tar", "cut short"])
 def test_an_archive_that_cannot_be_read_is_refused(pin: Pin, archive: bytes) -> None:
     pin(archive)
     assert "cannot be unpacked" in refusal()
-
-
-def test_an_archive_of_something_else_is_refused(pin: Pin) -> None:
-    pin(sdist({"README.md": "hello"}))
-    assert "holds no transformers-9.9.9/src/transformers" in refusal()
 
 
 def test_a_link_that_leads_out_of_the_release_is_refused(pin: Pin, cache: Path) -> None:
@@ -148,20 +110,8 @@ def test_a_link_that_leads_out_of_the_release_is_refused(pin: Pin, cache: Path) 
     assert not (cache / "transformers-9.9.9").exists()
 
 
-def test_a_path_that_leads_out_of_the_release_is_refused(pin: Pin, cache: Path) -> None:
-    pin(sdist({**FILES, "src/transformers/../../../../escaped.py": "boo"}))
-    assert "cannot be unpacked" in refusal()
-    assert not list(cache.parent.rglob("escaped.py"))
-
-
 def test_a_version_without_a_pin_is_refused_and_the_known_ones_are_named(cache: Path) -> None:
     assert refusal("4.0.0").endswith("the pinned releases are 4.52.4, 4.53.0, 4.57.6, 5.0.0, 5.23.0")
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("CKPT_SURGERY_CACHE", str(tmp_path / "file"))
-    assert "CKPT_SURGERY_CACHE" in refusal("4.57.6")
 
 
 def test_no_network_is_one_sentence_that_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,43 +127,9 @@ def test_no_network_is_one_sentence_that_names_the_way_out(tmp_path: Path, monke
     assert not list((tmp_path / "releases").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("stderr", "reason"),
-    [
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", "another hash than the pinned one"),
-        ("WARNING: slow\nERROR: first\nERROR: second\n", "first"),
-        ("/usr/bin/python: No module named pip\n", "/usr/bin/python: No module named pip"),
-        ("", "pip gave no reason"),
-    ],
-    ids=["another hash", "pip's first error", "no pip", "silence"],
-)
-def test_the_reason_is_one_line_of_what_pip_says(stderr: str, reason: str) -> None:
-    assert releases._reason(stderr).endswith(reason)
-
-
-def test_a_process_that_was_faster_wins(pin: Pin, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pin(sdist(FILES))
-    unpack = releases._unpack
-
-    def unpack_late(archive: Path, tree: Path, release: releases.Release) -> None:
-        monkeypatch.setattr(releases, "_unpack", unpack)
-        fetch(VERSION)
-        unpack(archive, tree, release)
-
-    monkeypatch.setattr(releases, "_unpack", unpack_late)
-    assert fetch(VERSION).is_dir()
-    assert len(list(cache.iterdir())) == 2
-
-
 def test_the_pinned_ruff_is_the_one_that_setup_py_names(pin: Pin) -> None:
     pin(sdist(FILES))
     assert pinned_ruff(VERSION) == "0.13.1"
-
-
-def test_a_release_without_a_pinned_ruff_says_so(pin: Pin) -> None:
-    pin(sdist({**FILES, "setup.py": 'deps = ["ruff>=0.13"]'}))
-    with pytest.raises(ReleaseError, match="pins no version of ruff"):
-        pinned_ruff(VERSION)
 
 
 WHEEL = "toy_models-1.0-py3-none-any"
@@ -263,11 +179,6 @@ def test_a_path_that_leads_out_of_a_wheel_stays_inside(cache: Path, monkeypatch:
     lay_wheel(cache, monkeypatch, {**IN_A_WHEEL, "../../escaped.py": "boo"})
     folder = fetch_wheel(WHEEL)
     assert [path for path in cache.parent.rglob("escaped.py") if not path.is_relative_to(folder)] == []
-
-
-def test_a_wheel_without_a_pin_is_refused(cache: Path) -> None:
-    with pytest.raises(ReleaseError, match="toy-1-py3-none-any has no pinned hash: the pinned wheels are adapters-"):
-        fetch_wheel("toy-1-py3-none-any")
 
 
 def test_pip_is_asked_for_the_pinned_wheel_whatever_machine_it_runs_on(

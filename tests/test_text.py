@@ -6,7 +6,7 @@ import builtins
 
 import pytest
 
-from ckpt_surgery.text import ShownInNotebooks, error_line, flops, one_line, size, size_in_bytes, size_unit, text_table
+from ckpt_surgery.text import ShownInNotebooks, error_line, flops, size, size_in_bytes, text_table
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,6 @@ def test_a_size_with_its_unit_is_read(said: str, count: int | None) -> None:
     assert size_in_bytes(said) == count
 
 
-def test_the_unit_of_the_largest_serves_a_whole_axis() -> None:
-    assert size_unit(3 * 2**20) == ("MiB", 2**20)
-    assert size_unit(1) == ("B", 1)
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -58,10 +53,6 @@ def test_the_unit_of_the_largest_serves_a_whole_axis() -> None:
 )
 def test_an_error_is_one_line_with_its_type(error: BaseException, line: str) -> None:
     assert error_line(error) == line
-
-
-def test_what_an_error_says_is_one_line() -> None:
-    assert one_line(ValueError("too\n  small\n")) == "too small"
 
 
 def test_a_table_in_a_notebook_is_the_text_that_it_is_elsewhere(

@@ -204,11 +204,8 @@ def test_each_name_that_is_listed_is_used() -> None:
     [
         ("import torch\ntorch._C._planted()", "torch._C"),
         ("import torch._planted", "torch._planted"),
-        ("from torch.nn.modules.conv import _Planted", "torch.nn.modules.conv._Planted"),
         ("from torch import nn\nnn.modules.conv._Planted", "torch.nn.modules.conv._Planted"),
-        ("import torch as t\nt.ops.aten._planted.default", "torch.ops.aten._planted"),
         ("def of(tensor): return tensor._planted", "_planted"),
-        ("def of(tensor): return tensor.grad_fn()._planted", "_planted"),
         ("def of(tensor): return getattr(tensor, '_planted', None)", "_planted"),
         ("from importlib import import_module\nimport_module('torch._planted')", "torch._planted"),
         ("import operator\nof = operator.attrgetter('_planted')", "_planted"),

@@ -51,11 +51,3 @@ def test_hooks_run_until_undone_and_a_second_undo_does_nothing() -> None:
     hooks.undo()
     layer(torch.ones(1, 2))
     assert calls == [0, 0]
-
-
-def test_hooks_last_as_long_as_their_with() -> None:
-    layer, calls, hooks = _hooked()
-    with hooks:
-        layer(torch.ones(1, 2))
-    layer(torch.ones(1, 2))
-    assert calls == [0, 0]

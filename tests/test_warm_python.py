@@ -37,14 +37,12 @@ def new(*arguments: str, cwd: Path, said: str = "") -> subprocess.CompletedProce
         "import os, sys; print(__name__, sys.argv, sys.path[0], os.getcwd(), sys.stdin.read(), sys.stdout.isatty())",
         "import sys; print(__file__, __spec__, __package__, __loader__.name, sys.modules['__main__'].__file__)",
         "raise SystemExit(7)",
-        "raise SystemExit('words')",
         "raise KeyboardInterrupt",
         "def f(): 1 / 0\nf()",
         "import os; print('lost'); os._exit(3)",
         "import os, signal; print('kept', flush=True); os.kill(os.getpid(), signal.SIGTERM)",
         "import atexit, threading, time; atexit.register(print, 'exit')\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()",
-        "def f(:",
     ],
 )
 def test_a_script_ends_and_prints_as_in_a_new_process(text: str, tmp_path: Path) -> None:

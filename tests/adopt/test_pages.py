@@ -53,11 +53,6 @@ class TestTheModelCard:
         assert "Gradient checkpointing does not work correctly in `ToyModel`: train without it." in card
         assert "gradient_checkpointing_enable" not in card
 
-    def test_is_about_the_code_without_a_repair_that_was_refused(self, tmp_path: Path) -> None:
-        card = page(adoption(tmp_path, ClassProof(REENTRANT_BAD, BAD)), "model_card.md")
-        assert "with `use_reentrant=False` only." in card
-        assert "repair.diff" not in card
-
     def test_of_what_was_not_measured_claims_nothing(self, tmp_path: Path) -> None:
         other = replace(UNBUILT, model="ToyHead")
         card = page(adoption(tmp_path, ClassProof(UNSUPPORTED), ClassProof(other), shape="healthy"), "model_card.md")
@@ -107,10 +102,6 @@ class TestThePullRequest:
             text = page(adoption(tmp_path, ClassProof(BAD, GOOD, frozenset(uses))), "pull_request.md")
             assert ("`ToyModel` (CKPT002) was repaired and not measured: no measured model has it." in text) is said
 
-    def test_warns_of_unsafe_repairs(self, tmp_path: Path) -> None:
-        found = adoption(tmp_path, ClassProof(BAD, GOOD), unsafe=True)
-        assert "Repairs were made that may break code elsewhere" in page(found, "pull_request.md")
-
 
 class TestTheFolder:
     def test_has_a_diff_that_applies_and_pages_without_a_path_of_the_machine(self, tmp_path: Path) -> None:
@@ -137,6 +128,14 @@ class TestTheFolder:
         assert proof["verdict"] == "repaired"
         assert Report.from_dict(proof["after"]).modes == GOOD.modes
 
+    def test_that_fills_up_meanwhile_is_left_alone(self, tmp_path: Path) -> None:
+        found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/mine").touch()
+        with pytest.raises(AdoptError, match="is not empty, and nothing in it is overwritten"):
+            write_pages(found, tmp_path / "out")
+        assert sorted(path.name for path in tmp_path.rglob("*") if path.parent.name != "toy") == ["mine", "out", "toy"]
+
     def test_may_be_there_if_it_is_empty(self, tmp_path: Path) -> None:
         found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
         (tmp_path / "out").mkdir()
@@ -159,11 +158,3 @@ class TestTheFolder:
         folder = ModelFolder.read(write_shape(tmp_path / "toy", "healthy"))
         with pytest.raises(AdoptError, match=said):
             check_output(tmp_path / out, folder)
-
-    def test_that_fills_up_meanwhile_is_left_alone(self, tmp_path: Path) -> None:
-        found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out/mine").touch()
-        with pytest.raises(AdoptError, match="is not empty, and nothing in it is overwritten"):
-            write_pages(found, tmp_path / "out")
-        assert sorted(path.name for path in tmp_path.rglob("*") if path.parent.name != "toy") == ["mine", "out", "toy"]

@@ -100,16 +100,6 @@ def test_the_diff_is_of_the_bytes_on_disk(tmp_path: Path, text: str, encoding: s
     assert contents(folder) == applied
 
 
-def test_other_line_endings_are_kept_in_the_diff(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "toy")
-    (folder / "modeling_toy.py").write_bytes(modeling("module dict").replace("\n", "\r\n").encode())
-    source = examined(folder)
-    apply_diff("git", source.diff, folder, tmp_path)
-    text = (folder / "modeling_toy.py").read_bytes()
-    assert text.decode() == source.patches["modeling_toy.py"].after
-    assert text.count(b"\n") == text.count(b"\r\n")
-
-
 def test_files_in_subfolders_have_their_path_in_the_diff(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "toy", {"modeling_toy": "from .deeper.modeling_real import ToyModel"})
     (folder / "deeper").mkdir()
@@ -118,15 +108,6 @@ def test_files_in_subfolders_have_their_path_in_the_diff(tmp_path: Path) -> None
     assert [*source.patches] == ["deeper/modeling_real.py"]
     apply_diff("git", source.diff, folder, tmp_path)
     assert examined(folder).faults == ()
-
-
-def test_whether_the_layer_is_imported_is_known(tmp_path: Path) -> None:
-    assert examined(write_shape(tmp_path / "one", "old switch")).imports_layer
-    keyword = modeling("healthy").replace(
-        "layer(hidden_states, position_bias)", "layer(hidden_states, position_bias=position_bias)"
-    )
-    folder = write_folder(tmp_path / "two", {"modeling_toy": keyword})
-    assert not examined(folder).imports_layer
 
 
 def test_training_scripts_beside_the_model_are_left_out(tmp_path: Path) -> None:

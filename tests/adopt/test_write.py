@@ -30,12 +30,6 @@ def texts(folder: Path) -> list[str]:
     return [path.read_text() for path in sorted(folder.glob("*"))]
 
 
-def test_every_file_is_written(folder: Path) -> None:
-    wanted = changes(folder)
-    write_changes(wanted)
-    assert [Path(change.path).read_text() for change in wanted] == [change.after for change in wanted]
-
-
 @pytest.mark.parametrize("spoil", ["changed", "read-only", "gone"])
 def test_one_file_that_cannot_be_written_leaves_all_as_they_were(folder: Path, spoil: str) -> None:
     wanted = changes(folder)

@@ -91,14 +91,7 @@ def test_standard_output_carries_the_machine_document_alone(
     assert "keyword_gradient (1 safe)" in captured.err
 
 
-def test_the_github_format_is_commands_only(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    configure("output-format = 'github'")
-    check.answer = checked(finding())
-    main(["check"])
-    assert capsys.readouterr().out == "::error file=models/m.py,line=3,col=5,title=CKPT003::Block: is wrong\n"
-
-
-@pytest.mark.parametrize("output_format", ["text", "json", "github", "sarif"])
+@pytest.mark.parametrize("output_format", ["text", "sarif"])
 def test_output_goes_to_the_file_and_equals_what_would_be_printed(
     check: StandIn, capsys: pytest.CaptureFixture[str], output_format: str
 ) -> None:
@@ -119,21 +112,10 @@ def test_an_output_that_cannot_be_written_is_reported_before_the_work(
     assert check.calls == []
 
 
-def test_a_file_name_that_is_no_text_can_be_printed(
-    check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    check.answer = checked(Finding("CKPT003", "\udcff.py", 1, 1, "B", "→ wrong", Applicability.SAFE))
-    with open(tmp_path / "out", "w", encoding="ascii") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert main(["check"]) == 1
-    assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()
-
-
 # -- baseline and since
 
 
-@pytest.mark.parametrize("how", ["option", "configuration"])
-@pytest.mark.parametrize("output_format", ["text", "json", "github", "sarif"])
+@pytest.mark.parametrize(("output_format", "how"), [("text", "option"), ("text", "configuration"), ("json", "option")])
 def test_a_baseline_is_written_once_and_then_leaves_out_what_it_has(
     check: StandIn, capsys: pytest.CaptureFixture[str], output_format: str, how: str
 ) -> None:
@@ -186,3 +168,13 @@ def test_only_findings_in_changed_lines_are_reported(
     assert "  4:5 CKPT" in out
     assert "  3:5 CKPT" not in out
     assert main(["check", ".", "--since", "v9"]) == 2
+
+
+def test_a_file_name_that_is_no_text_can_be_printed(
+    check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check.answer = checked(Finding("CKPT003", "\udcff.py", 1, 1, "B", "→ wrong", Applicability.SAFE))
+    with open(tmp_path / "out", "w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["check"]) == 1
+    assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()

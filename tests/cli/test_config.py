@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,19 +66,6 @@ def test_the_nearest_table_counts_from_the_path_or_the_working_folder(
     assert Config.load(tmp_path) == Config()
 
 
-def test_a_folder_that_may_not_be_searched_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "[tool.ckpt_surgery]\njobs = 4\n")
-    locked, real = tmp_path / "locked", os.stat
-
-    def refuse(path: Any, **options: Any) -> os.stat_result:
-        if locked in Path(path).parents:
-            raise PermissionError(13, "Permission denied", path)
-        return real(path, **options)
-
-    monkeypatch.setattr(os, "stat", refuse)
-    assert Config.load(locked / "m.py").jobs == 4
-
-
 def test_a_working_folder_that_is_gone_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,19 +91,14 @@ def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("per-file-ignores = {'a.py' = 'CKPT001'}", "per-file-ignores must be a table of glob pattern"),
         ("jobs = 0", "jobs must be a whole number from 1 up, not 0"),
-        ("jobs = true", "jobs must be a whole number from 1 up, not True"),
-        ("jobs = '2'", "jobs must be a whole number from 1 up, not '2'"),
         ("select = 'CKPT001'", "select must be a list of strings, not 'CKPT001'"),
         ("ignore = [1]", "ignore must be a list of strings, not [1]"),
-        ("exclude = ['']", "exclude must be a list of strings, not ['']"),
         ("show-unknown = 1", "show-unknown must be true or false, not 1"),
         ("output-format = 'xml'", "output-format must be one of text, json, github, sarif, html, not 'xml'"),
-        ("output-format = ['text']", "output-format must be one of text, json, github, sarif"),
         ("per-file-ignores = ['a']", "per-file-ignores must be a table of glob pattern to list of codes"),
-        ("per-file-ignores = {'a.py' = 'CKPT001'}", "per-file-ignores must be a table of glob pattern"),
         ("selct = []", "has no key 'selct': did you mean select?"),
-        ("show_unknown = true", "has no key 'show_unknown': did you mean show-unknown?"),
         ("zzz = 1", "has no key 'zzz': the keys are select, ignore, exclude,"),
     ],
 )
@@ -147,17 +127,6 @@ def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, said: str) ->
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "")
-
-    def refuse(*_: object, **__: object) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-        Config.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -174,23 +143,12 @@ def test_codes_and_prefixes_expand_in_the_order_of_the_rules(given: list[str], e
     assert expand_codes(given, KNOWN, "--select") == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["CKPT999"], "--select: no rule has the code CKPT999: "),
-        (["CKPT001,CKPT0O3"], "no rule has the code CKPT0O3: did you mean CKPT003?"),
-        ([","], "--select names no rule"),
-        ([""], "--select names no rule"),
-    ],
-)
-def test_a_code_that_no_rule_has_is_an_error(given: list[str], said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        expand_codes(given, KNOWN, "--select")
-    assert said in str(error.value)
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "")
 
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
 
-@pytest.mark.parametrize("code", ["CKPT999", "CKPT77", "ABC"])
-def test_a_code_that_shares_only_the_prefix_brings_no_suggestion(code: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        expand_codes([code], (*KNOWN, "CKPT009"), "--select")
-    assert "did you mean" not in str(error.value)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        Config.load(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -61,13 +60,6 @@ def test_the_command_line_wins_over_the_configuration(check: StandIn) -> None:
     assert (check.options["select"], check.options["ignore"]) == (("CKPT001", "CKPT003"), ("CKPT101",))
 
 
-def test_the_configuration_is_looked_up_from_the_first_path(check: StandIn) -> None:
-    Path("sub").mkdir()
-    Path("sub/pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 7\n")
-    main(["check", "sub/m.py"])
-    assert check.options["jobs"] == 7
-
-
 def test_apply_takes_the_shared_options_and_the_configuration(apply: StandIn) -> None:
     configure("exclude = ['old']\nper-file-ignores = {'a.py' = ['CKPT101']}")
     run("apply m.py --select CKPT0 --ignore CKPT001 --jobs 2 --include-unsupported --no-cache")
@@ -90,10 +82,8 @@ def test_apply_takes_the_shared_options_and_the_configuration(apply: StandIn) ->
         ("check --select ,", "--select names no rule"),
         ("check --ignore CKPT", "--ignore leaves no rule to check, because it takes all rules: ignore fewer"),
         ("check --select CKPT001 --ignore CKPT0", "because it takes all that --select chooses: ignore fewer"),
-        ("apply m.py --select X", "--select: no rule has the code X"),
         ("rule CKPT999", "rule: no rule has the code CKPT999"),
         ("rule CKPT0", "give a whole one"),
-        ("check --output-format json --output gone/report.json", "--output gone/report.json cannot be written to"),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -112,11 +102,8 @@ def test_a_wrong_option_is_one_line(
     [
         ("check --jobs 0", "'--jobs': '0' is not a whole number from 1 up"),
         ("check --jobs 1000000001", "'--jobs': '1000000001' is too large: it can be 1,000,000,000 at most"),
-        (f"check --jobs {'9' * 5000}", "'99999999999999999999' is too large: it can be 1,000,000,000 at most"),
-        ("check --jobs many", "'--jobs': 'many' is not a whole number from 1 up"),
         ("verify --timeout soon", "'--timeout': 'soon' is not a number of seconds"),
         ("check --output-format xml", "'--output-format': 'xml' is not one of text, json, github, sarif, html"),
-        ("verify --output-format XML", "'--output-format': 'XML' is not one of text, json, html, markdown"),
         ("pr . --group-by size", "'--group-by': 'size' is not one of family, root, all"),
     ],
 )
@@ -126,23 +113,6 @@ def test_a_value_of_the_wrong_kind_is_refused_in_our_words(
     assert run(arguments) == 2
     assert capsys.readouterr().err.endswith(f"{message}\n")
     assert check.calls == []
-
-
-def test_zeros_before_a_number_do_not_make_it_large(check: StandIn) -> None:
-    run("check --jobs 000000000000002")
-    assert check.calls[0][1]["jobs"] == 2
-
-
-@pytest.mark.parametrize("command", ["check", "apply m.py"])
-def test_a_broken_configuration_is_one_line(
-    check: StandIn, apply: StandIn, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    configure("jobs = 'many'")
-    assert run(command) == 2
-    error = capsys.readouterr().err
-    assert "[tool.ckpt_surgery] jobs must be a whole number from 1 up, not 'many'" in error
-    assert error.count("\n") == 1
-    assert check.calls == apply.calls == []
 
 
 @pytest.mark.parametrize(
@@ -177,17 +147,6 @@ def test_an_empty_path_is_refused(
     assert main([command, "m.py", ""]) == 2
     assert capsys.readouterr().err.startswith("ckpt_surgery: error: a path is empty, ")
     assert check.calls == apply.calls == []
-
-
-@pytest.mark.parametrize("command", ["check --output report", "apply"])
-def test_a_path_that_may_not_be_read_does_not_end_the_run(
-    check: StandIn, apply: StandIn, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    for name in ("m.py", "report"):
-        Path(name).touch()
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)
-    run(f"{command} m.py")
-    assert [paths for paths, _ in check.calls + apply.calls] == [[Path("m.py")]]
 
 
 @pytest.mark.parametrize("key", ["select = ['CKPT9']", "ignore = ['CKPT9']", "per-file-ignores = {a = ['CKPT9']}"])

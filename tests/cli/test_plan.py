@@ -30,11 +30,6 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
     assert output.err == ""
 
 
-def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save", "--ranks", "8", "--fsdp") == 0
-    assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
-
-
 def test_a_page_shows_the_front(tmp_path: Path) -> None:
     file = tmp_path / "plan.html"
     assert planned(tmp_path, "73.1MB", "--html", str(file)) == 0
@@ -67,15 +62,6 @@ def test_the_memory_is_that_of_a_card_that_is_named(tmp_path: Path, capsys: pyte
     assert "as --device names no card" not in capsys.readouterr().out
 
 
-def test_no_row_is_beaten_by_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "72MB") == 0
-    rows = re.findall(r"([\d.]+) [KM]iB +([\d.]+) %", capsys.readouterr().out)
-    peaks, times = zip(*((float(peak), float(time)) for peak, time in rows), strict=True)
-    assert len(rows) > 2
-    assert list(peaks) == sorted(set(peaks), reverse=True)
-    assert list(times) == sorted(set(times))
-
-
 def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "1MB") == 1
     output = capsys.readouterr()
@@ -87,28 +73,13 @@ def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "The smallest common card that it fits on as it is: T4 (16 GB)" in line
 
 
-def test_what_is_said_to_make_a_plan_fit_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config(tmp_path, hidden_size=256, intermediate_size=1024)
-    asked = ["plan", str(tmp_path), "--tokens", "64", "--memory", "92MB"]
-    assert main(asked) == 1
-    levers = re.findall(r"ith `([^`]+)` it fits: ", capsys.readouterr().err)
-    assert len(levers) >= 3
-    for options in levers:
-        assert main([*asked, *options.split()]) == 0
-
-
-@pytest.mark.parametrize(
-    ("maximize", "said"), [("batch", r"(\d+) samples of 64 tokens"), ("tokens", r"8 samples of (\d+)")]
-)
-def test_the_largest_size_that_fits_is_searched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], maximize: str, said: str
-) -> None:
+def test_the_largest_size_that_fits_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config(tmp_path, max_position_embeddings=100_000)
-    options = ["--tokens", "64", "--batch", "8", "--no-offload", "--no-changes", "--no-save", "--maximize", maximize]
+    options = ["--tokens", "64", "--batch", "8", "--no-offload", "--no-changes", "--no-save", "--maximize", "batch"]
     assert main(["plan", str(tmp_path), "--memory", "75MB", *options]) == 0
-    found = re.match(f"Largest {maximize}: {said}", capsys.readouterr().out)
+    found = re.match(r"Largest batch: (\d+) samples of 64 tokens", capsys.readouterr().out)
     assert found is not None
-    assert int(found[1]) > (8 if maximize == "batch" else 64)
+    assert int(found[1]) > 8
     assert main(["plan", str(tmp_path), "--memory", "1KB", *options]) == 1
     assert "not even a step of " in capsys.readouterr().err
 
@@ -120,26 +91,18 @@ BAD = [
     ((MODEL,), "--memory SIZE, or the card with --device"),
     (BUDGET, "Missing argument 'MODEL'"),
     (("empty", *BUDGET), "empty/config.json: cannot be read"),
-    (("none.json", *BUDGET), "none.json: cannot be read"),
-    (("llamma", *BUDGET), "did you mean "),
     (("meta-llama/Llama-3.1-8B", *BUDGET), "HF_HUB_OFFLINE is set; or give the path of a config.json"),
     (("remote", *BUDGET), "building its models means running it: read it first; only --trust-remote-code runs it"),
-    *((((MODEL, "--memory", size)), f"memory is {size!r}: give") for size in ("80", "0GB", "-1GB", "GB", "", "nanGB")),
+    *((((MODEL, "--memory", size)), f"memory is {size!r}: give") for size in ("80", "0GB", "nanGB")),
     *(
         (((MODEL, *BUDGET, option, number)), f"{number!r} is not a whole number from 1 up")
-        for option in ("--tokens", "--batch", "--lora", "--ranks", "--zero")
-        for number in ("0", "-1", "x")
+        for option, number in (("--tokens", "0"), ("--batch", "-1"), ("--zero", "x"))
     ),
     ((MODEL, *BUDGET, "--tokens", "65"), "64 positions, and 65 tokens were asked for: give --tokens 64 or fewer"),
     ((MODEL, *BUDGET, "--device", "abacus"), "no device is called 'abacus'"),
-    ((MODEL, *BUDGET, "--device", ""), "no device is called ''"),
-    ((MODEL, *BUDGET, "--device", "none.toml"), "none.toml cannot be read"),
-    ((MODEL, *BUDGET, "--optimizer", "adam"), "'adam' is not one of none, sgd"),
-    ((MODEL, *BUDGET, "--dtype", "int4"), "'int4' is not one of bf16, fp16, fp32"),
     ((MODEL, *BUDGET, "--ranks", "8"), "8 ranks share nothing by themselves"),
     ((MODEL, *BUDGET, "--ranks", "8", "--zero", "4"), "no sharding is called 'zero4'"),
     ((MODEL, *BUDGET, "--ranks", "8", "--zero", "3", "--fsdp"), "two ways to divide a model"),
-    ((MODEL, *BUDGET, "--fsdp"), "give 2 ranks or more"),
     ((MODEL, *BUDGET, "--html", "none/plan.html"), "--html none/plan.html cannot be written to: there is no folder"),
     ((MODEL, *BUDGET, "--yaml", "empty"), "--yaml empty cannot be written to: it is a folder"),
 ]
@@ -165,3 +128,13 @@ def test_bad_input_is_one_sentence(
     assert said in sentence
     assert "error: " in sentence.lower()
     assert all(line.startswith(("Usage: ", "Try ")) for line in output.err.splitlines()[:-1] if line)
+
+
+def test_what_is_said_to_make_a_plan_fit_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config(tmp_path, hidden_size=256, intermediate_size=1024)
+    asked = ["plan", str(tmp_path), "--tokens", "64", "--memory", "92MB"]
+    assert main(asked) == 1
+    levers = re.findall(r"ith `([^`]+)` it fits: ", capsys.readouterr().err)
+    assert len(levers) >= 3
+    for options in levers:
+        assert main([*asked, *options.split()]) == 0

@@ -163,21 +163,16 @@ class TestExitCodes:
             ((GOOD, BAD), "bert", 1),
             ((GOOD, BAD), "bert --exit-zero", 0),
             ((BAD,), "--all --output-format json", 1),
-            ((GOOD, UNSUPPORTED), "bert", 0),
             ((GOOD, UNBUILT), "bert", 2),
             ((BAD, UNBUILT), "bert --exit-zero", 2),
             ((GOOD, UNBUILT), "--all", 0),
             ((BAD, UNBUILT), "--all", 1),
-            ((), "--all", 0),
             ((REPAIRED, NOTHING), "bert --fix", 0),
             ((REPAIRED, SAVED), "bert --fix", 1),
-            ((WRAPPED,), "bert --modes reentrant", 0),
             ((GOOD, STILL_BAD), "bert --fix", 1),
             ((SPOILT,), "--all --fix", 1),
             ((LEFT,), "--all --fix", 1),
-            ((STILL_BAD,), "--all --fix --exit-zero", 0),
             ((REPAIRED, UNBUILT), "bert --fix", 2),
-            ((REPAIRED, UNBUILT), "--all --fix", 0),
         ],
     )
     def test_say_what_was_found(self, survey: Survey, reports: Sequence[Report], options: str, code: int) -> None:
@@ -194,14 +189,6 @@ class TestExitCodes:
         assert captured.err == f"ckpt_surgery: error: OddModel: {UNBUILT.problem}\n"
         assert captured.out.startswith("Verified 1 class in ")
         assert captured.out.endswith(": 1 not built.\n")
-
-    def test_each_such_error_names_its_model(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
-        problem = "building it raised ValueError: no"
-        survey.reports = tuple(Report(name, target=name, problem=problem) for name in ("a:one", "a:two"))
-        run("a:one a:two")
-        assert capsys.readouterr().err == "".join(
-            f"ckpt_surgery: error: {name}: {problem}\n" for name in ("a:one", "a:two")
-        )
 
     def test_a_part_without_a_model_is_said_to_be_empty(
         self, survey: Survey, capsys: pytest.CaptureFixture[str]
@@ -251,10 +238,8 @@ class TestErrors:
             ("bert --levels xyz", "--levels does not know xyz: it takes all, run, recompute, set, values, state"),
             ("bert --shard 5/4", "--shard '5/4' is not a shard: write i/n with i from 1 to n, such as 2/4"),
             ("bert --timeout nan", "--timeout nan is not a time limit: give seconds from 0.1 to 86400"),
-            ("bert --timeout 1e300", "--timeout 1e+300 is not a time limit: give seconds from 0.1 to 86400"),
             (f"bert --output {'a' * 300}", f"--output {'a' * 300} cannot be written to: "),
             ("bert --output no/report.txt", "--output no/report.txt cannot be written to: there is no folder"),
-            ("bert --output .", "--output . cannot be written to: it is a folder"),
         ],
     )
     def test_in_the_options_are_one_line_before_any_work(
@@ -281,14 +266,6 @@ class TestErrors:
         assert "ckpt_surgery-report.html cannot be written to: it is a folder" in capsys.readouterr().err
         assert not survey.named
 
-    def test_looking_at_the_place_of_the_report_changes_nothing(self, survey: Survey) -> None:
-        Path("old.txt").write_text("kept", encoding="utf-8")
-        survey.error = KeyboardInterrupt()
-        for name in ("old.txt", "new.txt"):
-            assert run(f"bert --output {name}") == 130
-        assert [path.name for path in Path().iterdir()] == ["old.txt"]
-        assert Path("old.txt").read_text(encoding="utf-8") == "kept"
-
     @pytest.mark.parametrize(
         "error", [ResumeError("--resume a is not a file of a survey"), WorkerPoolError("no worker")]
     )
@@ -301,17 +278,6 @@ class TestErrors:
         survey.resolved = {"error": "there is no model type named 'brt': did you mean bert?"}
         assert run("brt") == 2
         assert capsys.readouterr().err == f"ckpt_surgery: error: {survey.resolved['error']}\n"
-
-    @pytest.mark.parametrize("package", ["torch", "transformers"])
-    def test_a_package_that_is_missing_is_named_with_what_to_do(
-        self, survey: Survey, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
-    ) -> None:
-        monkeypatch.setattr(optional, "is_installed", lambda name: name != package)
-        assert run("bert") == 2
-        assert capsys.readouterr().err == (
-            f"ckpt_surgery: error: verify needs {package}, which is not installed: "
-            f"run `python -m pip install {package}`\n"
-        )
 
 
 class TestTheReport:
@@ -348,16 +314,6 @@ class TestTheReport:
         assert "non_reentrant: OddLayer layers.0 hides a gradient: return it" in said
         assert said.endswith("2 failed, 2 ok; after wrap_blocks: 1 ok, 1 refused, 1 failed.")
 
-    def test_in_json_is_the_only_thing_on_standard_output(
-        self, survey: Survey, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        survey.reports = (GOOD, BAD)
-        run("--all --output-format json")
-        captured = capsys.readouterr()
-        document = json.loads(captured.out)
-        assert [entry["model"] for entry in document["reports"]] == ["GoodModel", "BadModel"]
-        assert captured.err.startswith("Verified 2 classes in ")
-
     @pytest.mark.parametrize(
         ("output_format", "begin"),
         [("text", "Failed: "), ("json", "{"), ("markdown", ""), ("html", "<!doctype html>")],
@@ -371,13 +327,6 @@ class TestTheReport:
         assert text.lower().startswith(begin.lower())
         assert "BadModel" in text
         assert capsys.readouterr().out == ""
-
-    def test_as_a_page_goes_into_a_file_in_any_case(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
-        run("--all --output-format html")
-        assert "GoodModel" in Path("ckpt_surgery-report.html").read_text(encoding="utf-8")
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err.endswith("The report is in ckpt_surgery-report.html.\n")
 
 
 def test_neither_help_nor_a_wrong_option_loads_torch() -> None:
@@ -477,21 +426,17 @@ class TestLive:
     @pytest.mark.slow
     def test_models_before_and_after_a_surgery(self, tmp_path: Path) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
-        names = ["MixtralForCausalLM", "GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn"]
-        names += ["ClvpEncoder", "DiffusionGemmaForBlockDiffusion"]
+        names = ["GPTBigCodeForCausalLM", "odd_models:plain", "odd_models:stubborn", "ClvpEncoder"]
         process = command(*names, "--fix", "--timeout", "200", "--output-format", "json", folder=tmp_path)
         out, _err = process.communicate(timeout=580)
         assert process.returncode == 1
         document = json.loads(out)
         entries = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
         assert {name: (entry["status"], entry["repair"]["status"]) for name, entry in entries.items()} == {
-            "MixtralForCausalLM": ("ok", "ok"),
-            "MixtralForCausalLMrouter loss": ("failed", "ok"),
             "GPTBigCodeForCausalLM": ("ok", "ok"),
             "odd_models:plain": ("failed", "refused"),
             "odd_models:stubborn": ("failed", "failed"),
             "ClvpEncoder": ("failed", "ok"),
-            "DiffusionGemmaForBlockDiffusion": ("failed", "ok"),
         }
         assert all(len(entry["repair"]["modes"]) < 2 for entry in entries.values())
 

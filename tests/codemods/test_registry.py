@@ -11,6 +11,7 @@ from ckpt_surgery.codemods import RULES, Rule, rule_of, rules
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, RepairKind, RuleContext
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.codemods.wording import WordedReason
 
 HEADINGS = ["What it does", "Why is this bad?", "Example", "Fix safety"]
 REPAIRS = {"Safe": RepairKind.SAFE, "Unsafe": RepairKind.UNSAFE, "Reported": RepairKind.NONE}
@@ -48,3 +49,8 @@ def test_a_finding_is_as_applicable_as_it_says_or_as_its_rule_declares() -> None
     assert applicability(Applicability.UNSAFE, Applicability.INFO) is Applicability.INFO
     with pytest.raises(ValueError, match="CKPT999 declares no applicability"):
         applicability(None, None)
+
+
+@pytest.mark.parametrize("reasons", WordedReason.__subclasses__(), ids=lambda reasons: reasons.__name__)
+def test_each_reason_has_its_own_words(reasons: type[WordedReason]) -> None:
+    assert len(list(reasons)) == len(reasons.__members__), "an enum takes two members of one value for the same"

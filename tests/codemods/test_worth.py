@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import speaks_of_checkpointing
-from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.codemods.worth import worth_parsing
 from ckpt_surgery.static.check import check
 from tests.codemods.tools import tree
@@ -125,11 +124,6 @@ def test_what_leads_to_no_checkpointing_is_not_parsed(path: str, text: str) -> N
     assert worth_parsing({**texts, path: text}) == texts.keys()
 
 
-def test_relative_imports_of_a_file_in_the_folder_itself_are_followed() -> None:
-    texts = {"model.py": MODEL.format(imports="from .blocks import FooLayer"), "blocks.py": BLOCK}
-    assert worth_parsing(texts) == texts.keys()
-
-
 def test_a_model_that_inherits_the_claim_is_parsed() -> None:
     base = "class Base(PreTrainedModel):\n    supports_gradient_checkpointing = True\n"
     child = MODEL.format(imports="from .base import Base").replace("    supports_gradient_checkpointing = True\n", "")
@@ -137,27 +131,11 @@ def test_a_model_that_inherits_the_claim_is_parsed() -> None:
     assert worth_parsing(texts) == {"foo/base.py", "foo/child.py"}
 
 
-def test_what_a_copy_is_of_is_parsed() -> None:
-    copy = MODEL.format(imports="") + "\n# Copied from transformers.models.bar.modeling_bar.BarLayer with Bar->Foo\n"
-    texts = {"models/foo/modeling_foo.py": copy, "models/bar/modeling_bar.py": BLOCK}
-    assert worth_parsing(texts) == texts.keys()
-
-
 def test_a_script_is_parsed_and_joins_nothing() -> None:
     script = (
         "from torch.distributed import barrier\nfrom net import Net\nif rank == 0:\n    barrier()\nloss.backward()\n"
     )
     assert worth_parsing({"train.py": script, "net.py": BLOCK}) == {"train.py"}
-
-
-def test_what_is_not_parsed_is_still_read_where_a_name_leads_to_it(tmp_path: Path) -> None:
-    # Without the function it is not known whether that checkpoints the block.
-    model = MODEL.format(imports="from .running import run").replace("layer(hidden", "run(layer, hidden") + BLOCK
-    files = {"foo/model.py": model, "foo/running.py": "def run(function, *args):\n    return function(*args)\n"}
-    assert worth_parsing(files) == {"foo/model.py"}
-    for number, at_hand in enumerate((files, {"foo/model.py": model})):
-        (finding,) = check([tree(tmp_path / str(number), at_hand)], jobs=1).findings
-        assert (finding.applicability is Applicability.UNKNOWN) == (at_hand is not files)
 
 
 def test_a_function_that_makes_blocks_is_read_from_where_it_is_defined(tmp_path: Path) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from ckpt_surgery import check
-from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.static import cache, reading, snapshot
+from ckpt_surgery.static import cache, snapshot
 from ckpt_surgery.static import check as check_module
-from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
+from tests.codemods.snippets import BAR, BY_KEYWORD, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, tree
 
 
@@ -36,13 +35,6 @@ def test_a_finding_tells_code_place_class_family_and_repair(tmp_path: Path) -> N
     found_in = text.split("\n")[finding.line - 1]
     assert found_in[finding.column - 1 :].startswith("hidden_states=hidden_states")
     assert codes(tree(tmp_path / "2", LAYERED)) == []
-
-
-def test_findings_come_sorted_by_place(tmp_path: Path) -> None:
-    tree(tmp_path, {FOO: INLINE, "models/a/modeling_a.py": BY_POSITION, "models/z/modeling_z.py": BY_KEYWORD})
-    findings = check([tmp_path], jobs=1).findings
-    assert [finding.sort_key for finding in findings] == sorted(finding.sort_key for finding in findings)
-    assert Counter(finding.code for finding in findings) == {"CKPT002": 1, "CKPT003": 2, "CKPT004": 1}
 
 
 @pytest.mark.parametrize(
@@ -180,27 +172,6 @@ def test_a_changed_parent_changes_the_findings_of_an_unchanged_child(tmp_path: P
     assert "CKPT003" in codes(*paths)
 
 
-def test_a_parent_that_appears_or_goes_changes_the_findings_of_its_child(tmp_path: Path) -> None:
-    child = CHILD.replace("layer(hidden_states, attention_mask)", "layer(hidden_states=hidden_states)")
-    root = tree(tmp_path, {FOO: child})
-    assert "CKPT003" not in codes(root / FOO)
-    tree(tmp_path, {BAR: PARENT_LAYERED})
-    assert "CKPT003" in codes(root / FOO)
-    (root / BAR).unlink()
-    assert "CKPT003" not in codes(root / FOO)
-
-
-def test_the_trees_own_layer_class_counts_and_its_change_too(tmp_path: Path) -> None:
-    text = LAYERED.replace("past_key_values", "past_key_value").replace(
-        "layer(hidden_states, attention_mask)", "layer(hidden_states, past_key_value=past_key_value)"
-    )
-    layers = "class GradientCheckpointingLayer:\n    def __call__(self, **kwargs):\n        return {} in kwargs\n"
-    root = tree(tmp_path, {FOO: text, "modeling_layers.py": layers.format('"past_key_value"')})
-    assert codes(root / "models") == []
-    tree(tmp_path, {"modeling_layers.py": layers.format('"past_key_values"')})
-    assert codes(root / "models") == ["CKPT008"]
-
-
 # -- the cache of whole results
 
 
@@ -215,6 +186,10 @@ def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypat
     second = check([root], jobs=1)
     assert (first.findings, first.problems, first.suppressed) == (second.findings, second.problems, second.suppressed)
     assert first.findings
+    monkeypatch.setattr(cache, "code_version", lambda: "another version of the rules")
+    with pytest.raises(AssertionError, match="analysed again"):
+        check([root], jobs=1)
+    assert gc.isenabled(), "what is paused during the work goes on after an error too"
 
 
 def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:
@@ -242,24 +217,6 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(tmp_path: Path, monkeypat
     assert codes(tree(tmp_path, PLAIN)) == ["CKPT001"]
 
 
-def test_the_same_text_in_two_places_is_told_apart(tmp_path: Path) -> None:
-    root = tree(tmp_path, {FOO: PLAIN, "models/copy/modeling_foo.py": PLAIN})
-    for _ in range(2):
-        assert {finding.path for finding in check([root], jobs=1).findings} == {
-            str(root / FOO),
-            str(root / "models/copy/modeling_foo.py"),
-        }
-
-
-def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> None:
-    text = LAYERED.replace("attention_mask=None", "position_embeddings=None").replace(
-        "layer(hidden_states, attention_mask)", "layer(hidden_states, position_embeddings=attention_mask)"
-    )
-    root = tree(tmp_path, {FOO: text, "models/detr/modeling_detr.py": text})
-    (finding,) = check([root], jobs=1).findings
-    assert (finding.code, finding.family) == ("CKPT003", "detr")
-
-
 # -- the line length of the tree
 
 
@@ -269,10 +226,12 @@ def test_a_family_with_its_own_facts_gets_none_of_another(tmp_path: Path) -> Non
         ("[tool.ruff]\nline-length = 99\n", 99),
         ("[tool.ruff.lint]\nselect = []\n", 119),
         ("[tool.ruff\n", 119),
-        ('tool = "x"\n', 119),
-        ('[tool.ruff]\nline-length = "wide"\n', 119),
     ],
-    ids=["set", "not set", "broken", "no table", "no number"],
+    ids=[
+        "set",
+        "not set",
+        "broken",
+    ],
 )
 def test_the_line_length_is_that_of_the_tree(tmp_path: Path, text: str, expected: int) -> None:
     root = tree(tmp_path, PLAIN)
@@ -292,19 +251,3 @@ def test_paths_stay_as_given_and_one_path_or_code_may_be_given_alone(
     assert check(root, select="CKPT002", jobs=1).findings == check(str(root), select="CKPT002", jobs=1).findings
     assert check(root, select="CKPT002", jobs=1).findings == whole.findings != ()
     assert check(root, ignore="CKPT002", select="CKPT003", jobs=1).problems == ()
-
-
-def test_an_entry_belongs_to_one_version_of_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tree(tmp_path, INLINE)
-    check([root], jobs=1)
-    monkeypatch.setattr(cache, "code_version", lambda: "another")
-    called: list[str] = []
-    real = extract
-
-    def counted(text: str) -> object:
-        called.append(text)
-        return real(text)
-
-    monkeypatch.setattr(reading, "extract", counted)
-    check([root], jobs=1)
-    assert called.count(INLINE) == 1  # and files of transformers that it imports

@@ -73,11 +73,6 @@ def test_a_module_without_a_file_name_is_skipped() -> None:
         commands.RepairAll(CodemodContext()).transform_module(cst.parse_module("x = 1\n"))
 
 
-def test_the_folder_that_decides_is_models_or_the_files_own(tmp_path: Path) -> None:
-    assert commands.tree_of(tmp_path / FOO) == tmp_path / "models"
-    assert commands.tree_of(tmp_path / "remote" / "modeling_x.py") == tmp_path / "remote"
-
-
 def test_libcst_runs_it_from_its_command_line(tmp_path: Path) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
     command = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "--no-format", "--jobs=1"]

@@ -58,18 +58,6 @@ def test_a_comment_that_was_untrue_or_is_untouched_stays(tmp_path: Path) -> None
 METHOD = "    # Copied from transformers.models.bar.modeling_bar.BarModel.forward with Bar->Foo\n"
 
 
-def test_a_copy_in_all_casings_is_still_compared_with_its_source(tmp_path: Path) -> None:
-    comment = COMMENT.replace("Bar->Foo", "Bar->Foo all-casing")
-    named = PLAIN.replace("return self.self_attn(hidden_states)", "return self.self_attn(hidden_states)  # FOO of foo")
-    assert named != PLAIN
-    plain_model = bar(named).replace("    supports_gradient_checkpointing = True\n\n", "")
-    source = plain_model.replace("FOO of foo", "BAR of bar")
-    root = tree(tmp_path, {FOO: copied(named, comment), BAR: source})
-    result = repair(root)
-    assert comment not in texts(root)[FOO]  # it was equal before, and is not any more
-    assert len(result.notes) == 1
-
-
 @pytest.mark.parametrize("same", [True, False], ids=["alike", "parted"])
 def test_a_comment_on_a_forward_follows_the_same_rule(tmp_path: Path, same: bool) -> None:
     head, forward = INLINE.rsplit("    def forward", 1)
@@ -82,3 +70,15 @@ def test_a_comment_on_a_forward_follows_the_same_rule(tmp_path: Path, same: bool
     result = repair(root)
     assert (METHOD in texts(root)[FOO]) is (same or bool(len(result.notes) == 0))
     assert MODEL.split("\n")[0] in texts(root)[FOO]
+
+
+def test_a_copy_in_all_casings_is_still_compared_with_its_source(tmp_path: Path) -> None:
+    comment = COMMENT.replace("Bar->Foo", "Bar->Foo all-casing")
+    named = PLAIN.replace("return self.self_attn(hidden_states)", "return self.self_attn(hidden_states)  # FOO of foo")
+    assert named != PLAIN
+    plain_model = bar(named).replace("    supports_gradient_checkpointing = True\n\n", "")
+    source = plain_model.replace("FOO of foo", "BAR of bar")
+    root = tree(tmp_path, {FOO: copied(named, comment), BAR: source})
+    result = repair(root)
+    assert comment not in texts(root)[FOO]  # it was equal before, and is not any more
+    assert len(result.notes) == 1

@@ -10,7 +10,7 @@ from ckpt_surgery import apply
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import Definition, ImportName, Occurrence, ReplaceName, SourceRepair
-from ckpt_surgery.static.edits import Edit, apply_edits, choose_repairs, edits_of
+from ckpt_surgery.static.edits import apply_edits, choose_repairs, edits_of
 from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, found, texts, tree
 
@@ -23,11 +23,6 @@ def finding(*repairs: SourceRepair, applicability: Applicability = Applicability
     return Finding("CKPT003", "a.py", 1, 1, "Foo", "message", applicability, "foo", repairs)
 
 
-def test_edits_are_made_from_the_last_to_the_first() -> None:
-    edits = [Edit("a.py", 0, 1, "XX"), Edit("a.py", 4, 5, ""), Edit("a.py", 2, 2, "-"), Edit("a.py", 0, 1, "XX")]
-    assert apply_edits("abcdef", edits) == "XXb-cdf"
-
-
 @pytest.mark.parametrize(
     ("first", "second", "together"),
     [
@@ -36,8 +31,6 @@ def test_edits_are_made_from_the_last_to_the_first() -> None:
         (repair(1, 0, 1, 2), repair(1, 0, 1, 2), True),
         (repair(1, 0, 1, 2), repair(1, 2, 1, 3), True),
         (repair(1, 0, 3, 9), repair(2, 3, 2, 4), False),
-        (repair(1, 0, 3, 9), repair(4, 0, 4, 4), True),
-        (repair(1, 1, 1, 1), repair(1, 1, 1, 1, new="y"), False),
         (repair(1, 0, 1, 4), ImportName("a.py", None, None, "os", "path", 119), True),
         (repair(1, 0, 1, 2), repair(1, 0, 1, 2, path="b.py"), True),
     ],
@@ -47,8 +40,6 @@ def test_edits_are_made_from_the_last_to_the_first() -> None:
         "same repair",
         "side by side",
         "inside",
-        "below",
-        "two insertions",
         "an import",
         "two files",
     ],
@@ -57,23 +48,6 @@ def test_two_findings_are_repaired_together_if_their_repairs_do_not_meet(
     first: SourceRepair, second: SourceRepair, together: bool
 ) -> None:
     assert len(choose_repairs([finding(first), finding(second)], False, ())) == 1 + together
-
-
-@pytest.mark.parametrize(
-    ("applicability", "unsafe", "expected"),
-    [
-        (Applicability.SAFE, False, 1),
-        (Applicability.UNSAFE, False, 0),
-        (Applicability.UNSAFE, True, 1),
-        (Applicability.INFO, True, 0),
-        (Applicability.UNKNOWN, True, 0),
-    ],
-)
-def test_only_repairs_that_were_asked_for_are_chosen(
-    applicability: Applicability, unsafe: bool, expected: int
-) -> None:
-    findings = [finding(repair(1, 0, 1, 1), applicability=applicability)]
-    assert len(choose_repairs(findings, unsafe, ())) == expected
 
 
 def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> None:

@@ -10,9 +10,8 @@ import pytest
 from ckpt_surgery import apply, check
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.static.discover import discover
 from tests.codemods.snippets import PLAIN
-from tests.codemods.tools import FOO, texts, tree
+from tests.codemods.tools import tree
 
 
 @pytest.mark.parametrize("function", [check, apply])
@@ -42,16 +41,3 @@ def test_a_wrong_value_is_refused_before_the_work(
         function([root], **options)
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
-
-
-def test_families_as_one_string_are_refused(tmp_path: Path) -> None:
-    root = tree(tmp_path, PLAIN)
-    with pytest.raises(OptionError, match="families is 'foo': give a list of strings"):
-        apply([root], families="foo")
-    assert texts(root) == {FOO: PLAIN}
-
-
-@pytest.mark.parametrize("names", [["foo"], ("foo",), {"foo"}, frozenset({"foo"}), []])
-def test_several_names_may_be_any_collection(tmp_path: Path, names: Any) -> None:
-    root = tree(tmp_path, PLAIN)
-    assert check([root], exclude=names, jobs=1).files == len(discover([root], exclude=names)[0])

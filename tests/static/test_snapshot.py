@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,29 +51,6 @@ def test_the_nearest_configuration_below_the_repository_counts(tmp_path: Path) -
 @pytest.mark.parametrize("text", [b"\xff\xfe\x00", b"distributed_type: &a MULTI_GPU\n", b"\0"])
 def test_a_file_that_cannot_be_read_leaves_the_launcher_unknown(tmp_path: Path, text: bytes) -> None:
     assert applicability(script(tmp_path, {"configs/a.yaml": text})) == [Applicability.UNSAFE]
-
-
-def test_a_folder_of_that_name_and_other_kinds_of_file_are_not_read(tmp_path: Path) -> None:
-    path = script(tmp_path, {"configs/a.yaml/b": SEVERAL, "configs/a.txt": SEVERAL})
-    assert applicability(path) == [Applicability.UNSAFE]
-    assert applicability(script(tmp_path, {}, name="configs/a.txt")) == [Applicability.UNSAFE]
-    assert applicability(script(tmp_path, {"b.yaml": SEVERAL}, name=str(tmp_path / "b.yaml"))) == [
-        Applicability.UNSAFE
-    ]
-
-
-def test_a_folder_that_may_not_be_searched_leaves_the_launcher_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, real = script(tmp_path, {"configs/a.yaml": SEVERAL}), os.stat
-
-    def refuse(place: Any, *values: Any, **options: Any) -> os.stat_result:
-        if str(place).endswith("a.yaml"):
-            raise PermissionError(13, "Permission denied", place)
-        return real(place, *values, **options)
-
-    monkeypatch.setattr(os, "stat", refuse)
-    assert applicability(path) == [Applicability.UNSAFE]
 
 
 def test_a_configuration_that_changes_comes_or_goes_changes_the_findings(tmp_path: Path) -> None:

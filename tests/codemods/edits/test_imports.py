@@ -7,7 +7,7 @@ import ast
 import libcst as cst
 import pytest
 
-from ckpt_surgery.codemods.edits.imports import AddImport, by_type
+from ckpt_surgery.codemods.edits.imports import AddImport
 from ckpt_surgery.codemods.edits.paths import PlaceError
 from ckpt_surgery.codemods.edits.rewrite import transformed
 from ckpt_surgery.codemods.extract import extract
@@ -27,51 +27,6 @@ def imported(text: str, module: str = "...layers", name: str = "Layer", guard: s
     ast.parse(after)
     assert AddImport(module, name, width=60, guard=guard).transform_module(cst.parse_module(after)).code == after
     return after
-
-
-def test_the_indentation_is_that_of_the_file() -> None:
-    before = "from ...layers import Aaaaaaaaaaaaaaaaaa, Bbbbbbbbbbbbb\n\n\nclass Foo:\n  pass\n"
-    assert "import (\n  Aaaaaaaaaaaaaaaaaa,\n  Bbbbbbbbbbbbb,\n  Layer,\n)\n" in imported(before)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("from ...layers import Act\n", "from ...layers import Act, Layer\n"),
-        ("from ...layers import Zoo\n", "from ...layers import Layer, Zoo\n"),
-        (
-            "from ...layers import Aaaaaaaaaaaaaaaaaa, Bbbbbbbbbbbbb\n",
-            "from ...layers import (\n    Aaaaaaaaaaaaaaaaaa,\n    Bbbbbbbbbbbbb,\n    Layer,\n)\n",
-        ),
-        (
-            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\n",
-            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\nfrom ...layers import Layer\n",
-        ),
-        ("from ...aaa import b\nx = 1\n", "from ...aaa import b\nfrom ...layers import Layer\nx = 1\n"),
-        ("# about\nfrom .zoo import b\n", "# about\nfrom ...layers import Layer\nfrom .zoo import b\n"),
-        ("import os\n\nx = 1\n", "import os\n\nfrom ...layers import Layer\n\nx = 1\n"),
-        ('"""Says."""\n\nclass A: ...\n', '"""Says."""\n\nfrom ...layers import Layer\n\nclass A: ...\n'),
-        ("from ...layers import A as B\n", "from ...layers import A as B\nfrom ...layers import Layer\n"),
-        (
-            "from ...aaa import b\nclass A: ...\nfrom ...layers import C\n",
-            "from ...aaa import b\nfrom ...layers import Layer\nclass A: ...\nfrom ...layers import C\n",
-        ),
-    ],
-    ids=[
-        "it grows",
-        "in order",
-        "too long for a line",
-        "comments stay as they are",
-        "a line of its own",
-        "above the first",
-        "nothing of the kind",
-        "no import at all",
-        "an alias",
-        "below the first class is too late",
-    ],
-)
-def test_a_name_is_imported_where_isort_puts_it(before: str, after: str) -> None:
-    assert imported(before) == after
 
 
 def test_a_name_is_imported_under_a_guard() -> None:
@@ -117,16 +72,6 @@ def test_a_name_that_may_be_needed_stays(head: str, rest: str) -> None:
     assert tidied(head + rest + USE, head + rest) == head + rest
 
 
-def test_a_name_that_nothing_used_before_stays() -> None:
-    text = "from functools import partial\nx = 1\n"
-    assert tidied(text, text) == text
-
-
-def test_an_import_from_the_future_stays() -> None:
-    head = "from __future__ import annotations\n"
-    assert tidied(head + "# with annotations\n", head) == head
-
-
 def test_a_submodule_whose_import_also_binds_the_package_stays() -> None:
     head = "import torch.utils.checkpoint\n\nprint(torch)\n"
     assert tidied(head + "torch.utils.checkpoint.checkpoint(print)\n", head) == head
@@ -140,13 +85,3 @@ def test_a_statement_on_the_same_line_stays() -> None:
 def test_a_module_that_only_the_removed_text_used_goes() -> None:
     head = "import torch\nfrom torch import nn\n\nprint(nn)\n"
     assert tidied(head + "class A(torch.nn.Module): ...\n", head) == "from torch import nn\n\nprint(nn)\n"
-
-
-def test_names_are_sorted_as_isort_does() -> None:
-    assert sorted(["zeta", "Beta", "ALPHA", "Alpha", "beta"], key=by_type) == [
-        "ALPHA",
-        "Alpha",
-        "Beta",
-        "beta",
-        "zeta",
-    ]

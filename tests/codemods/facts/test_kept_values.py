@@ -142,10 +142,6 @@ def test_a_value_that_is_read_after_it_was_set_is_no_state() -> None:
     assert kept("self.mean = out.detach().mean()\nout = out - self.mean") == []
 
 
-def test_without_a_forward_there_is_nothing() -> None:
-    assert kept_values({}, lambda _: None) == ()
-
-
 def test_a_part_of_a_block_may_write_into_what_it_is_given() -> None:
     text = "def forward(self, hidden_states):\n    hidden_states += 1\n"
     (forward,) = ast.parse(text).body

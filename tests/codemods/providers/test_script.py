@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from pathlib import Path
 
 import pytest
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.extract import extract
-from ckpt_surgery.codemods.providers import script
-from ckpt_surgery.codemods.providers.script import may_be_script
 from ckpt_surgery.codemods.scripts.collectives import may_call_collectives
-from ckpt_surgery.codemods.scripts.losses import LossReader
-from ckpt_surgery.codemods.scripts.names import names_of
-from ckpt_surgery.codemods.scripts.slices import functions_to_follow
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.machine import to_sarif
 from ckpt_surgery.static.render.report import CheckReport
-from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
 from tests.codemods.tools import tree
 
 CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104", "CKPT105", "CKPT106")
@@ -31,64 +23,6 @@ def train(model, batch):
     ddp = DistributedDataParallel(model)
     ddp.module(batch).sum().backward()
 """
-
-
-@pytest.mark.parametrize("text", [PLAIN, BY_KEYWORD, INLINE, '"""Distributed under the License."""\n' + PLAIN])
-def test_a_models_file_is_no_script(text: str) -> None:
-    assert extract(text)[script.SCRIPT] is None
-
-
-def test_a_script_with_nothing_to_say_takes_no_room() -> None:
-    assert extract(SCRIPT)[script.SCRIPT] is not None
-    assert extract(SCRIPT.replace("ddp.module(batch)", "ddp(batch)"))[script.SCRIPT] is None
-
-
-@pytest.mark.parametrize(
-    ("statement", "name", "origin"),
-    [
-        ("import torch.distributed", "torch.nn.Linear", "torch.nn.Linear"),
-        ("import torch.distributed as dist", "dist.all_reduce", "torch.distributed.all_reduce"),
-        ("from torch import distributed as dist", "dist.all_reduce", "torch.distributed.all_reduce"),
-        ("from .. import data", "data.load", "...data.load"),
-    ],
-)
-def test_a_name_means_what_its_import_binds(statement: str, name: str, origin: str) -> None:
-    node = ast.parse(name, mode="eval").body
-    assert names_of(ast.parse(statement)).origin(node) == origin
-
-
-@pytest.mark.parametrize("call", ["torch.gather(x, 1, index)", "check_gathered(x)", "dist.get_rank()"])
-def test_a_rank_without_a_collective_makes_no_script(call: str) -> None:
-    text = f"import torch.distributed as dist\n\nif rank == 0:\n    {call}\n"
-    assert not may_be_script(text)
-    assert may_be_script(text.replace(call, "dist.all_gather(parts, x)"))
-
-
-@pytest.mark.parametrize(
-    ("text", "passes"),
-    [
-        ("model = Net()\nmodel.half_of_it()\nddp = DDP(model)\nddp(x).sum().backward()\n", 1),
-        ("class T:\n  def step(self):\n    self.net(x).backward()\n  def wrap(self):\n    self.net = DDP(net)\n", 2),
-        ("for _ in data:\n    model(x).backward()\n    ddp = DDP(model)\n", 1),
-        ("model = Net()\nfor _ in data:\n    model(x).backward()\n    ddp = DDP(model)\n", 2),
-    ],
-    ids=["wrapped below", "set below", "unknown object", "wrapped in an earlier pass of the loop"],
-)
-def test_a_script_is_followed_again_only_for_what_it_says_too_late(
-    text: str, passes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    followed: list[object] = []
-    everything = LossReader._everything
-    monkeypatch.setattr(LossReader, "_everything", lambda *given: followed.append(everything(*given)))
-    LossReader(names_of(ast.parse(text))).read()
-    assert len(followed) == passes
-
-
-def test_only_what_deals_with_wrappers_or_leads_to_a_backward_is_followed() -> None:
-    text = SCRIPT + "    shown(batch)\n\n\ndef shown(rows):\n    return sum(map(len, rows))\n\n\ntrain(model, batch)\n"
-    followed = functions_to_follow(names_of(ast.parse(text)))
-    assert [function.name for function, _ in followed or ()] == ["train"]
-    assert functions_to_follow(names_of(ast.parse(text.replace(".backward()", "")))) is None
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,15 @@
-"""The parts of a file for repairs: the least that parses alone, without overlaps."""
+"""The whole file is parsed for a repair where a part of it would not do."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
-from ckpt_surgery.codemods.edits.rewrite import rewritten
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.repair import (
     Definition,
-    DropComment,
-    DropImports,
-    DropMethod,
     ImportName,
-    MakeLayer,
     Occurrence,
     PassArguments,
-    SourceRepair,
 )
 from ckpt_surgery.codemods.repairs.parts import Part, by_part
 
@@ -49,75 +41,8 @@ class FooModel(nn.Module):
 
 class FooHead(nn.Module): pass
 '''
-LAYER = MakeLayer("a.py", None, Definition("FooLayer"))
-HEAD = MakeLayer("a.py", None, Definition("FooHead"))
 IMPORT = ImportName("a.py", None, None, "a.b", "C", 80)
-UNUSED = DropImports("a.py", None, None, ("nn",), 80)
 CALL = PassArguments("a.py", None, Occurrence(Definition("FooModel.forward"), "layer"), (), 80)
-SIZE = DropMethod("a.py", None, Definition("FooModel.size"))
-COMMENT = DropComment("a.py", None, Definition("FooModel.size"), "# Copied from bar")
-
-
-def parts_of(text: str, *repairs: SourceRepair) -> list[str]:
-    """Split a text into parts; each has to parse, and every repair to fit in its part."""
-    grouped = by_part(text, extract(text), repairs)
-    parts = list(grouped)
-    assert all(left.end <= right.start for left, right in pairwise(parts))
-    assert sorted(map(str, repairs)) == sorted(str(repair) for part in grouped for repair in grouped[part])
-    shown = [part.before + text[part.start : part.end] + part.after for part in parts]
-    for part, code in zip(parts, shown, strict=True):
-        assert rewritten(code, grouped[part]) is not None
-    return shown
-
-
-def lines(first: str, last: str) -> str:
-    start = TEXT.index(first)
-    return TEXT[start : TEXT.index("\n", TEXT.index(last, start)) + 1]
-
-
-@pytest.mark.parametrize(
-    ("repairs", "parts"),
-    [
-        ([LAYER], [lines("@decorated", "# a block") + "    pass\n"]),
-        ([HEAD], [lines("class FooHead", "pass")]),
-        ([CALL], ["class FooModel:\n" + lines("    def forward(self, states):\n        for", "return states")]),
-        ([SIZE], [lines("class FooModel", "return states")]),
-        ([COMMENT], [lines("class FooModel", "return states")]),
-        ([SIZE, CALL], [lines("class FooModel", "return states")]),
-        ([IMPORT], [lines('"""About', "import nn")]),
-        ([UNUSED], [lines('"""About', "LIMIT = 1") + "\n\n"]),
-        ([IMPORT, UNUSED], [lines('"""About', "LIMIT = 1") + "\n\n"]),
-    ],
-    ids=[
-        "the head of a class",
-        "a class on one line",
-        "a method",
-        "a method that goes",
-        "a comment above a method",
-        "a method in a class that changes",
-        "the imports of the file",
-        "the head of the file",
-        "both",
-    ],
-)
-def test_as_little_is_parsed_as_can_be(repairs: list[SourceRepair], parts: list[str]) -> None:
-    assert parts_of(TEXT, *repairs) == parts
-
-
-def test_parts_of_one_class_are_apart() -> None:
-    assert len(parts_of(TEXT, LAYER, HEAD, IMPORT, CALL)) == 4
-
-
-def test_more_on_the_line_of_the_last_import_is_parsed_with_it() -> None:
-    text = TEXT.replace("import nn\n", "import nn; SIZES = (\n    1,\n)\n")
-    (part,) = parts_of(text, IMPORT)
-    assert "LIMIT = 1" in part
-
-
-def test_an_import_in_a_statement_is_not_parsed_without_it() -> None:
-    text = TEXT.replace("LIMIT = 1", "with quiet():\n    import foo\n    LIMIT = 1")
-    (part,) = parts_of(text, IMPORT)
-    assert part.endswith("import nn\n")
 
 
 @pytest.mark.parametrize(
@@ -132,17 +57,3 @@ def test_an_import_in_a_statement_is_not_parsed_without_it() -> None:
 def test_all_is_parsed_where_a_part_would_not_do(text: str) -> None:
     repair = IMPORT if "late" in text else CALL
     assert list(by_part(text, extract(text), [repair])) == [Part(0, len(text))]
-
-
-FED = (
-    TEXT.replace("@decorated", "\f@decorated")
-    .replace("class FooModel", "\fclass FooModel")
-    .replace("    # C", "\f    # C")
-)
-
-
-def test_the_head_of_a_file_is_indented_as_its_classes_are() -> None:
-    text = TEXT.replace("    ", "\t").replace("import nn\n", f"import nn\nfrom a.b import {'A' * 70}\n")
-    ((part, repairs),) = by_part(text, extract(text), [IMPORT]).items()
-    assert part.step == "\t"
-    assert f"import (\n\t{'A' * 70},\n\tC,\n)" in (rewritten(text[part.start : part.end], repairs, part.step) or "")

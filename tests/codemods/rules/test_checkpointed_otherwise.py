@@ -16,9 +16,9 @@ IMPORTS = """\
 import functools
 
 import torch
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 """
+WRAPPER = "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper\n"
 HELPERS = """\
 REMAT = functools.partial(checkpoint, use_reentrant=False)
 
@@ -114,18 +114,12 @@ def codes(root: Path, text: str) -> set[str]:
 
 
 def test_a_plain_loop_beside_the_same_helpers_is_found(tmp_path: Path) -> None:
-    without = IMPORTS.replace(
-        "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import", "from x import"
-    )
-    text = model(methods=RUN + SEGMENT + CUSTOM, imports=without.replace("checkpoint_wrapper", "wrapper"))
-    assert codes(tmp_path, text) == {"CKPT001"}
+    assert codes(tmp_path, model(methods=RUN + SEGMENT + CUSTOM)) == {"CKPT001"}
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop(tmp_path: Path, name: str) -> None:
-    layer = LAYER.replace(FORWARD, OWN + FORWARD)
-    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
-    text = model(LOOPS[name], layer=layer, methods=RUN + SEGMENT + CUSTOM, imports=imports)
+    text = model(LOOPS[name], layer=LAYER.replace(FORWARD, OWN + FORWARD), methods=RUN + SEGMENT + CUSTOM)
     assert not codes(tmp_path, text) & {"CKPT001", "CKPT009"}
 
 
@@ -133,20 +127,17 @@ def test_a_loop(tmp_path: Path, name: str) -> None:
 def test_a_block(tmp_path: Path, name: str) -> None:
     layer = LAYER.replace(FORWARD, OWN + FORWARD).replace("return self.self_attn(hidden_states)\n", "{}\n")
     layer = layer.replace("{}", "return self.self_attn(hidden_states)", 1).replace("{}", f"return {LAYERS[name]}")
-    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
-    assert "CKPT001" not in codes(tmp_path, model(layer=layer, imports=imports))
+    assert "CKPT001" not in codes(tmp_path, model(layer=layer))
 
 
 def test_a_block_by_the_decorator_of_its_forward(tmp_path: Path) -> None:
     layer = LAYER.replace(FORWARD, "    @checkpointed\n" + FORWARD)
-    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
-    assert not codes(tmp_path, model(layer=layer, imports=imports))
+    assert not codes(tmp_path, model(layer=layer))
 
 
 def test_another_decorator_says_nothing(tmp_path: Path) -> None:
     layer = LAYER.replace(FORWARD, "    @torch.no_grad()\n    @DECORATORS[0]\n" + FORWARD)
-    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
-    assert codes(tmp_path, model(layer=layer, imports=imports)) == {"CKPT001"}
+    assert codes(tmp_path, model(layer=layer)) == {"CKPT001"}
 
 
 @pytest.mark.parametrize(("method", "found"), [("__call__", set()), ("forward", {"CKPT001"})])
@@ -159,13 +150,12 @@ class Recomputing(nn.Module):
 
 """
     layer = base + LAYER.replace("nn.Module", "Recomputing")
-    imports = IMPORTS.replace("checkpoint_wrapper", "wrapper")
-    assert codes(tmp_path, model(layer=layer, imports=imports)) & {"CKPT001"} == found
+    assert codes(tmp_path, model(layer=layer)) & {"CKPT001"} == found
 
 
 def test_blocks_inside_wrappers_of_torch(tmp_path: Path) -> None:
-    assert not codes(tmp_path, model(methods=RUN))
-    wrapped = model().replace("[FooLayer(config) ", "[checkpoint_wrapper(FooLayer(config)) ")
+    assert not codes(tmp_path, model(methods=RUN, imports=IMPORTS + WRAPPER))
+    wrapped = model(imports=IMPORTS + WRAPPER).replace("[FooLayer(config) ", "[checkpoint_wrapper(FooLayer(config)) ")
     assert not codes(tmp_path, wrapped)
 
 
@@ -177,7 +167,7 @@ def test_blocks_inside_a_part_that_is_checkpointed_as_one(tmp_path: Path) -> Non
     whole = MODEL[:start] + "        self.encoder = FooEncoder(config)\n\n" + MODEL[MODEL.index(FORWARD) :]
     once = branch("checkpoint(self.encoder, hidden_states)").replace("for layer in self.layers", "if True")
     whole = whole.replace(LOOP, once.replace(CALL, "self.encoder(hidden_states)"))
-    text = IMPORTS.replace("checkpoint_wrapper", "wrapper") + HEAD + PLAIN[len(HEAD) : PLAIN.index("class FooModel")]
+    text = IMPORTS + HEAD + PLAIN[len(HEAD) : PLAIN.index("class FooModel")]
     text += encoder.replace("    supports_gradient_checkpointing = True\n\n", "") + "\n\n" + whole
     assert "CKPT001" not in codes(tmp_path, text)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import INLINE, PLAIN
 from tests.codemods.tools import repair, texts, tree
@@ -170,15 +169,6 @@ def test_a_branch_stays_where_its_model_is_not_at_hand(tmp_path: Path, text: str
     assert said in finding.message
 
 
-def test_arguments_of_blocks_under_a_branch_that_stays_are_fine(tmp_path: Path) -> None:
-    own = DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}")
-    tree(tmp_path, {"a.py": own, "b.py": DIRECT})
-    assert [finding.code for finding in check([tmp_path / "a.py"]).findings] == ["CKPT002"]
-    assert [finding.code for finding in check([tmp_path / "b.py"]).findings] == ["CKPT002"]
-    converted = apply([tmp_path / "b.py"], select=("CKPT002", "CKPT003"), write=False)
-    assert [finding.code for finding in converted.findings] == ["CKPT002", "CKPT003"]
-
-
 # -- where the layer class cannot be imported
 
 
@@ -251,24 +241,6 @@ def test_a_checkpoint_call_is_compared_with_the_call_most_like_it(tmp_path: Path
     start, end = INLINE.index("            if self.grad"), INLINE.rindex("        return")
     text = INLINE[:start] + SEVERAL.format(argument) + INLINE[end:]
     assert ("disagree" in inline(tmp_path, {"models/foo/modeling_foo.py": text}).message) is differ
-
-
-def test_a_conditional_expression_is_a_branch(tmp_path: Path) -> None:
-    start, end = DIRECT.index("            if self.grad"), DIRECT.rindex("        return")
-    call = "checkpoint(layer, hidden_states, attention_mask) if self.gradient_checkpointing else "
-    text = f"{DIRECT[:start]}            hidden_states = {call}layer(hidden_states, attention_mask)\n{DIRECT[end:]}"
-    finding = inline(tmp_path, {REMOTE: text})
-    assert (finding.applicability, finding.repairs) == (Applicability.INFO, ())
-    assert "is checkpointed by a conditional expression" in finding.message
-    own = text.replace(CLAIM, "")
-    assert inline(tmp_path, {REMOTE: own}).applicability is Applicability.INFO
-    other = own.replace("else layer(hidden_states, ", "else layer(")
-    assert "disagree" in inline(tmp_path, {REMOTE: other}).message
-
-
-def test_the_else_branch_calls_an_attribute_of_an_attribute(tmp_path: Path) -> None:
-    text = DIRECT.replace("(layer", "(self.mid.layer").replace("= layer(", "= self.mid.layer(")
-    assert "does not call" not in inline(tmp_path, {REMOTE: text}).message
 
 
 OWN = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,84 +20,24 @@ from tests.codemods.tools import FOO, tree
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(ckpt_surgery.__file__).parent
-RULE = '''\
-"""A forward takes a bare `*args`.
-
-## What it does
-Reports classes whose forward takes arguments without names.
-
-## Why is this bad?
-Nothing says which of them carry gradient, and which are past state.
-
-## Example
-```python
-def forward(self, hidden_states, *args): ...               # before
-def forward(self, hidden_states, attention_mask=None): ... # after
-```
-
-## Fix safety
-Reported only: nothing but its author knows the names.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-
-RULE = Declaration(code="CKPT900", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every class whose forward takes `*args`."""
-    for path in context.tree.checked:
-        for ref in context.tree.names.classes(path):
-            forward = ref.cls.forward
-            if forward and any(parameter.kind == "*" for parameter in forward.params):
-                yield context.class_finding(RULE, ref, f"{ref.name} takes *args")
-'''
-FACT = '''\
-"""The names that the methods of a class read by number: `args[0]`."""
-
-from __future__ import annotations
-
-import ast
-from collections.abc import Iterator
-
-from ckpt_surgery.codemods.facts.fact import ClassFact
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import walk
+def shown(opening: str) -> str:
+    """Return the block of the page that begins so, from its first line on."""
+    match = re.search(rf"^(`{{3,}})\w+{opening}.*?^\1$", PAGE, re.DOTALL | re.MULTILINE)
+    assert match, f"the page shows no block that begins with {opening!r}"
+    return "\n".join([*match[0].split("\n")[1:-1], ""])
 
 
-def _indexed(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_names(cls)))
-
-
-def _names(cls: ast.ClassDef) -> Iterator[str]:
-    for node in walk(cls):
-        match node:
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int())):
-                yield name
-
-
-INDEXED = ClassFact[tuple[str, ...]]("indexed", _indexed, nothing=(), signs=("[",))
-'''
-ASKING = """\
-            names = ref.cls[INDEXED]
-            if forward and any(parameter.kind == "*" and parameter.name in names for parameter in forward.params):
-"""
+RULE = shown(r' title="codemods/rules/unnamed_arguments\.py"')
+FACT = shown(r' title="codemods/providers/indexed_names\.py"')
+ASKING = shown(r"\n +names = ref\.cls\[INDEXED\]")
+CASE = shown(r"\n# CKPT900 ")
 IMPORT = "from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext\n"
 RULE_ON_FACT = RULE.replace(
     IMPORT, f"{IMPORT}from ckpt_surgery.codemods.providers.indexed_names import INDEXED\n"
 ).replace('            if forward and any(parameter.kind == "*" for parameter in forward.params):\n', ASKING)
-CASE = """\
-# CKPT900 unsafe | class FooLayer | FooLayer takes *args
-# prelude: gcl
-
-class FooLayer:
-    def forward(self, hidden_states, *args):
-        return self.self_attn(hidden_states)
-"""
 SIGNATURE = "self, hidden_states, attention_mask=None, past_key_values=None):\n        return self."
 MODEL = PLAIN.replace(SIGNATURE, SIGNATURE.replace("attention_mask=None, past_key_values=None", "*args"))
 ASKED = """
@@ -144,14 +85,6 @@ def test_the_registry_and_the_libcst_commands_hold_it(copy: Path, tmp_path: Path
     assert "UnnamedArguments" not in commands, "it repairs nothing"
 
 
-def test_a_rule_that_repairs_is_a_libcst_command(copy: Path, tmp_path: Path) -> None:
-    text = RULE.replace("repair=RepairKind.NONE", 'repair=RepairKind.SAFE, commit="{}.forward names its arguments"')
-    repairing = package_with(tmp_path / "copy", {"rules/unnamed_arguments.py": text})
-    *_, commit, _, commands = json.loads(run(repairing, "-c", ASKED, folder=tmp_path))
-    assert commit == "{}.forward names its arguments"
-    assert "UnnamedArguments" in commands
-
-
 def test_the_rule_command_lists_and_explains_it(copy: Path, tmp_path: Path) -> None:
     assert "CKPT900 unnamed_arguments\n" in run(copy, "-m", "ckpt_surgery", "rule", folder=tmp_path)
     shown = run(copy, "-m", "ckpt_surgery", "rule", "CKPT900", folder=tmp_path)
@@ -183,14 +116,6 @@ def test_its_case_tells_what_it_reports(copy: Path, tmp_path: Path) -> None:
         )
         assert done.returncode == bool(said)
         assert said in done.stderr
-
-
-def test_a_comment_may_suppress_it(copy: Path, tmp_path: Path) -> None:
-    root = tree(
-        tmp_path, MODEL.replace("FooLayer(nn.Module):", "FooLayer(nn.Module):  # ckpt: ignore[CKPT900] named below")
-    )
-    command = ["-m", "ckpt_surgery", "check", "--select", "CKPT900", "--output-format", "json", "models"]
-    assert json.loads(run(copy, *command, folder=root))["findings"] == []
 
 
 def test_a_rule_with_a_new_fact_is_two_files(tmp_path: Path) -> None:

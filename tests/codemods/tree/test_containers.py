@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.codemods.tree.trees import BAR, FOO, source_tree
+from tests.codemods.tree.trees import BAR, FOO, class_named, source_tree
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,11 +61,10 @@ def test_a_model_is_made_of_what_it_holds_at_any_depth() -> None:
     assert {ref.name for ref in source_tree({FOO: text}).containers.supported} == {"M", "E", "L"}
 
 
-@pytest.mark.parametrize("count", [1, 2, 6])
-def test_builds_that_speak_of_each_other_are_read_quickly(tmp_path: Path, count: int) -> None:
+def test_builds_that_speak_of_each_other_are_read_quickly(tmp_path: Path) -> None:
     lines = [
         line
-        for n in range(count)
+        for n in range(6)
         for line in (
             f"self.k['{n}'] = self.k['{n}']()",
             f"x = self.k.get('b{n}') or self.k['a{n}']",
@@ -76,3 +75,14 @@ def test_builds_that_speak_of_each_other_are_read_quickly(tmp_path: Path, count:
     (tmp_path / "m.py").write_text(text + "\n        ".join(lines) + "\n")
     script = f"from ckpt_surgery import check; check([{str(tmp_path)!r}], jobs=1, cache=False)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=10, check=True)
+
+
+@pytest.mark.parametrize("returned", ["FooTower(config)", "registry[config.name](config)"], ids=["a class", "unknown"])
+def test_what_a_function_of_another_file_makes_is_not_from_another_package(returned: str) -> None:
+    model = "class FooModel(PreTrainedModel):\n    def __init__(self, config):\n        self.tower = build(config)\n"
+    builder = f"class FooTower(nn.Module): ...\ndef build(config):\n    return {returned}\n"
+    head = "from torch import nn\n"
+    tree = source_tree({FOO: f"{head}from .builder import build\n{model}", "/t/models/foo/builder.py": head + builder})
+    assert list(tree.blocks.foreign(class_named(tree, "FooModel"))) == []
+    parts = {part.name for part in tree.containers.parts(class_named(tree, "FooModel"))}
+    assert parts == ({"FooTower"} if "Tower" in returned else set())

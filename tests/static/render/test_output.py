@@ -96,13 +96,6 @@ class TestWhatIsShown:
         everything = shown(*EVERY_KIND, show_info=True, show_unknown=True)
         assert (everything.shown, everything.hidden) == (EVERY_KIND, {})
 
-    def test_statistics_count_by_rule_and_leave_out_rules_without_findings(self) -> None:
-        counts = shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)).statistics
-        assert [(rule.code, kinds) for rule, kinds in counts] == [
-            ("CKPT001", {"safe": 1}),
-            ("CKPT004", {"safe": 1, "unsafe": 1}),
-        ]
-
     def test_a_path_under_the_working_folder_is_shown_relative(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -159,17 +152,6 @@ class TestText:
         assert shown().summary_lines() == ["Checked 12 files in 1.2 s: no findings."]
         assert not any("repaired" in line for line in shown(finding()).summary_lines(width=200))
 
-    @pytest.mark.parametrize(
-        ("kinds", "said"),
-        [
-            ((UNSAFE,), "Can be repaired: 1 with `apply --unsafe`."),
-            ((SAFE, UNSAFE), "Can be repaired: 1 with `ckpt_surgery apply` and 1 with `apply --unsafe`."),
-        ],
-    )
-    def test_the_summary_names_the_command_that_repairs(self, kinds: tuple[Applicability, ...], said: str) -> None:
-        got = shown(*(finding(kind=kind, repairs=REPAIRS) for kind in kinds))
-        assert said in got.summary_lines(width=200)
-
     def test_statistics_give_count_rule_and_summary(self) -> None:
         lines = shown(finding("CKPT004"), finding("CKPT004", UNSAFE)).statistics_lines(width=200)
         assert [" ".join(line.split()) for line in lines] == [
@@ -203,6 +185,7 @@ class TestApplySummary:
             "Notes:",
             "  - a.py: the copy comment went",
         ]
+        assert "  CKPT001 plain_block: 1 repaired, none left" in apply_lines(applied((finding("CKPT001"),), ()), RULES)
 
     def test_what_another_rules_repair_settles_counts_as_repairable(self) -> None:
         reordered, settled = finding("CKPT005", UNSAFE, repairs=REPAIRS), finding(kind=UNSAFE, follows="CKPT005")
@@ -211,15 +194,6 @@ class TestApplySummary:
         for findings, why in (both, alone):
             lines = apply_lines(applied(findings, findings), RULES, width=200)
             assert f"  CKPT003 keyword_gradient: 0 repaired, left: 1 {why}" in lines
-
-    def test_what_was_asked_for_and_not_made_or_only_tried_is_named_so(self) -> None:
-        findings = (finding("CKPT004", UNSAFE, repairs=REPAIRS),)
-        lines = apply_lines(applied(findings, findings, unsafe=True), RULES, width=200)
-        assert lines[1:] == [
-            "  CKPT004 positional_past_state: 0 repaired, left: 1 not repaired (see the notes and problems)"
-        ]
-        assert apply_lines(applied((), (), written=False), RULES) == ["Would change 1 of 9 files in 2.0 s."]
-        assert applied((), EVERY_KIND).repairs_left == EVERY_KIND[:1]
 
 
 class TestJson:
@@ -247,11 +221,6 @@ class TestJson:
         assert document["problems"][1] == {"path": "/gone", "message": "no such file or folder: check the path"}
         assert [(rule["code"], rule["count"]) for rule in document["statistics"]] == [("CKPT001", 1), ("CKPT003", 1)]
         assert (document["files"], document["suppressed"], document["seconds"]) == (12, 3, 1.25)
-
-    def test_a_file_name_that_is_no_text_still_gives_a_document(self) -> None:
-        document = to_json(shown(finding(path=os.fsdecode(b"\xff.py"))), "1")
-        document.encode("ascii")
-        assert json.loads(document)["findings"][0]["path"] == "\udcff.py"
 
 
 class TestGithub:
@@ -346,16 +315,9 @@ class TestSarif:
         "spoil",
         [
             lambda run: run.pop("tool"),
-            lambda run: run.update(colour="red"),
             lambda run: run["results"][0].update(level="fatal"),
-            lambda run: run["results"][0].pop("message"),
-            lambda run: run["results"][0].update(ruleIndex="0"),
             lambda run: run["results"][0]["locations"][0]["physicalLocation"]["region"].update(startLine=0),
-            lambda run: run["results"][0]["locations"][0]["physicalLocation"]["region"].update(start_line=1),
             lambda run: run["results"][0]["fixes"][0]["artifactChanges"][0].update(replacements=[]),
-            lambda run: run["results"][0]["fixes"][0]["artifactChanges"][0]["replacements"][0].pop("deletedRegion"),
-            lambda run: run["tool"]["driver"]["rules"][0].pop("id"),
-            lambda run: run["invocations"][0].pop("executionSuccessful"),
         ],
     )
     def test_the_schema_refuses_a_spoiled_document(self, spoil: Any) -> None:

@@ -354,9 +354,3 @@ def folds(page: str) -> dict[str, str]:
     """Return a page's folded parts by the line that opens each."""
     sections = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
     return {summary: body.strip() for summary, body in sections}
-
-
-def turned(evidence: Evidence) -> Evidence:
-    """Reverse the order of the evidence's mappings."""
-    versions, rules = (dict(reversed(list(mapping.items()))) for mapping in (evidence.versions, evidence.rules))
-    return replace(evidence, versions=versions, rules=rules)

@@ -1,14 +1,20 @@
-"""body.md keeps the template, ticks nothing and leaves the words to a human; siblings.md lists the rest."""
+"""body.md keeps the template, ticks nothing and leaves the words to a human, and the next commands wait for them.
+
+The documents as a whole are in the snapshots of test_documents.py.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.body import PLACEHOLDER, pull_request_body, split_template
-from ckpt_surgery.upstream.evidence.page import siblings_markdown
+from ckpt_surgery.upstream.evidence.body import MARK, PLACEHOLDER, next_commands, pull_request_body, split_template
+from ckpt_surgery.upstream.evidence.page import evidence_markdown
 from ckpt_surgery.upstream.evidence.results import Evidence, Reason, ReasonCode
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -22,15 +28,6 @@ ASKED = [
 
 def body(evidence: Evidence, template: str = cases.TEMPLATE) -> str:
     return pull_request_body(evidence, template)
-
-
-def test_the_template_is_kept_whole_around_the_facts() -> None:
-    page = body(cases.ready())
-    head, rest = cases.TEMPLATE.split("\n\n<!-- Leave out", 1)
-    unticked = re.sub(r"\[[xX]\](?=[ ]([AaNq]|and))", "[ ]", rest)
-    assert page.startswith(f"{head}\n\n{PLACEHOLDER}\n")
-    assert page.endswith(f"\n\n<!-- Leave out{unticked}")
-    assert "Fixes # (issue)" in page
 
 
 def test_no_box_is_ticked_and_none_is_lost() -> None:
@@ -54,38 +51,15 @@ def test_the_human_has_four_places_and_they_are_where_they_should_be() -> None:
     assert places[0] < lines.index("## Evidence") < lines.index("### Disclosure") < places[1] < lines.index("## Rules")
 
 
-def test_without_an_issue_the_body_stops_after_the_facts_and_says_why() -> None:
-    page = body(cases.uncoordinated())
-    assert cases.headings(page)[-1] == "### Disclosure"
-    for left_out in ("Fixes #", "[ ]", "Rules", "Who reads it?", "duplicate", "gh pr"):
-        assert left_out not in page
-    last = page.rstrip().splitlines()[-1]
-    assert "`--coordination`" in last
-    assert page.count(PLACEHOLDER) == 1
-    assert last not in body(cases.ready())
-
-
-def test_without_a_template_our_part_is_all() -> None:
-    page = body(cases.ready(), "")
-    assert page.startswith(f"{PLACEHOLDER}\n")
-    assert page.endswith(f"beyond this program: {PLACEHOLDER}\n")
-
-
 def test_text_of_others_breaks_no_block_and_makes_no_heading() -> None:
     noisy = replace(cases.not_ready(), reasons=(Reason(ReasonCode.CHECKER_FAILED, cases.NASTY),))
     calm = replace(cases.not_ready(), reasons=(Reason(ReasonCode.CHECKER_FAILED, "calm"),))
-    assert cases.headings(body(noisy)) == cases.headings(body(calm))
+    for document in (body, evidence_markdown):
+        assert cases.headings(document(noisy)) == cases.headings(document(calm))
     assert "`@someone` `#12`" in body(noisy)
-
-
-@pytest.mark.parametrize("name", cases.every_kind())
-def test_the_documents_depend_on_the_evidence_alone(name: str) -> None:
-    evidence = cases.every_kind()[name]
-    for document in (body, siblings_markdown):
-        page = document(evidence)
-        assert page == document(cases.every_kind()[name]) == document(cases.turned(evidence))
-        assert page.endswith("\n")
-        assert not page.endswith("\n\n")
+    page = evidence_markdown(noisy)
+    assert sum(cases.NASTY in block for block in cases.fences(page)) == 3
+    assert page.count("\n<details>\n") == page.count("\n</details>\n")
 
 
 def test_the_body_of_a_long_series_is_folded_and_fits_a_pull_request() -> None:
@@ -106,8 +80,6 @@ PLACED = {
     "a comment before the heading": ("<!-- License -->\n# Why\n\nText\n", "<!-- License -->\n# Why", "Text"),
     "a comment of its own": ("# Why\n<!-- a -->\n\n<!-- b -->\nText\n", "# Why\n<!-- a -->", "<!-- b -->\nText"),
     "text behind a comment": ("# Why\n<!-- a\n--> Text <!-- b -->\n", "# Why", "<!-- a\n--> Text <!-- b -->"),
-    "a comment without an end": ("# Why\n\n<!-- a\n\n## More\n", "# Why", "<!-- a\n\n## More"),
-    "a heading alone": ("# Why", "# Why", ""),
 }
 
 
@@ -118,3 +90,24 @@ def test_our_part_comes_below_the_first_heading_and_its_comment(name: str) -> No
     page = body(cases.ready(), template)
     assert page.startswith(f"{head}\n\n{PLACEHOLDER}" if head else PLACEHOLDER)
     assert page.split("beyond this program: " + PLACEHOLDER)[1].strip() == rest
+
+
+@pytest.mark.parametrize("name", cases.every_kind())
+def test_upstreams_own_rules_come_first_and_break_no_shell(name: str) -> None:
+    first, *_ = shown = next_commands(cases.every_kind()[name], Path("/out/it's here"), Path("/a space/checkout"))
+    assert first.startswith("# Read CONTRIBUTING.md of transformers first")
+    script = "\n".join(shown)
+    assert subprocess.run(["bash", "-n", "-c", script], capture_output=True, check=False).stderr == b""
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bool) -> None:
+    page = pull_request_body(cases.ready(), "")
+    (tmp_path / "body.md").write_text(page.replace(MARK, "") if written else page)
+    (tmp_path / "gh").write_text("#!/bin/sh\necho opened\n")
+    (tmp_path / "gh").chmod(0o755)
+    last = next_commands(cases.ready(), tmp_path, tmp_path / "checkout")[-1]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ran = subprocess.run(["bash", "-c", last], env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) == written == ("opened" in ran.stdout)
+    assert ("TO BE WRITTEN BY YOU" in ran.stdout) != written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -54,77 +53,95 @@ def no_test(**fields: Any) -> Evidence:
     return changed(regressions=(clvp, replace(test, **fields)))
 
 
-WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode]] = {
-    "a new fault": (lambda: first_row(after=("values",)), SeriesStatus.NOT_READY, ReasonCode.NEW_FAULT),
-    "a new fault where all was well": (
-        lambda: first_row(before=(), after=("cost",)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NEW_FAULT,
-    ),
-    "a failed import": (lambda: first_commit(imported=BROKEN), SeriesStatus.NOT_READY, ReasonCode.IMPORT_FAILED),
-    "a failed converter": (
-        lambda: first_commit(fixes=(CommandRun("make fix-repo", 2), WENT)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.FIXER_FAILED,
-    ),
-    "a failed checker": (
-        lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN),)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.CHECKER_FAILED,
-    ),
-    "a test that shows nothing": (lambda: no_test(before=WENT), SeriesStatus.NOT_READY, ReasonCode.NO_REGRESSION_TEST),
-    "a test that fails with the repair too": (
-        lambda: no_test(after=BROKEN),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NO_REGRESSION_TEST,
-    ),
-    "no mode in which a test can pass": (
-        lambda: no_test(kind=RegressionKind.IMPOSSIBLE),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NO_REGRESSION_TEST,
-    ),
-    "a checker that was not run": (
-        lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
-        SeriesStatus.UNCHECKED,
-        ReasonCode.CHECKER_NOT_RUN,
-    ),
-    "a test that could not be tried": (no_test, SeriesStatus.UNCHECKED, ReasonCode.NO_REGRESSION_TEST),
-    "a class that was not measured": (
-        lambda: first_row(before=(), after=(), problem="it took too long"),
-        SeriesStatus.UNCHECKED,
-        ReasonCode.NOT_MEASURED,
-    ),
-    "a checker that fails on the base too": (
-        lambda: changed(checks=(CheckerResult("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),)),
-        SeriesStatus.READY,
-        ReasonCode.CHECKER_FAILED_BEFORE,
-    ),
-    "running statistics that move twice": (
-        lambda: first_row(after=("state",), statistics_only=True),
-        SeriesStatus.READY,
-        ReasonCode.STATISTICS_DIFFER,
-    ),
-    "a fault that is still there": (lambda: first_row(after=("cost",)), SeriesStatus.READY, ReasonCode.FAULT_LEFT),
-}
-"""What is wrong, the status that it gives, and the code of the reason; the sentences are in the snapshots."""
+def judge(made: Evidence, *shown_no_fault: str, applies: bool = True, **options: Any) -> Evidence:
+    return judged(made, shown_no_fault, applies=applies, **options)
 
 
-@pytest.mark.parametrize("way", WAYS)
+def checked(name: str, status: CheckStatus, *runs: Any, **options: Any) -> Evidence:
+    return changed(checks=(CheckerResult(name, status, *runs, **options),))
+
+
+def ways() -> dict[str, tuple[Evidence, SeriesStatus, ReasonCode]]:
+    """Return what may be wrong with a series, the status that it gives, and the code of the reason."""
+    not_ready, unchecked, ready = SeriesStatus.NOT_READY, SeriesStatus.UNCHECKED, SeriesStatus.READY
+    failed_fix = first_commit(fixes=(CommandRun("make fix-repo", 2), WENT))
+    otherwise = checked("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
+    return {
+        "a new fault": (judge(first_row(after=("values",))), not_ready, ReasonCode.NEW_FAULT),
+        "a new fault where all was well": (
+            judge(first_row(before=(), after=("cost",))),
+            not_ready,
+            ReasonCode.NEW_FAULT,
+        ),
+        "patches that do not give the branch": (
+            judge(cases.ready(), applies=False),
+            not_ready,
+            ReasonCode.PATCHES_DIFFER,
+        ),
+        "a repair that a later commit took back": (
+            judge(cases.ready(), lost=["clvp"]),
+            not_ready,
+            ReasonCode.REPAIR_LOST,
+        ),
+        "a failed import": (judge(first_commit(imported=BROKEN)), not_ready, ReasonCode.IMPORT_FAILED),
+        "a failed converter": (judge(failed_fix), not_ready, ReasonCode.FIXER_FAILED),
+        "a failed checker": (
+            judge(checked("copies", CheckStatus.FAILED, BROKEN)),
+            not_ready,
+            ReasonCode.CHECKER_FAILED,
+        ),
+        "a test that shows nothing": (judge(no_test(before=WENT)), not_ready, ReasonCode.NO_REGRESSION_TEST),
+        "a test that fails with the repair too": (
+            judge(no_test(after=BROKEN)),
+            not_ready,
+            ReasonCode.NO_REGRESSION_TEST,
+        ),
+        "no mode in which a test can pass": (
+            judge(no_test(kind=RegressionKind.IMPOSSIBLE)),
+            not_ready,
+            ReasonCode.NO_REGRESSION_TEST,
+        ),
+        "a checker that was not run": (
+            judge(checked("types", CheckStatus.NOT_RUN, reason="ty is not there")),
+            unchecked,
+            ReasonCode.CHECKER_NOT_RUN,
+        ),
+        "a checker that fails with other words": (judge(otherwise), unchecked, ReasonCode.CHECKER_FAILED_DIFFERENTLY),
+        "a test that could not be tried": (judge(no_test()), unchecked, ReasonCode.NO_REGRESSION_TEST),
+        "a class that was not measured": (
+            judge(first_row(before=(), after=(), problem="it took too long")),
+            unchecked,
+            ReasonCode.NOT_MEASURED,
+        ),
+        "nothing was measured": (judge(changed(rows=())), unchecked, ReasonCode.NOT_MEASURED),
+        "fixers change a file anyway": (
+            judge(cases.ready(), drifted=["a.py"]),
+            unchecked,
+            ReasonCode.FIXERS_CHANGE_BASE,
+        ),
+        "a checker that fails on the base too": (
+            judge(checked("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN)),
+            ready,
+            ReasonCode.CHECKER_FAILED_BEFORE,
+        ),
+        "running statistics that move twice": (
+            judge(first_row(after=("state",), statistics_only=True)),
+            ready,
+            ReasonCode.STATISTICS_DIFFER,
+        ),
+        "a fault that is still there": (judge(first_row(after=("cost",))), ready, ReasonCode.FAULT_LEFT),
+        "a family that showed no fault": (judge(cases.ready(), "zamba2"), ready, ReasonCode.NOT_REPRODUCED),
+    }
+
+
+@pytest.mark.parametrize("way", ways())
 def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> None:
-    made, status, code = WAYS[way]
-    judgement = judged(made(), (), applies=True)
-    assert (judgement.status, [reason.code for reason in judgement.reasons]) == (status, [code])
+    judgement, status, code = ways()[way]
+    assert (judgement.status, {reason.code for reason in judgement.reasons}) == (status, {code})
 
 
-def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
-    judgement = judged(cases.ready(), (), applies=False)
-    assert judgement.status == SeriesStatus.NOT_READY
-    assert texts(judgement) == ("git am of the patches on the base does not give the tree of the branch",)
-
-
-def test_a_family_of_which_no_fault_was_shown_is_a_caution() -> None:
-    judgement = judged(cases.ready(), ("zamba2",), applies=True)
-    assert (judgement.status, texts(judgement)) == ("ready", (IN_ANYWAY,))
+def test_every_code_is_given_by_some_series() -> None:
+    assert {code for _, _, code in ways().values()} == set(ReasonCode)
 
 
 def test_a_test_that_shows_nothing_is_a_caution_if_nothing_can_be_shown() -> None:
@@ -134,35 +151,6 @@ def test_a_test_that_shows_nothing_is_a_caution_if_nothing_can_be_shown() -> Non
         (IN_ANYWAY, "no regression test of zamba2: it passes on the base"),
     )
     assert judged(no_test(before=WENT), ("clvp",), applies=True).status == SeriesStatus.NOT_READY
-
-
-def test_a_test_that_could_not_be_tried_leaves_such_a_family_unchecked() -> None:
-    assert judged(no_test(), ("zamba2",), applies=True).status == SeriesStatus.UNCHECKED
-
-
-def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
-    judgement = judged(cases.ready(), (), applies=True, lost=["clvp"])
-    why = "clvp: what its commit repaired is not repaired on the finished series"
-    assert (judgement.status, texts(judgement)) == ("not ready", (why,))
-
-
-def test_a_file_that_fixers_change_anyway_leaves_a_series_unchecked() -> None:
-    judgement = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
-    assert judgement.status == SeriesStatus.UNCHECKED
-    assert texts(judgement)[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
-
-
-def test_a_family_of_which_nothing_was_measured_leaves_a_series_unchecked() -> None:
-    judgement = judged(changed(rows=()), (), applies=True)
-    assert judgement.status == SeriesStatus.UNCHECKED
-    assert texts(judgement)[0].endswith("no class of it was measured")
-
-
-def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> None:
-    check = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
-    judgement = judged(changed(checks=(check,)), (), applies=True)
-    assert judgement.status == SeriesStatus.UNCHECKED
-    assert texts(judgement) == ("repo fails, and on the base too with another output: compare the two",)
 
 
 def test_failures_come_first_then_what_was_not_run_then_cautions() -> None:
@@ -252,10 +240,3 @@ def test_levels_are_in_their_order_and_a_worse_row_names_new_ones_only() -> None
     assert texts(left) == ("ClvpEncoder (non_reentrant): still failing: recompute and cost",)
     worse = judged(first_row(before=("recompute",), after=("values", "set", "recompute")), (), applies=True)
     assert texts(worse) == ("ClvpEncoder (non_reentrant): failing after the repair and not before: set and values",)
-
-
-def test_every_code_is_given_by_some_series() -> None:
-    series = [judged(made(), (), applies=True) for made, *_ in WAYS.values()]
-    differently = CheckerResult("repo", CheckStatus.FAILED_DIFFERENTLY, BROKEN, WENT)
-    series.append(judged(changed(checks=(differently,)), ("zamba2",), applies=False, lost=["clvp"], drifted=["a.py"]))
-    assert {reason.code for evidence in series for reason in evidence.reasons} == set(ReasonCode)

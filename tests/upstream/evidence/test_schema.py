@@ -77,10 +77,3 @@ def test_the_schema_has_the_words_that_the_types_have() -> None:
 def enum_fields(made: type) -> list[str]:
     """Return the fields of a dataclass whose type is a choice of words."""
     return [key for key, kind in get_type_hints(made).items() if isinstance(kind, type) and issubclass(kind, StrEnum)]
-
-
-def change(data: dict[str, Any], *path: str | int, value: object) -> None:
-    holder: Any = data
-    for step in path[:-1]:
-        holder = holder[step]
-    holder[path[-1]] = value

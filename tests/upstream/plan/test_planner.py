@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.static.results import FileChange, Note
 from ckpt_surgery.upstream.layout import families_of
 from ckpt_surgery.upstream.options import GroupBy
-from ckpt_surgery.upstream.plan.plan import PlannedCommit, SeriesPlan, series_of
+from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.plan.planner import chosen_families, plan_series
 from tests.upstream import toy_checkout
 
@@ -97,32 +96,6 @@ def test_what_a_repair_needs_elsewhere_comes_with_it(toy: Path) -> None:
     assert f"{MODELS}/ash/modeling_ash.py" in {change.path for change in commit.changes}
 
 
-def test_generated_files_are_known(toy: Path) -> None:
-    assert plan(toy).generated == {f"{MODELS}/cedar/modeling_cedar.py"}
-
-
-def test_paths_and_messages_name_no_place_of_the_machine(toy: Path) -> None:
-    made = plan(toy)
-    commits = [commit for entry in made.series for commit in entry.commits]
-    said = [change.path for commit in commits for change in commit.changes] + [
-        str(note) for entry in made.series for note in entry.notes
-    ]
-    said += [
-        text
-        for finding in (*made.findings, *(f for commit in commits for f in commit.findings))
-        for text in (finding.path, finding.message)
-    ]
-    assert said
-    assert not [text for text in said if str(toy.parent) in text]
-
-
-def test_a_commit_names_its_rules_and_its_plain_blocks(toy: Path) -> None:
-    commit = next(commit for commit in plan(toy).series[0].commits if "birch" in commit.families)
-    assert commit.rules == ("CKPT001",)
-    assert commit.plain_blocks("birch") == ("BirchLayer",)
-    assert commit.plain_blocks("ash") == ()
-
-
 def test_a_family_without_a_repair_is_idle(tmp_path: Path, toy: Path) -> None:
     toy_checkout.write(tmp_path / MODELS / "oak" / "__init__.py", "")
     toy_checkout.write(tmp_path / MODELS / "oak" / "modeling_oak.py", "import torch\n")
@@ -157,13 +130,3 @@ def test_sources_come_before_what_is_copied_from_them(tmp_path: Path) -> None:
     made = plan(tmp_path)
     assert series(made) == {"birch": [("yew",), ("birch",), ("aspen",)]}
     assert {commit.rules for commit in made.series[0].commits} == {("CKPT001", "CKPT003")}
-
-
-@pytest.mark.parametrize("line", [0, 12])
-def test_each_series_has_the_notes_of_its_files(line: int) -> None:
-    paths = {family: f"{MODELS}/{family}/modeling_{family}.py" for family in ("ash", "birch")}
-    changes = {family: FileChange(path, "before", "after", ()) for family, path in paths.items()}
-    commits = [PlannedCommit((family,), (change,), ()) for family, change in changes.items()]
-    notes = [Note(path, "left alone: it would not settle", line) for path in paths.values()]
-    series = series_of(commits, (), notes, GroupBy.FAMILY)
-    assert {entry.name: entry.notes for entry in series} == {"ash": (notes[0],), "birch": (notes[1],)}

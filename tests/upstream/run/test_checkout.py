@@ -29,11 +29,6 @@ def test_a_folder_without_git_is_refused(tmp_path: Path) -> None:
     assert "is not in a git repository: name a checkout made by git clone" in refusal(tmp_path)
 
 
-def test_the_reason_why_git_refuses_a_repository_is_given(tmp_path: Path) -> None:
-    (tmp_path / ".git").write_text("gitdir: /nowhere\n")
-    assert refusal(tmp_path).endswith("not a git repository: /nowhere)")
-
-
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "is not a folder" in refusal(tmp_path / "nowhere")
 

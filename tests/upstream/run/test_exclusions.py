@@ -33,12 +33,17 @@ class FirIntegrationTest(unittest.TestCase):
 """The tests of a family; `{method}` is an override of a generic test."""
 
 OVERRIDES = {
-    "skip": """\
+    "skip": (
+        "the skip",
+        """\
     @unittest.skip(reason="no")
     def test_gradient_checkpointing(self):
         pass
 """,
-    "pytest's skip over several lines, with comments": """\
+    ),
+    "pytest's skip over several lines, with comments": (
+        "the skip",
+        """\
     # This model is
     # hard.
     @pytest.mark.skip(
@@ -47,39 +52,46 @@ OVERRIDES = {
     def test_gradient_checkpointing(self):
         super().test_gradient_checkpointing()
 """,
-    "xfail": """\
+    ),
+    "xfail": (
+        "the expected failure",
+        """\
     @pytest.mark.xfail(reason="no")
     def test_gradient_checkpointing(self):
         super().test_gradient_checkpointing()
 """,
-    "expected failure": """\
+    ),
+    "expected failure": (
+        "the expected failure",
+        """\
     @unittest.expectedFailure
     def test_gradient_checkpointing(self):
         super().test_gradient_checkpointing()
 """,
-    "pass": """\
+    ),
+    "pass": (
+        "the empty override",
+        """\
     def test_gradient_checkpointing(self):
         pass
 """,
-    "docstring and skipTest": """\
+    ),
+    "docstring and skipTest": (
+        "the empty override",
+        """\
     def test_gradient_checkpointing(self):
         "Not here."
         self.skipTest("no")
 """,
-    "a shorter list of models": """\
+    ),
+    "a shorter list of models": (
+        "the shorter list of models",
+        """\
     def test_gradient_checkpointing(self):
         self.all_model_classes = self.all_model_classes[1:]
         super().test_gradient_checkpointing()
 """,
-}
-KINDS = {
-    "skip": "the skip",
-    "pytest's skip over several lines, with comments": "the skip",
-    "xfail": "the expected failure",
-    "expected failure": "the expected failure",
-    "pass": "the empty override",
-    "docstring and skipTest": "the empty override",
-    "a shorter list of models": "the shorter list of models",
+    ),
 }
 RUNNING = {
     "another test": "    @unittest.skip\n    def test_generate(self):\n        pass\n",
@@ -89,6 +101,7 @@ RUNNING = {
         "    def test_gradient_checkpointing(self):\n        super().test_gradient_checkpointing()\n"
     ),
 }
+SKIP = OVERRIDES["skip"][1]
 AFTER = FAMILY_TESTS.replace("{method}\n", "")
 
 
@@ -100,14 +113,17 @@ def removed(source: str) -> str:
     return without(source, Exclusion.found_in(FIR, source))
 
 
-@pytest.mark.parametrize("name", OVERRIDES)
-def test_an_override_is_found_with_its_kind_and_its_class(name: str) -> None:
-    (exclusion,) = Exclusion.found_in(FIR, with_method(OVERRIDES[name]))
-    assert exclusion.kind == KINDS[name]
-    assert str(exclusion) == f"{KINDS[name]} of FirModelTest.test_gradient_checkpointing ({FIR})"
+@pytest.mark.parametrize(("kind", "method"), OVERRIDES.values(), ids=OVERRIDES)
+def test_an_override_is_found_and_goes_with_its_comments_and_blank_lines(kind: str, method: str) -> None:
+    (exclusion,) = Exclusion.found_in(FIR, with_method(method))
+    assert str(exclusion) == f"{kind} of FirModelTest.test_gradient_checkpointing ({FIR})"
     assert exclusion.concerns([f"{FIR}::FirModelTest::test_gradient_checkpointing"])
     for other in ("FirModelTest::test_config", "FirIntegrationTest::test_gradient_checkpointing"):
         assert not exclusion.concerns([f"{FIR}::{other}", f"{ELM}::FirModelTest::test_gradient_checkpointing"])
+    used = "    mark = pytest.mark\n" if "pytest" not in method else ""
+    before = with_method(method).replace("    all_model", f"{used}    all_model")
+    expected = AFTER.replace("    all_model", f"{used}    all_model")
+    assert removed(before) == (expected if used else expected.replace("import pytest\n\n", ""))
 
 
 @pytest.mark.parametrize("method", RUNNING.values(), ids=RUNNING.keys())
@@ -116,35 +132,14 @@ def test_a_method_that_runs_the_generic_test_in_full_is_no_exclusion(method: str
 
 
 def test_an_override_also_concerns_the_subclasses_in_the_file() -> None:
-    source = with_method(OVERRIDES["skip"]) + "\n\nclass FirOtherTest(FirModelTest):\n    x = 1\n"
+    source = with_method(SKIP) + "\n\nclass FirOtherTest(FirModelTest):\n    x = 1\n"
     assert Exclusion.found_in(FIR, source)[0].classes == ("FirModelTest", "FirOtherTest")
 
 
-@pytest.mark.parametrize("method", OVERRIDES.values(), ids=OVERRIDES.keys())
-def test_an_override_goes_with_its_comments_and_blank_lines(method: str) -> None:
-    used = "    mark = pytest.mark\n" if "pytest" not in method else ""
-    before = with_method(method).replace("    all_model", f"{used}    all_model")
-    expected = AFTER.replace("    all_model", f"{used}    all_model")
-    assert removed(before) == (expected if used else expected.replace("import pytest\n\n", ""))
-
-
-def test_the_first_and_the_last_method_of_a_class_go_cleanly() -> None:
-    skip = OVERRIDES["skip"]
-    first = f"class ATest(Mixin):\n{skip}\n    def test_last(self):\n        pass\n\n\nx = 1\n"
-    last = f"class ATest(Mixin):\n    def test_last(self):\n        pass\n\n{skip}\n\nx = 1\n"
-    for source in (first, last):
-        assert removed(source) == "class ATest(Mixin):\n    def test_last(self):\n        pass\n\n\nx = 1\n"
-
-
 def test_several_overrides_go_at_once_or_one_by_one() -> None:
-    two = OVERRIDES["skip"] + "\n" + OVERRIDES["pass"].replace("test_grad", "test_training_grad")
+    two = SKIP + "\n" + OVERRIDES["pass"][1].replace("test_grad", "test_training_grad")
     source = with_method(two).replace("import pytest\n\n", "")
     first, second = Exclusion.found_in(FIR, source)
     assert without(source, [first, second]) == AFTER.replace("import pytest\n\n", "")
-    assert without(source, [second]) == with_method(OVERRIDES["skip"]).replace("import pytest\n\n", "")
+    assert without(source, [second]) == with_method(SKIP).replace("import pytest\n\n", "")
     assert without(source, []) == source
-
-
-def test_windows_line_ends_stay() -> None:
-    source = with_method(OVERRIDES["skip"]).replace("import pytest\n\n", "").replace("\n", "\r\n")
-    assert removed(source) == AFTER.replace("import pytest\n\n", "").replace("\n", "\r\n")

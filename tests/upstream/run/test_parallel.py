@@ -48,22 +48,6 @@ def sleeper(python: PythonInterpreter, tmp_path: Path) -> Sleeper:
     return Sleeper(python, tmp_path)
 
 
-def run(sleeper: Sleeper, second: Callable[[], object]) -> None:
-    tasks: list[Callable[[TreePair], object]] = [lambda _: sleeper.run(), lambda _: second(), lambda _: sleeper.run()]
-    pairs = [TreePair(Path(f"base-{number}"), Path(f"series-{number}")) for number in range(2)]
-    run_all_in_trees(tasks, pairs, sleeper.python)
-
-
-def test_an_error_stops_the_commands_of_the_others_and_is_raised(sleeper: Sleeper) -> None:
-    def fail() -> None:
-        sleeper.wait_for()
-        raise UpstreamError("the disk is full")
-
-    with pytest.raises(UpstreamError, match=r"^the disk is full$"):
-        run(sleeper, fail)
-    assert set(sleeper.codes) == {137}
-
-
 def test_an_interrupt_leaves_no_process(sleeper: Sleeper) -> None:
     def interrupt() -> None:
         sleeper.wait_for()
@@ -71,11 +55,11 @@ def test_an_interrupt_leaves_no_process(sleeper: Sleeper) -> None:
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        run(sleeper, lambda: 0)
+        run_all_in_trees([lambda _: sleeper.run()] * 2, [TreePair(Path("base"), Path("series"))], sleeper.python)
     assert set(sleeper.codes) == {137}
 
 
-def test_an_error_drops_the_tasks_that_wait(sleeper: Sleeper) -> None:
+def test_an_error_stops_what_runs_drops_what_waits_and_is_raised(sleeper: Sleeper) -> None:
     def fail(_: TreePair) -> None:
         sleeper.wait_for()
         raise UpstreamError("the disk is full")
@@ -84,6 +68,7 @@ def test_an_error_drops_the_tasks_that_wait(sleeper: Sleeper) -> None:
     pairs = [TreePair(Path("base"), Path("series"))] * 2
     with pytest.raises(UpstreamError, match=r"^the disk is full$"):
         run_all_in_trees(tasks, pairs, sleeper.python)
+    assert set(sleeper.codes) == {137}
     assert len(sleeper.codes) < 100
 
 

@@ -186,11 +186,6 @@ def test_a_series_is_ready_where_all_that_upstream_has_is_content(ash: Ash) -> N
     assert (ash.outcome.left_out, ash.outcome.idle) == ({}, {})
 
 
-def test_the_scripts_of_earlier_checkouts_do_as_well(tmp_path: Path, verify: Verify) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", generation="scripts"), "birch")
-    assert (outcome.series[0].evidence.status, reasons(outcome)) == ("ready", "")
-
-
 def test_what_upstreams_scripts_bring_along_is_in_the_same_commit(ash: Ash) -> None:
     first, second = ash.evidence.commits
     assert first.families == ("ash", "birch", "cedar")
@@ -282,13 +277,6 @@ def test_without_a_converter_generated_files_get_the_codemods_edit(
     assert "# Checkpointed classes: 0" in text
 
 
-def test_siblings_tell_why_each_family_is_in_or_out(toy: Path, verify: Verify, quick: None) -> None:
-    (prepared,) = made(toy, "birch").series
-    sibling_reasons = {sibling.family: (sibling.included, sibling.reason) for sibling in prepared.evidence.siblings}
-    assert sibling_reasons["birch"] == (True, "changed in this series")
-    assert sibling_reasons["ash"] == sibling_reasons["cedar"] == (False, "not asked for")
-
-
 def with_past_state_first(text: str) -> str:
     """Write a model whose block takes past state before a tensor that carries gradient."""
     for old, new in (
@@ -338,15 +326,10 @@ def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify
 
 
 def test_a_checker_that_fails_on_the_series_alone_is_not_ready(tmp_path: Path, verify: Verify, quick: None) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",), site=False), "birch")
+    toy = toy_checkout.make(tmp_path / "transformers", failing=("repo",), failing_before=("inits",), site=False)
+    outcome = made(toy, "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
-    assert "upstream's checker repo fails" in reasons(outcome)
-
-
-def test_a_checker_that_fails_on_the_base_too_is_only_named(tmp_path: Path, verify: Verify, quick: None) -> None:
-    outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",), site=False), "birch")
-    assert outcome.series[0].evidence.status == SeriesStatus.READY
-    assert reasons(outcome) == "inits fails, on the base too"
+    assert reasons(outcome).splitlines() == ["upstream's checker repo fails", "inits fails, on the base too"]
 
 
 def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
@@ -535,21 +518,20 @@ def test_a_family_that_no_repair_helps_is_left_out_and_put_back(untied: Path, ve
     assert git(untied, "diff", "--name-only", "main", "ckpt-surgery/all", "--", f"{MODELS}/birch") == ""
 
 
-def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
-    toy: Path, verify: Verify, quick: None
+@pytest.mark.parametrize(
+    ("families", "right", "asked"),
+    [(("ash", "cedar"), "cedar", False), (("birch",), "birch", True)],
+    ids=["its block is another family's", "it is asked for"],
+)
+def test_a_family_without_a_fault_that_is_included_is_reported(
+    toy: Path, verify: Verify, quick: None, families: tuple[str, ...], right: str, asked: bool
 ) -> None:
-    verify.right = ("birch",)
-    outcome = made(toy, "birch", include_unreproduced=True)
+    verify.right = (right,)
+    outcome = made(toy, *families, include_unreproduced=asked)
     (prepared,) = outcome.series
-    assert prepared.evidence.families == ("birch",)
-    assert "birch: verify shows no fault that the repair removes" in reasons(outcome)
-
-
-def test_a_family_included_because_of_another_is_reported(toy: Path, verify: Verify, quick: None) -> None:
-    verify.right = ("cedar",)  # its block is ash's
-    outcome = made(toy, "ash", "cedar")
-    assert reasons(outcome).startswith("cedar: verify shows no fault that the repair removes")
-    assert outcome.series[0].evidence.status == SeriesStatus.READY
+    assert set(families) <= set(prepared.evidence.families)
+    assert prepared.evidence.status == SeriesStatus.READY
+    assert reasons(outcome).startswith(f"{right}: verify shows no fault that the repair removes")
 
 
 def test_an_issue_that_is_named_completes_the_body_and_is_in_the_command(
@@ -562,6 +544,8 @@ def test_an_issue_that_is_named_completes_the_body_and_is_in_the_command(
     assert "- [ ] The issue was discussed." in body
     assert f"--coordination {issue}" in prepared.evidence.command
     assert any("gh pr create" in line for line in prepared.next)
+    said = {sibling.family: (sibling.included, sibling.reason) for sibling in prepared.evidence.siblings}
+    assert (said["birch"], said["ash"]) == ((True, "changed in this series"), (False, "not asked for"))
     (prepared,) = made(toy, "birch").series
     assert "- [ ]" not in (prepared.folder / "body.md").read_text()
     assert not any("gh pr create" in line for line in prepared.next)
@@ -595,8 +579,16 @@ def left_behind(toy: Path, existing: Iterable[Path]) -> list[Path]:
     return [path for path in toy.parent.iterdir() if path not in existing]
 
 
-@pytest.mark.parametrize("where", ["build_series", "check", "evidence_markdown", "the branch", "the move"])
-@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    ("where", "end"),
+    [
+        ("build_series", KeyboardInterrupt),
+        ("check", OSError(28, "No space left on device")),
+        ("evidence_markdown", KeyboardInterrupt),
+        ("the branch", KeyboardInterrupt),
+        ("the move", OSError(28, "No space left on device")),
+    ],
+)
 def test_whatever_ends_the_work_leaves_nothing_behind(
     toy: Path,
     verify: Verify,
@@ -642,21 +634,6 @@ def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
     assert finished == ["ckpt-surgery/ash"]
     assert git(toy, "rev-parse", "ckpt-surgery/ash")
     assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]
-
-
-def test_a_person_s_commit_on_the_branch_is_noticed_before_anything_runs(
-    toy: Path, verify: Verify, quick: None
-) -> None:
-    made(toy, "birch")
-    git(toy, "switch", "--quiet", "ckpt-surgery/birch")
-    git(toy, "commit", "--quiet", "--allow-empty", "--message=mine")
-    git(toy, "switch", "--quiet", "main")
-    before = files(toy.parent / "out")
-    said: list[str] = []
-    with pytest.raises(UpstreamError, match="the branch ckpt-surgery/birch holds a commit that is not ours"):
-        prepare(toy, PrepareOptions(out=toy.parent / "out", families=("birch",)), step=said.append)
-    assert "verify the base" not in said
-    assert files(toy.parent / "out") == before
 
 
 def test_a_repository_that_is_no_transformers_is_refused(tmp_path: Path) -> None:

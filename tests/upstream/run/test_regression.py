@@ -21,7 +21,6 @@ UPSTREAM = "ElmModelTest::test_training_gradient_checkpointing"
 OVERRIDE = TEST_TEXT[TEST_TEXT.index("    # It has no loss.") : TEST_TEXT.index("    def test_config")]
 BARE = TEST_TEXT.replace(OVERRIDE, "").replace("import pytest\n\n", "")
 BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
-TWO_CLASSES = BARE + "\n\nclass ElmBigModelTest(ElmModelTest):\n    big = True\n"
 
 
 @pytest.fixture
@@ -83,11 +82,8 @@ def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees:
         ("passed", "passed"),
         ("failed", "failed"),
         ("failed", "skipped"),
-        ("failed", "xfailed"),
         ("skipped", "passed"),
-        ("xfailed", "passed"),
         ("error", "passed"),
-        ("passed", "failed"),
     ],
 )
 def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, series: str) -> None:
@@ -98,16 +94,6 @@ def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, s
     assert regression_test.before is not None
     assert regression_test.after is not None
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
-
-
-def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
-    runs = []
-
-    def answer(tree: Path) -> Answers:
-        runs.append(tree)
-        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
-
-    assert run(trees, answer)[0].kind == RegressionKind.NONE
 
 
 # -- upstream's tests without what excuses the family
@@ -123,19 +109,6 @@ def test_excuses_are_taken_out_where_the_test_then_shows_the_repair(trees: Trees
     assert trees.tests(trees.base) == base
 
 
-def test_both_trees_have_the_same_test_files_while_they_run(trees: Trees) -> None:
-    base = trees.tests(trees.base)
-    seen = []
-
-    def answer(tree: Path) -> Answers:
-        seen.append(trees.tests(trees.base) == trees.tests(trees.series))
-        return excused(tree)
-
-    run(trees, answer)
-    assert seen == [True] * 6
-    assert trees.tests(trees.base) == base
-
-
 @pytest.mark.parametrize(("base", "series"), [("passed", "passed"), ("failed", "failed"), ("failed", "skipped")])
 def test_excuses_come_back_where_the_test_shows_nothing(trees: Trees, base: str, series: str) -> None:
     before = trees.tests(trees.base)
@@ -148,24 +121,6 @@ def test_excuses_come_back_where_the_test_shows_nothing(trees: Trees, base: str,
     regression_test, _ = run(trees, answer)
     assert regression_test.kind == RegressionKind.NONE
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
-
-
-def test_only_the_excuses_that_hide_the_repair_go(trees: Trees) -> None:
-    other = OVERRIDE.replace("# It has no loss.", "# Another class.")
-    both = TEST_TEXT + f"\n\nclass ElmBigModelTest(ModelTesterMixin, unittest.TestCase):\n    big = True\n\n{other}"
-    trees.write(ELM, both.rstrip() + "\n")
-
-    def answer(tree: Path) -> Answers:
-        text = (tree / ELM).read_text()
-        small: Answers = plain(tree, {f"ElmModelTest::{SWITCH}": "failed"}, {f"ElmModelTest::{SWITCH}": "passed"})
-        return {
-            **(small if "# It has" not in text else {f"ElmModelTest::{SWITCH}": "xfailed"}),
-            f"ElmBigModelTest::{SWITCH}": "xfailed" if "# Another" in text else "failed",
-        }
-
-    regression_test, _ = run(trees, answer)
-    assert (regression_test.kind, regression_test.tests) == ("exception removed", (f"{ELM}::ElmModelTest::{SWITCH}",))
-    assert (trees.series / ELM).read_text() == both.replace(OVERRIDE, "").rstrip() + "\n"
 
 
 # -- a test of our own
@@ -185,22 +140,6 @@ def test_a_test_of_our_own_is_added_where_upstream_has_none(trees: Trees) -> Non
     assert 'plain_blocks = {"ElmLayer"}' in text
     assert "for use_reentrant in (False, True):" in text
     assert trees.tests(trees.base) == base
-
-
-def test_it_is_given_to_the_last_class_that_shows_the_repair(trees: Trees) -> None:
-    trees.write(ELM, TWO_CLASSES)
-    regression_test, _ = run(trees, ours)
-    assert regression_test.tests == (f"{ELM}::ElmBigModelTest::{TEST}",)
-    assert (trees.series / ELM).read_text().count(f"def {TEST}") == 1
-
-    trees.write(ELM, TWO_CLASSES)
-    regression_test, _ = run(
-        trees,
-        lambda tree: (
-            {**ours(tree), f"ElmBigModelTest::{TEST}": "passed"} if "ElmBig" in str(ours(tree)) else ours(tree)
-        ),
-    )
-    assert regression_test.tests == (f"{ELM}::ElmModelTest::{TEST}",)
 
 
 def test_it_is_not_given_twice(trees: Trees) -> None:
@@ -285,3 +224,13 @@ def test_the_trees_are_as_they_were_after_an_interrupt_in_any_run(
         with pytest.raises(error):
             run(trees, answer)
         assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
+    runs = []
+
+    def answer(tree: Path) -> Answers:
+        runs.append(tree)
+        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
+
+    assert run(trees, answer)[0].kind == RegressionKind.NONE

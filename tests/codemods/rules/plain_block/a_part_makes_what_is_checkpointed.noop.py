@@ -1,5 +1,7 @@
 # CKPT002 info | hidden_states = self._gradient_checkpointing_func | self.encoder.run_range(0, 2) is checkpointed
+# CKPT002 info | hidden_states = self._gradient_checkpointing_func | segment is checkpointed
 # prelude: plain
+
 
 class FooEncoder(nn.Module):
     def __init__(self, config):
@@ -22,4 +24,6 @@ class FooModel:
 
     def forward(self, hidden_states, attention_mask=None):
         hidden_states = self._gradient_checkpointing_func(self.encoder.run_range(0, 2), hidden_states)
+        segment = self.encoder.run_range(0, 2)
+        hidden_states = self._gradient_checkpointing_func(segment, hidden_states)
         return hidden_states

@@ -1,7 +1,0 @@
-# file: train.py
-from transformers import AutoConfig, AutoModel
-
-model = AutoModel.from_config(AutoConfig.from_pretrained("m"))
-model.gradient_checkpointing_enable()
-for batch in range(3):
-    model(batch).loss.backward()

@@ -1,8 +1,0 @@
-# CKPT002 unsafe | hidden_states = self._gradient_checkpointing_func | no else branch
-# prelude: gcl
-
-class FooModel:
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, use_cache=None):
-        for layer in self.layers:
-            hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
-        return hidden_states

@@ -1,8 +1,0 @@
-# CKPT003 unknown | layer(*inputs | cannot be determined
-# prelude: cached
-
-class FooModel:
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
-        for layer in self.layers:
-            hidden_states = layer(*inputs, attention_mask=attention_mask)
-        return hidden_states

@@ -1,5 +1,0 @@
-# prelude: gcl
-
-class FooLayer:
-    def forward(self, hidden_states, attention_mask=None):
-        return hidden_states, attention_mask

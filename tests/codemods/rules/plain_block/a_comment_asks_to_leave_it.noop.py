@@ -1,4 +1,0 @@
-# prelude: plain
-
-# ckpt: ignore[CKPT001] kept plain on purpose
-class FooLayer(nn.Module): ...

@@ -1,8 +1,0 @@
-# CKPT003 unknown | layer(*inputs
-# prelude: cached
-
-class FooModel:
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, encoder_hidden_states=None, **kwargs):
-        for layer in self.layers:
-            hidden_states = layer(*inputs, past_key_values)
-        return hidden_states
