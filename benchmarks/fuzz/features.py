@@ -109,26 +109,7 @@ class Calls(Feature):
         return scaled(hidden, block.calls) if self.variant else hidden
 
 
-class MovingAverage(Feature):
-    """A buffer with an average of the hidden states, which changes what the block computes, or does not."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.average = nn.Buffer(torch.zeros(WIDTH))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        block.average = 0.9 * block.average + 0.1 * hidden.detach().mean((0, 1))
-        return scaled(hidden, block.average) if self.variant else hidden
-
-
 # weights and hooks
-
-
-class TiedParts(Feature):
-    """One layer shared by all blocks."""
-
-    def attach(self, model: Any) -> None:
-        for layer in model.layers:
-            layer.up = model.layers[0].up
 
 
 class SameBlockTwice(Feature):
@@ -316,8 +297,7 @@ FEATURES: dict[str, type[Feature]] = {
     kind.__name__: kind
     for kind in (
         *(SelfAttention, Norm, Dropout, LayerDrop, Experts, Unused, InPlace),
-        *(Calls, MovingAverage),
-        *(TiedParts, SameBlockTwice, Adapter, FrozenBlock, AutocastAround, ForwardHook),
+        *(Calls, SameBlockTwice, Adapter, FrozenBlock, AutocastAround, ForwardHook),
         *(Streams, SharedKeys, Collector, StoredLoss),
         *(EmptyCache, LearnedPrefix, Result),
     )

@@ -96,17 +96,6 @@ def summed_losses(training: Training) -> None:
         training.update()
 
 
-def gradient_penalty(training: Training) -> None:
-    """Make the gradient of the loss by the inputs part of a second loss."""
-    for number in range(2):
-        values = training.batch(number).requires_grad_()
-        loss = training.model(values)
-        (slope,) = torch.autograd.grad(loss, values, create_graph=True)
-        training.note({"loss": loss, "slope": slope})
-        backward(loss + slope.square().sum())
-        training.update()
-
-
 def step_in_backward(training: Training) -> None:
     """Update each parameter as soon as its gradient is there, and drop the gradient."""
 
@@ -153,13 +142,6 @@ def frozen_later(training: Training) -> None:
         training.step(number)
 
 
-def dropped_forward(training: Training) -> None:
-    """Go forward where nobody goes backward."""
-    for number in range(2):
-        training.forward(4 + number)
-        training.step(number)
-
-
 def copied_model(training: Training) -> None:
     """After a step a copy of the model trains on, and so does the model."""
     training.step(0)
@@ -198,8 +180,8 @@ def interrupted(training: Training) -> None:
 LOOPS: dict[str, Callable[[Training], None]] = {
     loop.__name__: loop
     for loop in (
-        *(steps, accumulation, summed_losses, gradient_penalty, step_in_backward),
-        *(evaluated_between, evaluation_mode, frozen_later, dropped_forward, copied_model, redone, interrupted),
+        *(steps, accumulation, summed_losses, step_in_backward),
+        *(evaluated_between, evaluation_mode, frozen_later, copied_model, redone, interrupted),
     )
 }
 """The training loops by name."""

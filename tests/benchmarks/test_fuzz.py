@@ -167,7 +167,7 @@ TREATED: dict[str, tuple[judging.Treatment, Case, Outcome]] = {
     "other random numbers": (treating(drawing_again), case_of("Dropout"), Outcome.SILENT),
     "a number counted twice and read": (treating(running_twice), case_of("Calls"), Outcome.SILENT),
     "a number counted twice": (treating(running_twice), case_of("Calls", variant=False), Outcome.STATE),
-    "a buffer written twice": (treating(running_twice), case_of("MovingAverage", variant=False), Outcome.STATE),
+    "a buffer written twice": (treating(running_twice), case_of("Norm", variant=False), Outcome.STATE),
     "a generator moved on": (treating(drawing_more), case_of(), Outcome.STATE),
     "an interrupt that is lost": (treating(swallowing), case_of(loop="interrupted"), Outcome.SILENT),
     "a crash": (treating(partial(raising, RuntimeError("layer 3 is missing"))), case_of(), Outcome.FAILED),
