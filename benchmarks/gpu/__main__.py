@@ -1,24 +1,22 @@
 """Measure and test everything that needs one CUDA GPU, and write docs/gpu.md from what was measured.
 
 All of it takes less than 20 minutes. With fewer, what does not fit is left out: the parts that prove most come first.
-Every part is a process of its own with a time limit, and what it measures is kept in out/gpu: a run that was ended
-goes on with the part that it did not finish. Where the code, the device or a version has changed since, everything is
-measured anew. `--dry` runs every part on the processor with toy sizes, to show that the run holds together; its page
-is put beside its json files and never into docs/.
+Every part is a process of its own with a time limit, and what it measures is kept in out/gpu. `--dry` runs every part
+on the processor with toy sizes, to show that the run holds together; its page is put beside its json files and never
+into docs/.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +26,7 @@ from benchmarks.device import PROCESSOR
 from benchmarks.figures import ROOT
 from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import PARTS, Part, Result, State
-from benchmarks.progress import read_json, write_whole
+from benchmarks.progress import read_json
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import listed, one_line
 
@@ -64,7 +62,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what has not been run yet. Return 0; 1 where a target is missed or a part failed; 2 where none can run.
+    """Run the parts. Return 0; 1 where a target is missed or a part failed; 2 where none can run.
 
     Parts are no failure whose packages are not installed; the page says so. A dry run misses no target: its figures
     mean nothing.
@@ -86,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("gpu: `make gpu DRY=1` shows on the processor what would run.", file=sys.stderr)
         return 2
     folder = options.out or ROOT / "out" / ("gpu-dry" if options.dry else "gpu")
+    folder.mkdir(parents=True, exist_ok=True)
     run = Run(folder, options.dry, 60 * options.minutes)
     identity = {"device": device, **installed_versions(), "sources": code_digest()}
-    begin(run, identity)
-    results = {part.name: Result.of(part, read_json(run.file(part))) for part in PARTS}
+    results = {part.name: Result(part) for part in PARTS}
     wanted = [part for part in PARTS if not options.parts or part.name in options.parts]
     for part in wanted:
         left = run.seconds - sum(result.seconds for result in results.values())
@@ -108,39 +106,18 @@ def gpu_name() -> tuple[str, str]:
     return ("", one_line(lines[-1])) if ran.returncode else (lines[-1], "")
 
 
-def begin(run: Run, identity: Mapping[str, str]) -> None:
-    """Drop what was measured with other code, on another device or with other versions, and say so."""
-    file = run.folder / "run.json"
-    before = read_json(file)
-    changed = [name for name in sorted({*before, *identity}) if before.get(name) != identity.get(name)]
-    if before and changed:
-        which = f"another {listed(changed)} than that of the results in {run.folder}"
-        print(f"gpu: measured anew, because this is {which}", file=sys.stderr)
-    if changed:
-        for part in PARTS:
-            run.file(part).unlink(missing_ok=True)
-        write_whole(file, json.dumps(identity, indent=2) + "\n")
-
-
 def result_of(part: Part, run: Run, left: float) -> Result:
-    """Return what a part measured: kept where it has ended, else what it measures now in the seconds that are left."""
-    file = run.file(part)
-    kept = Result.of(part, read_json(file))
-    if kept.state is State.ENDED and not kept.errors:
-        print(f"gpu: {part.name}: kept from an earlier run", file=sys.stderr)
-        return kept
+    """Return what a part measures in the seconds that are left."""
     skipped = ""
     if part.missing:
         skipped = f"{listed(part.missing)} {'is' if len(part.missing) == 1 else 'are'} not installed"
     elif left < part.seconds:
-        if kept.state not in (State.WAITING, State.SKIPPED):
-            return kept
-        skipped = (
-            f"it takes about {part.seconds} s, and of {run.seconds / 60:g} minutes {max(left, 0):.0f} s were left"
-        )
+        minutes = f"of {run.seconds / 60:g} minutes {max(left, 0):.0f} s were left"
+        skipped = f"it takes about {part.seconds} s, and {minutes}"
     if skipped:
         print(f"gpu: {part.name}: skipped: {skipped}", file=sys.stderr)
-        return _keep(file, replace(kept, state=State.SKIPPED, problem=skipped))
+        return Result(part, State.SKIPPED, skipped)
+    file = run.file(part)
     print(f"gpu: {part.name}: would prove that {part.claim}", file=sys.stderr, flush=True)
     file.unlink(missing_ok=True)
     start = time.monotonic()
@@ -148,7 +125,7 @@ def result_of(part: Part, run: Run, left: float) -> Result:
     result = Result.of(part, read_json(file))
     if not (problem or result.figures):
         state, problem = State.FAILED, "it wrote no figures"
-    return _keep(file, replace(result, state=state, problem=problem, seconds=time.monotonic() - start))
+    return replace(result, state=state, problem=problem, seconds=time.monotonic() - start)
 
 
 def run_part(part: Part, file: Path, *, dry: bool, seconds: float) -> tuple[State, str]:
@@ -193,13 +170,6 @@ def run_part(part: Part, file: Path, *, dry: bool, seconds: float) -> tuple[Stat
         return State.ENDED, ""
     how = f"it was killed by signal {-code}" if code < 0 else f"the command ended with {code}"
     return State.FAILED, how + (f": {one_line(last)}" if last else "")
-
-
-def _keep(file: Path, result: Result) -> Result:
-    """Keep what became of a part beside its figures."""
-    became = {"state": str(result.state), "problem": result.problem, "seconds": result.seconds}
-    write_whole(file, json.dumps({**read_json(file), **became}, indent=2) + "\n")
-    return result
 
 
 def code_digest() -> str:

@@ -49,8 +49,6 @@ def summary(results: Sequence[Result]) -> str:
 
 def verdict(result: Result) -> str:
     """Return what became of a part, in a few words."""
-    if result.state is State.WAITING:
-        return "not finished" if result.figures else "not run yet"
     if result.state is not State.ENDED:
         return str(result.state)
     targets = sum(1 for figure in result.figures.values() if figure["verdict"])
@@ -97,9 +95,9 @@ def missing(result: Result) -> Iterator[str]:
     """Return what a part has not measured, and why."""
     some = " What it had measured by then:" if result.figures else ""
     if result.state is State.WAITING:
-        yield ("Not finished." if result.figures else "Not run yet.") + " `make gpu` goes on with it."
+        yield "Not run."
     elif result.state is State.SKIPPED:
-        yield f"Skipped: {result.problem}.{some}"
+        yield f"Skipped: {result.problem}."
     elif result.problem:
         yield f"Not {'all ' if result.figures else ''}measured: {result.problem}.{some}"
     if result.no_room:

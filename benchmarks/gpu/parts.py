@@ -50,9 +50,9 @@ class Part:
 
 
 class State(StrEnum):
-    """How far a part came. One that waits was not run yet, or the run that ran it was ended."""
+    """How far a part came."""
 
-    WAITING = "waiting"
+    WAITING = "not run"
     ENDED = "ended"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -80,17 +80,8 @@ class Result:
     @classmethod
     def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
         """Return the result that a json file holds."""
-        return cls(
-            part,
-            State(content.get("state", State.WAITING)),
-            content.get("problem", ""),
-            content.get("figures", {}),
-            float(content.get("seconds", 0)),
-            content.get("failed", ()),
-            content.get("no_room", ()),
-            content.get("errors", {}),
-            content.get("notes", ()),
-        )
+        names = ("figures", "failed", "no_room", "errors", "notes")
+        return cls(part, **{name: content[name] for name in names if name in content})
 
     @property
     def missed(self) -> list[str]:
