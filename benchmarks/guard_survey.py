@@ -23,24 +23,15 @@ from ckpt_surgery.text import code, listed, markdown_table, plural, prose, title
 class Comparison(StrEnum):
     """How the proof of the blocks agrees with the verdict on the whole model."""
 
-    SAME = "same"
-    NOT_PROVED = "no fault in either, and some blocks could not be proved"
-    BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
-    NOT_VOUCHED = "only verify finds a fault, and some blocks could not be proved"
-    ONLY_VERIFY = "only verify finds a fault"
-    ONLY_GUARD = "only the guard finds a fault"
-    NOT_RUN = "the step or the model does not run"
+    SAME = "no fault in either, and every block is proved"
+    NOT_PROVED = "no fault in either, and some blocks are not proved: the report says why"
+    BOTH_BROKEN = "a fault in both, and the guard names parameters that `verify` names"
+    NOT_VOUCHED = "`verify` finds a fault, and some blocks are not proved: the report says why"
+    ONLY_VERIFY = "`verify` finds a fault, and every block is proved"
+    ONLY_GUARD = "the guard calls a block wrong where `verify` finds no fault"
+    NOT_RUN = "the class claims no checkpointing, or the step with it raises: nothing to prove"
 
 
-MEANINGS = {
-    Comparison.SAME: "no fault in either, and every block is proved",
-    Comparison.NOT_PROVED: "no fault in either, and some blocks are not proved: the report says why",
-    Comparison.BOTH_BROKEN: "a fault in both, and the guard names parameters that `verify` names",
-    Comparison.NOT_VOUCHED: "`verify` finds a fault, and some blocks are not proved: the report says why",
-    Comparison.ONLY_VERIFY: "`verify` finds a fault, and every block is proved",
-    Comparison.ONLY_GUARD: "the guard calls a block wrong where `verify` finds no fault",
-    Comparison.NOT_RUN: "the class claims no checkpointing, or the step with it raises: nothing to prove",
-}
 DISAGREEMENTS = (Comparison.ONLY_GUARD, Comparison.ONLY_VERIFY)
 
 
@@ -139,7 +130,7 @@ def compared(broken: set[str], changed: set[str], seen: Watched) -> dict[str, An
 
 def figures_of(rows: Sequence[Row], known: int) -> dict[str, Any]:
     """Count the classes, of `known` ones, and keep those in which either finds a fault."""
-    counts = {kind: dict.fromkeys(map(str, MODES), 0) for kind in MEANINGS}
+    counts = {kind: dict.fromkeys(map(str, MODES), 0) for kind in Comparison}
     unproved: Counter[str] = Counter()
     kept = []
     for row in sorted(rows, key=lambda row: row["case"]):
@@ -177,8 +168,8 @@ def sections(figures: Mapping[str, Any]) -> Iterator[str]:
         f"{plural(sum(figures['problems'].values()), 'class has', 'classes have')} no comparison: no tiny model could "
         "be made, or its library refuses to switch checkpointing on."
     )
-    shown = {kind: [f"{counts[kind][mode]:,}" for mode in MODES] for kind in MEANINGS if any(counts[kind].values())}
-    yield markdown_table(["result", *MODES], [[MEANINGS[kind], *cells] for kind, cells in shown.items()])
+    shown = {kind: [f"{counts[kind][mode]:,}" for mode in MODES] for kind in Comparison if any(counts[kind].values())}
+    yield markdown_table(["result", *MODES], [[kind, *cells] for kind, cells in shown.items()])
     yield "## Not proved"
     yield "Blocks of healthy classes that the guard did not prove, by its reason:"
     yield markdown_table(["reason", "blocks"], [[prose(name), f"{n:,}"] for name, n in figures["unproved"].items()])
