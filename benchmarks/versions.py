@@ -23,7 +23,7 @@ from typing import Any
 from packaging.version import Version
 
 from benchmarks.stopwatch import PYTEST, measure, run_tests
-from benchmarks.survey import MODELS, ROOT, Page, Row, Survey, tiny, written_by
+from benchmarks.survey import MODELS, ROOT, Page, Row, Survey, step_as_it_stands, tiny, written_by
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import code, markdown_table
 
@@ -209,12 +209,7 @@ DOORS: Mapping[str, Door] = {
 
 def gradients(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Return the gradients of a step of a model as it stands, and the bytes that it keeps."""
-    from ckpt_surgery.measure.step import run_step
-    from ckpt_surgery.measure.switch import as_it_stands
-
-    record = run_step(model, inputs, blocks={}, switch=as_it_stands)
-    if record.error is not None:
-        raise AssertionError(str(record.error))
+    record = step_as_it_stands(model, inputs)
     return {name.replace("_orig_mod.", ""): each for name, each in record.gradients.items()}, record.memory.kept
 
 

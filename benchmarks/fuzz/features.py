@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -74,16 +73,6 @@ class Experts(Feature):
             change = torch.tanh(expert(tokens[token])) * weights[token, place, None]
             result = result.index_add(0, token, change.to(result.dtype))
         return hidden + result.view_as(hidden)
-
-
-class Unused(Feature):
-    """A layer without gradient: nothing uses it, or its result is detached."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.unused = linear()
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden if self.variant else hidden * torch.sigmoid(block.unused(hidden).detach())
 
 
 class InPlace(Feature):
@@ -275,31 +264,23 @@ class LearnedPrefix(EmptyCache):
 # results
 
 
-@dataclass
-class BlockOutput:
-    """A block's result, by name."""
-
-    hidden: Tensor
-    extra: Tensor
-
-
-class Result(Feature):
-    """A block returns its hidden states and other tensors in a tuple, or in an object."""
+class TupleResult(Feature):
+    """A block returns a tuple: its hidden states, nothing, and another tensor."""
 
     def pack(self, hidden: Tensor) -> Any:
-        return (hidden, None, torch.sin(hidden)) if self.variant else BlockOutput(hidden, torch.sin(hidden))
+        return hidden, None, torch.sin(hidden)
 
     def unpack(self, result: Any) -> tuple[Tensor, Tensor]:
-        return (result[0], result[2]) if self.variant else (result.hidden, result.extra)
+        return result[0], result[2]
 
 
 FEATURES: dict[str, type[Feature]] = {
     kind.__name__: kind
     for kind in (
-        *(SelfAttention, Norm, Dropout, LayerDrop, Experts, Unused, InPlace),
+        *(SelfAttention, Norm, Dropout, LayerDrop, Experts, InPlace),
         *(Calls, SameBlockTwice, Adapter, FrozenBlock, AutocastAround, ForwardHook),
         *(Streams, SharedKeys, Collector, StoredLoss),
-        *(EmptyCache, LearnedPrefix, Result),
+        *(EmptyCache, LearnedPrefix, TupleResult),
     )
 }
 """The features by name."""

@@ -163,7 +163,7 @@ TREATED: dict[str, tuple[judging.Treatment, Case, Outcome]] = {
     "a gradient off by little": (partial(scaling, by=1 + 1e-6), case_of("Norm"), Outcome.SILENT),
     "added up otherwise in a cache": (partial(scaling, by=1 + 1e-6), case_of("EmptyCache"), Outcome.EQUAL),
     "off by more with a cache": (partial(scaling, by=1 + 1e-3), case_of("EmptyCache"), Outcome.SILENT),
-    "zeros for no gradient": (zero_gradients, case_of("Unused"), Outcome.SILENT),
+    "zeros for no gradient": (zero_gradients, case_of("FrozenBlock"), Outcome.SILENT),
     "other random numbers": (treating(drawing_again), case_of("Dropout"), Outcome.SILENT),
     "a number counted twice and read": (treating(running_twice), case_of("Calls"), Outcome.SILENT),
     "a number counted twice": (treating(running_twice), case_of("Calls", variant=False), Outcome.STATE),
