@@ -202,16 +202,12 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Predict, print, and write the page if that is asked for. Returns 1 where a prediction is off."""
+    """Predict, print the page, and write it if that is asked for. Returns 1 where a prediction is off."""
     parser = argparse.ArgumentParser(prog="published_figures", description=__doc__)
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args(arguments)
     rows = [*mosaic(), *offload(), *long_text(), *million()]
-    for row in rows:
-        print(
-            f"{row.source}: {row.name}: published {row.published:,.2f}, predicted {row.predicted:,.2f} {row.unit} "
-            f"({row.error:+.1%}){'' if row.close else ': off'}"
-        )
+    print(page(rows))
     if options.page:
         PAGE.write_text(page(rows), encoding="utf-8")
     return 0 if all(row.close for row in rows) else 1

@@ -50,7 +50,7 @@ def main() -> int:
         return 2
     last = before(release)
     file = survey.COVERAGE / f"{release['versions']['transformers']}.md"
-    file.with_suffix(".json").write_text(as_json(release), encoding="utf-8")
+    file.with_suffix(".json").write_text(json.dumps(release, indent=1) + "\n", encoding="utf-8")
     file.write_text(f"{page.rstrip()}\n\n{section(release, last)}", encoding="utf-8")
     print(section(release, last))
     print(f"Written to {file}")
@@ -106,14 +106,6 @@ def names_of_models() -> dict[str, int]:
         counts.update(list(inspect.signature(kind.forward).parameters))  # type: ignore[attr-defined]
         counts.update(name for name in dir(kind) if "checkpointing" in name)
     return dict(sorted(counts.items()))
-
-
-def as_json(release: Release) -> str:
-    """Write the figures of a release down, a line for each class."""
-    rows = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in release.items() if name != "verdicts")
-    verdicts = release["verdicts"].items()
-    classes = ",\n".join(f"    {json.dumps(label)}: {json.dumps(each)}" for label, each in verdicts)
-    return "{\n" + ",\n".join(rows) + ',\n  "verdicts": {\n' + classes + "\n  }\n}\n"
 
 
 def before(release: Release) -> Release | None:

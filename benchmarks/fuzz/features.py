@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -131,8 +130,7 @@ class FrozenBlock(Feature):
 class AutocastAround(Feature):
     """The model's forward, without its backward, in bfloat16."""
 
-    def around(self) -> AbstractContextManager[Any]:
-        return torch.autocast("cpu", torch.bfloat16)
+    autocast = True
 
 
 class ForwardHook(Feature):
@@ -267,11 +265,7 @@ class LearnedPrefix(EmptyCache):
 class TupleResult(Feature):
     """A block returns a tuple: its hidden states, nothing, and another tensor."""
 
-    def pack(self, hidden: Tensor) -> Any:
-        return hidden, None, torch.sin(hidden)
-
-    def unpack(self, result: Any) -> tuple[Tensor, Tensor]:
-        return result[0], result[2]
+    in_tuple = True
 
 
 FEATURES: dict[str, type[Feature]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +26,10 @@ class Feature:
     """The block's parameter that the feature fills."""
     given: Any = None
     """The argument, where it is the same for all blocks."""
+    autocast: ClassVar[bool] = False
+    """Whether the forward of the model, and not its backward, runs in bfloat16."""
+    in_tuple: ClassVar[bool] = False
+    """Whether a block returns its hidden states in a tuple, beside nothing and another tensor."""
 
     def __init__(self, rng: random.Random) -> None:
         self.variant = rng.random() < 0.5
@@ -40,10 +43,6 @@ class Feature:
     def begin(self, model: Any) -> None:
         """Prepare one forward of the model."""
 
-    def around(self) -> AbstractContextManager[Any]:
-        """Return what the forward of the model, and not its backward, runs in."""
-        return nullcontext()
-
     def value(self, model: Any, hidden: Tensor) -> Any:
         """Return the argument that a block is given."""
         return self.given
@@ -51,14 +50,6 @@ class Feature:
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         """Return what the block does with its hidden states and with the argument."""
         return hidden
-
-    def pack(self, hidden: Tensor) -> Any:
-        """Return what the block returns; None leaves that to others."""
-        return None
-
-    def unpack(self, result: Any) -> tuple[Tensor, Tensor]:
-        """Return the hidden states in what `pack` made of them, and another tensor that the model uses."""
-        raise NotImplementedError
 
     def added_loss(self, model: Any) -> Tensor | None:
         """Make a term of the loss that comes from outside the blocks' results."""
@@ -91,8 +82,8 @@ class FuzzBlock(nn.Module):
         for feature in self.features:
             hidden = feature.run(self, hidden, given.get(feature.argument))
         hidden = hidden + torch.tanh(self.down(torch.tanh(self.up(hidden))))  # a wrong input gives wrong gradients
-        packed = [feature.pack(hidden) for feature in self.features]
-        return next((result for result in packed if result is not None), hidden)
+        in_tuple = any(feature.in_tuple for feature in self.features)
+        return (hidden, None, torch.sin(hidden)) if in_tuple else hidden
 
 
 class FuzzModel(nn.Module):
@@ -112,18 +103,16 @@ class FuzzModel(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Make a scalar for values of shape (batch, positions, inputs)."""
         features: Sequence[Feature] = self.layers[0].features  # type: ignore[assignment]  # of a class, which copies share
-        packing = next((feature for feature in features if type(feature).pack is not Feature.pack), None)
         terms: list[Tensor] = []
-        with ExitStack() as contexts:
+        with torch.autocast("cpu", torch.bfloat16, enabled=any(feature.autocast for feature in features)):
             for feature in features:
                 feature.begin(self)
-                contexts.enter_context(feature.around())
             hidden: Tensor = self.embed(values)
             for layer in self.layers:
                 given = {f.argument: f.value(self, hidden) for f in features if f.argument}
                 result = layer(hidden, *(given.pop(name, None) for name in PARAMETERS[: self.by_position]), **given)
-                hidden, *extras = packing.unpack(result) if packing else (result,)
-                terms += [extra.abs().mean() for extra in extras]
+                hidden, *extras = result if isinstance(result, tuple) else (result,)
+                terms += [extra.abs().mean() for extra in extras if extra is not None]
             total: Tensor = self.head(hidden).square().mean()
             terms += [term for feature in features if (term := feature.added_loss(self)) is not None]
             for term in terms:

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -129,47 +128,27 @@ def result_of(part: Part, run: Run, left: float) -> Result:
 
 
 def run_part(part: Part, file: Path, *, dry: bool, seconds: float) -> tuple[State, str]:
-    """Run a part for so many seconds at most; return how far it came, and its problem if it has one.
-
-    What it says on stderr is shown as it comes.
-    """
+    """Run a part for so many seconds at most; return how far it came, and its problem if it has one."""
     environment = {**os.environ, **SETTINGS, **({"CUDA_VISIBLE_DEVICES": ""} if dry else {})}
-    process = subprocess.Popen(
-        part.command(file, dry=dry),
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        kill()
-
-    def kill() -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also what it has started
-
-    timer = threading.Timer(seconds, stop)
-    timer.start()
-    last = ""
-    try:
-        for line in process.stderr or ():
-            print(line, end="", file=sys.stderr, flush=True)
-            last = line.strip() or last
-        code = process.wait()
-    finally:
-        timer.cancel()
-        kill()
-    if late.is_set():
-        return State.STOPPED, f"it was stopped after {seconds:.0f} s"
+    log = file.with_suffix(".log")
+    print(f"gpu: {part.name}: it says in {log} how far it is", file=sys.stderr, flush=True)
+    with log.open("w", encoding="utf-8") as messages:
+        command = part.command(file, dry=dry)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=messages, start_new_session=True)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return State.STOPPED, f"it was stopped after {seconds:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+            process.wait()
     content = read_json(file)
     if code in _WELL and content and content.get("finished", True):
         return State.ENDED, ""
     how = f"it was killed by signal {-code}" if code < 0 else f"the command ended with {code}"
-    return State.FAILED, how + (f": {one_line(last)}" if last else "")
+    last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+    return State.FAILED, ": ".join([how, *map(one_line, last)])
 
 
 def code_digest() -> str:

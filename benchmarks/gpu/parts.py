@@ -16,8 +16,8 @@ class Part:
     """One part: its question, the claim that its targets would prove, its command, and its time.
 
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
-    twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
-    `--out FILE` names the json. Where a package that it `needs` is not installed, it is skipped.
+    twice as long it is stopped. `arguments` follow the interpreter, and `words` them; `toy` is added for a dry run,
+    `real` otherwise. `--out FILE` names the json. Where a package that it `needs` is not installed, it is skipped.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Part:
     claim: str
     arguments: tuple[str, ...]
     seconds: int
+    words: tuple[str, ...] = ()
     real: tuple[str, ...] = ()
     toy: tuple[str, ...] = ("--toy",)
     needs: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class Part:
 
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
         """Return the command that runs it and writes `out`."""
-        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), "--out", str(out)]
+        return [sys.executable, *self.arguments, *self.words, *(self.toy if dry else self.real), "--out", str(out)]
 
 
 class State(StrEnum):
@@ -115,8 +116,7 @@ PARTS = (
         "both have no higher peak than transformers' own, and offload at 32K tokens costs 3 % of a step at most",
         ("-m", "benchmarks.gpu_steps"),
         190,
-        real=("offload",),
-        toy=("offload", "--toy"),
+        words=("offload",),
     ),
     Part(
         "policies",
@@ -124,8 +124,7 @@ PARTS = (
         "keeping attention, or every second product, takes no longer than recomputing all, or torch's own policy",
         ("-m", "benchmarks.gpu_steps"),
         200,
-        real=("save",),
-        toy=("save", "--toy"),
+        words=("save",),
     ),
     Part(
         "check_cost",
@@ -133,8 +132,7 @@ PARTS = (
         "a self-check of every block costs 5 % of a step at most, of one block a step 1 %, and raises no false alarm",
         ("-m", "benchmarks.gpu_steps"),
         80,
-        real=("checks",),
-        toy=("checks", "--toy"),
+        words=("checks",),
     ),
     Part(
         "plan_on_gpu",
