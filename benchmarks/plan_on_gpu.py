@@ -182,7 +182,13 @@ def on_shapes(case: Case, device: Device) -> ReleasedModel:
 
 
 def model_on_shapes(
-    config: Mapping[str, Any], tokens: int | None, batch: int, *, lora: bool, four_bits: bool
+    config: Mapping[str, Any],
+    tokens: int | None,
+    batch: int,
+    *,
+    lora: bool = False,
+    four_bits: bool = False,
+    dtype: str = "bfloat16",
 ) -> ReleasedModel:
     """Return the model of a configuration without data, and its inputs."""
     import torch
@@ -194,7 +200,7 @@ def model_on_shapes(
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         target = main_class(resolve([folder], variants=False))
-        found = ReleasedModel.of(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
+        found = ReleasedModel.of(target, tokens=tokens, batch=batch, dtype=getattr(torch, dtype))
     if lora:
         add_lora(found.model, LORA, found.shapes, four_bits=four_bits)
     return found
