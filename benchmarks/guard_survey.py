@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -173,42 +173,38 @@ def sections(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Not proved"
     yield "Blocks of healthy classes that the guard did not prove, by its reason:"
     yield markdown_table(["reason", "blocks"], [[prose(name), f"{n:,}"] for name, n in figures["unproved"].items()])
-    yield titled(
-        "## Where they disagree\n\n"
-        "Where every block is proved, each has the right gradients for what reached it, and the fault is "
-        "between them.",
-        _table([row for row in figures["rows"] if row["comparison"] in DISAGREEMENTS]),
+    yield _section(
+        "Where they disagree",
+        "Where every block is proved, each has the right gradients for what reached it, and the fault is between "
+        "them.",
+        [row for kind in DISAGREEMENTS for row in rows[kind]],
     )
-    yield titled(
-        "## Where the guard does not prove what `verify` calls wrong\n\n"
+    yield _section(
+        "Where the guard does not prove what `verify` calls wrong",
         "What the guard says of the blocks is the reason: a block that no gradient reaches, or that runs several "
         "times in a step, cannot be judged alone.",
-        _table(rows[Comparison.NOT_VOUCHED]),
+        rows[Comparison.NOT_VOUCHED],
     )
-    yield titled(
-        "## Where both find a fault\n\n"
-        "The guard names the parameters of the block that loses gradient, and `verify` also those before it: they get "
-        "wrong gradients through that block, and each block there is right for what reached it. A block alone cannot "
-        "show more.",
-        _both(rows[Comparison.BOTH_BROKEN]),
-    )
-
-
-def _both(rows: Sequence[Row]) -> str:
-    heads = ["class", "mode", "named", "by the guard, such as", "only by `verify`, such as"]
-    body = [
+    both = [
         [
             code(row["model"]),
             row["mode"],
             f"{row['named']:,} of {row['broken']:,}",
             *(listed([code(name) for name in row[key][:2]]) for key in ("guard", "missed")),
         ]
-        for row in rows
+        for row in rows[Comparison.BOTH_BROKEN]
     ]
-    return markdown_table(heads, body) if rows else ""
+    heads = ["class", "mode", "named", "by the guard, such as", "only by `verify`, such as"]
+    yield titled(
+        "## Where both find a fault\n\n"
+        "The guard names the parameters of the block that loses gradient, and `verify` also those before it: they get "
+        "wrong gradients through that block, and each block there is right for what reached it. A block alone cannot "
+        "show more.",
+        markdown_table(heads, both) if both else "",
+    )
 
 
-def _table(rows: Iterable[Row]) -> str:
+def _section(title: str, why: str, rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         by = "guard" if row["comparison"] == Comparison.ONLY_GUARD else "verify"
@@ -216,7 +212,7 @@ def _table(rows: Iterable[Row]) -> str:
         names = listed([code(name) for name in row[by][:2]])
         body.append([code(row["model"]), row["mode"], by, prose(statuses), names])
     heads = ["class", "mode", "named by", "blocks in the guard", "parameters, such as"]
-    return markdown_table(heads, body) if body else ""
+    return titled(f"## {title}\n\n{why}", markdown_table(heads, body) if body else "")
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:

@@ -120,7 +120,7 @@ def result_of(part: Part, run: Run, left: float) -> Result:
     print(f"gpu: {part.name}: would prove that {part.claim}", file=sys.stderr, flush=True)
     file.unlink(missing_ok=True)
     start = time.monotonic()
-    state, problem = run_part(part, file, dry=run.dry, seconds=min(part.limit, left))
+    state, problem = run_part(part, file, dry=run.dry, seconds=min(2 * part.seconds, left))
     result = Result.of(part, read_json(file))
     if not (problem or result.figures):
         state, problem = State.FAILED, "it wrote no figures"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,10 +39,7 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
 
 def summary(results: Sequence[Result]) -> str:
     """Make a line for each part: whether it met its targets."""
-    rows = [
-        [f"[{result.part.question}](#{slug(result.part.question)})", verdict(result), f"{result.seconds:.0f} s"]
-        for result in results
-    ]
+    rows = [[result.part.question, verdict(result), f"{result.seconds:.0f} s"] for result in results]
     return markdown_table(["question", "result", "took"], rows)
 
 
@@ -84,11 +80,6 @@ def section(result: Result) -> str:
     if result.failed:
         lines.append("Failed: " + ", ".join(map(code, result.failed)))
     return "\n\n".join(lines)
-
-
-def slug(heading: str) -> str:
-    """Return the anchor that Python-Markdown gives a heading."""
-    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def missing(result: Result) -> Iterator[str]:

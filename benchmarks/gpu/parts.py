@@ -40,11 +40,6 @@ class Part:
         """The file of its benchmark."""
         return f"{self.arguments[-1].replace('.', '/')}.py"
 
-    @property
-    def limit(self) -> int:
-        """The seconds after which it is stopped."""
-        return 2 * self.seconds
-
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
         """Return the command that runs it and writes `out`."""
         return [sys.executable, *self.arguments, *self.words, *(self.toy if dry else self.real), "--out", str(out)]

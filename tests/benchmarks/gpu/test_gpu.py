@@ -55,7 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, minutes: 
 
 
 def verdicts(text: str) -> list[str]:
-    return [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| [What?]")]
+    return [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| What? |")]
 
 
 def test_a_part_that_fails_dies_or_hangs_is_named_and_the_others_go_on(
