@@ -3,8 +3,7 @@
 Steps on a CUDA GPU: models of one and eight billion parameters, a mixture of experts and a vision model, in small
 batches and large ones, with and without checkpointing, adapters, weights of 4 bits, a fused loss and `long_context`.
 What is told may be under what is measured by 1 %, and over by 3 %. Then one plan, held against every n-th block at its
-budget.
-Prints a table of figures and targets; writes json. With --toy on the processor, where bytes are those of the meter.
+budget. Prints figures and targets; writes json. With --toy on the processor, where bytes are those of the meter.
 """
 
 from __future__ import annotations

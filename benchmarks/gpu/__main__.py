@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part in wanted:
         left = run.seconds - sum(result.seconds for result in results.values())
         results[part.name] = result_of(part, run, left)
-        write_page(run.page, list(results.values()), {**identity, "date": today()}, dry=run.dry)
+        write_page(
+            run.page, list(results.values()), {**identity, "date": f"{datetime.now(UTC):%Y-%m-%d}"}, dry=run.dry
+        )
     print(f"gpu: the page is {run.page}", file=sys.stderr)
     ended = [results[p.name].ran if run.dry else results[p.name].ok for p in wanted if not p.missing]
     return 0 if all(ended) else 1
@@ -158,11 +160,6 @@ def code_digest() -> str:
         for source in sorted((ROOT / name).rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def today() -> str:
-    """Return the date, as it stands on the page."""
-    return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ PAST = {
     "past_key_value", "past_key_values", "layer_past", "past_states", "past_buckets_states", "cache_params", "cache",
     "kv_cache", "padding_cache", "state", "mems", "shared_kv_states", "prev_states", "encoder_past_key_values",
 }  # fmt: skip
+MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 GRADIENT = {
     "hidden_states", "hidden_state", "hidden", "x", "input", "residual", "activations", "inputs_embeds",
     "hidden_states_in", "encoder_hidden_states", "vision_encoder_hidden_states", "text_encoder_hidden_states",
@@ -39,9 +40,6 @@ def is_past(parameter: str, expression: str) -> bool:
 
 def _name(parameter: str, expression: str) -> str:
     return expression.rsplit(".", 1)[-1] if parameter.startswith("#") else parameter
-
-
-MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
 
 class Grade(StrEnum):

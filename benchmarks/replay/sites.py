@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 LAYER = "GradientCheckpointingLayer"
+SWITCH = "gradient_checkpointing"
 SELF = "self"
 PACKAGE = "transformers.models."
 
@@ -219,7 +220,6 @@ def dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-SWITCH = "gradient_checkpointing"
 FORWARDS = ("__call__", "forward")
 ITERATES_ITS_FIRST = ("reversed", "list", "tuple", "iter", "sorted")
 ITERATES_ITS_OBJECT = ("values", "children", "modules")
