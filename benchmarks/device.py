@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.figures import machine
 
 GIGABYTE = 10**9
-"""The unit of memory here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,6 @@ def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Pa
         ),
         ("layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)", "lost use_cache=use_cache"),
         (
-            "layer(hidden_states, mask, past_key_value=past, use_cache=use_cache)",
-            "lost encoder_hidden_states=encoder_hidden_states",
-        ),
-        (
             "layer(hidden_states, None, encoder_hidden_states, past_key_value=past, use_cache=use_cache)",
             "attention_mask=mask became None",
         ),
@@ -134,10 +130,6 @@ def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Pa
         (
             "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past, use_cache=use_cache, **kwargs)",
             "no ** became **kwargs",
-        ),
-        (
-            "layer(hidden_states, encoder_hidden_states, mask, past_key_value=past, use_cache=use_cache)",
-            "attention_mask=mask became encoder_hidden_states",
         ),
         ("hidden_states", "the call is gone"),
     ],
@@ -242,15 +234,12 @@ def test_the_else_branch_says_what_is_passed_and_the_branch_counts_once(tmp_path
     ("stack", "loop"),
     [
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers:"),
-        ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers[: self.depth]:"),
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for i, (layer, m) in enumerate(zip(self.layers, ms)):"),
         ("self.layers = nn.ModuleDict({'a': ToyLayer(config)})", "for name, layer in self.layers.items():"),
-        ("blocks = [ToyLayer(config)]; self.layers = nn.ModuleList(blocks)", "for layer in self.layers:"),
         (
             "blocks = []; blocks.append(ToyLayer(config)); self.layers = nn.Sequential(*blocks)",
             "for layer in self.layers:",
         ),
-        ("self.layers = nn.ModuleList(); self.layers.append(ToyLayer(config))", "for layer in self.layers:"),
         ("kind = ToyLayer if config.a else ToyLayer; self.layers = [kind(config)]", "for layer in self.layers:"),
         ("self.layers = nn.ModuleList([ToyLayer(config, tail=ToyModel)])", "for layer in reversed(self.layers):"),
     ],
@@ -274,15 +263,6 @@ def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, 
     site = only_site(tmp_path, child, base__modeling_base=parent)
     assert site.arguments.positional == (("first", "a"), ("second", "b"))
     assert site.layers == ("ToyLayer",)
-
-
-def test_arguments_bind_to_a_local_function_and_inside_it_to_the_block(tmp_path: Path) -> None:
-    function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
-    branch = INLINE.format(call="run(layer, hidden_states, past=past)").replace("layer.__call__, ", "run, layer, ")
-    inside, through = read(tree(tmp_path, HEAD.format(base="nn.Module") + function + branch)).sites
-    assert inside.arguments.positional == (("hidden_states", "hidden"), ("attention_mask", "past"))
-    assert through.arguments.positional == (("module", "layer"), ("hidden", "hidden_states"))
-    assert through.blocks == inside.blocks == ("ToyLayer",)
 
 
 def test_a_local_function_takes_gradient_keywords_and_its_block_does_not(tmp_path: Path) -> None:
@@ -373,21 +353,16 @@ def test_upstreams_own_tree_as_ours_ends_with_0_and_leaves_the_release_as_it_was
     assert (releases / "4.52.4/models/toy/modeling_toy.py").read_text() == BEFORE
 
 
-def test_a_codemod_that_does_nothing_ends_with_1_and_names_every_site(
+def test_a_codemod_that_does_nothing_or_has_a_problem_ends_with_1(
     releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    problem = Problem("toy.py", "cannot be read")
+    assert run(monkeypatch, FakeApply(releases / "4.53.0/models", (problem,))) == 1
+    assert "problem: toy.py: cannot be read" in capsys.readouterr().out
     assert run(monkeypatch, FakeApply(None)) == 1
     printed = capsys.readouterr().out
     assert "WORSE (4)" in printed
     assert "toy/modeling_toy.py:23 ToyModel: the inline branch is left" in printed
-
-
-def test_a_problem_of_apply_ends_with_1(
-    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    apply = FakeApply(releases / "4.53.0/models", (Problem("toy.py", "cannot be read"),))
-    assert run(monkeypatch, apply) == 1
-    assert "problem: toy.py: cannot be read" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("source", ["def broken(:\n", None], ids=["does not parse", "no file"])
