@@ -122,7 +122,8 @@ def most_alive(model: nn.Module, inputs: dict[str, Any]) -> int:
         loss = model(**inputs).loss
         meter.start_backward(loss)
         loss.backward()
-        return max(held for _, held in meter.timeline().points)
+        peak: int = max(held for _, held in meter.timeline().points)
+    return peak
 
 
 LENGTH = 64
