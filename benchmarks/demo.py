@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.versions import gradients
 from ckpt_surgery.cli.terminal import progress_bar
 from ckpt_surgery.text import size, text_table
 
@@ -126,20 +127,17 @@ def batch_of(case: Case) -> dict[str, Tensor]:
 def measured(model: nn.Module, batch: Mapping[str, Tensor]) -> Step:
     """Train for a few steps without an optimizer, so that each has the same gradients."""
     from ckpt_surgery.measure.loss import loss_of
-    from ckpt_surgery.measure.meter import LiveBytes
 
-    with LiveBytes() as meter:
-        loss = loss_of(model(**batch))
-        kept = meter.left_bytes([*model.parameters(), *batch.values()])
-    del loss
+    found, kept = gradients(model, batch)
     seconds = []
     for _ in range(WARM_UP + TIMED):
         model.zero_grad()
         start = perf_counter()
         loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
         seconds.append(perf_counter() - start)
-    gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
-    return Step(kept, min(seconds[WARM_UP:]), {name: each for name, each in gradients.items() if each.any()})
+    return Step(
+        kept, min(seconds[WARM_UP:]), {name: each for name, each in found.items() if each is not None and each.any()}
+    )
 
 
 def cells(step: Step, without: Step) -> list[str]:

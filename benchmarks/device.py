@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.figures import machine
 
 GIGABYTE = 10**9
-"""The unit of memory here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +53,16 @@ class Device:
 PROCESSOR = Device("cpu", f"the processor ({machine()})")
 
 
-def device_of(*, toy: bool) -> Device | None:
-    """Return the GPU that torch sees, the processor for a run with toy sizes, and None where there is neither."""
+def wanted_device(benchmark: str, *, toy: bool) -> Device | None:
+    """Return the GPU that torch sees, or the processor for toy sizes; where there is neither, say what to do."""
     if toy:
         return PROCESSOR
     import torch
 
-    return Device("cuda", torch.cuda.get_device_name()) if torch.cuda.is_available() else None
-
-
-def wanted_device(benchmark: str, *, toy: bool) -> Device | None:
-    """Return the same; where there is neither, say on stderr what to do."""
-    device = device_of(toy=toy)
-    if device is None:
-        print(f"{benchmark}: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
-    return device
+    if torch.cuda.is_available():
+        return Device("cuda", torch.cuda.get_device_name())
+    print(f"{benchmark}: torch sees no CUDA device here: give --toy to see that it runs.", file=sys.stderr)
+    return None
 
 
 def own_switch(model: Any, end: str) -> Any:

@@ -51,7 +51,6 @@ def measure(model_type: str) -> Row:
     return {
         "model": target.model,
         "dtype": str(dtype).removeprefix("torch."),
-        "tokens": model.tokens,
         "parameters": told.parameter_bytes,
         "kept": told.kept_bytes,
         "peak": told.peak_bytes,

@@ -3,19 +3,18 @@
     python -m benchmarks.gpu_steps offload
 
 A Llama-like model of 1.1 billion parameters in bfloat16. A topic has its ways, and every ratio is taken in one run:
-`offload`, what `save` keeps, and what `checks` cost. Prints a table of figures and targets;
-writes json.
+`offload`, what `save` keeps, and what `checks` cost. Prints a table of figures and targets; writes json.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -127,11 +126,6 @@ class Steps:
     loss: float
     norm: float
     right: bool | None = None
-
-    @property
-    def median(self) -> float:
-        """The seconds of the middle one."""
-        return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +303,9 @@ def figures(topic: Topic, lengths: Iterable[int], kept: Kept) -> list[Figure]:
 def _ratios(where: str, ratio: Ratio, over: Steps, under: Steps, *, timed: bool) -> Iterator[Figure]:
     pair = f"{ratio.over} / {ratio.under}"
     step, peak = (None if limit is None else Target(limit) for limit in (ratio.step, ratio.peak))
-    yield Figure(f"{where}: a step, {pair}", (over.median / under.median,), "x", step if timed else None)
+    yield Figure(
+        f"{where}: a step, {pair}", (median(over.seconds) / median(under.seconds),), "x", step if timed else None
+    )
     yield Figure(f"{where}: peak, {pair}", (over.peak / under.peak,), "x", peak)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -23,24 +23,15 @@ from ckpt_surgery.text import code, listed, markdown_table, plural, prose, title
 class Comparison(StrEnum):
     """How the proof of the blocks agrees with the verdict on the whole model."""
 
-    SAME = "same"
-    NOT_PROVED = "no fault in either, and some blocks could not be proved"
-    BOTH_BROKEN = "broken in both, and the guard names some of the same parameters"
-    NOT_VOUCHED = "only verify finds a fault, and some blocks could not be proved"
-    ONLY_VERIFY = "only verify finds a fault"
-    ONLY_GUARD = "only the guard finds a fault"
-    NOT_RUN = "the step or the model does not run"
+    SAME = "no fault in either, and every block is proved"
+    NOT_PROVED = "no fault in either, and some blocks are not proved: the report says why"
+    BOTH_BROKEN = "a fault in both, and the guard names parameters that `verify` names"
+    NOT_VOUCHED = "`verify` finds a fault, and some blocks are not proved: the report says why"
+    ONLY_VERIFY = "`verify` finds a fault, and every block is proved"
+    ONLY_GUARD = "the guard calls a block wrong where `verify` finds no fault"
+    NOT_RUN = "the class claims no checkpointing, or the step with it raises: nothing to prove"
 
 
-MEANINGS = {
-    Comparison.SAME: "no fault in either, and every block is proved",
-    Comparison.NOT_PROVED: "no fault in either, and some blocks are not proved: the report says why",
-    Comparison.BOTH_BROKEN: "a fault in both, and the guard names parameters that `verify` names",
-    Comparison.NOT_VOUCHED: "`verify` finds a fault, and some blocks are not proved: the report says why",
-    Comparison.ONLY_VERIFY: "`verify` finds a fault, and every block is proved",
-    Comparison.ONLY_GUARD: "the guard calls a block wrong where `verify` finds no fault",
-    Comparison.NOT_RUN: "the class claims no checkpointing, or the step with it raises: nothing to prove",
-}
 DISAGREEMENTS = (Comparison.ONLY_GUARD, Comparison.ONLY_VERIFY)
 
 
@@ -139,7 +130,7 @@ def compared(broken: set[str], changed: set[str], seen: Watched) -> dict[str, An
 
 def figures_of(rows: Sequence[Row], known: int) -> dict[str, Any]:
     """Count the classes, of `known` ones, and keep those in which either finds a fault."""
-    counts = {kind: dict.fromkeys(map(str, MODES), 0) for kind in MEANINGS}
+    counts = {kind: dict.fromkeys(map(str, MODES), 0) for kind in Comparison}
     unproved: Counter[str] = Counter()
     kept = []
     for row in sorted(rows, key=lambda row: row["case"]):
@@ -177,47 +168,43 @@ def sections(figures: Mapping[str, Any]) -> Iterator[str]:
         f"{plural(sum(figures['problems'].values()), 'class has', 'classes have')} no comparison: no tiny model could "
         "be made, or its library refuses to switch checkpointing on."
     )
-    shown = {kind: [f"{counts[kind][mode]:,}" for mode in MODES] for kind in MEANINGS if any(counts[kind].values())}
-    yield markdown_table(["result", *MODES], [[MEANINGS[kind], *cells] for kind, cells in shown.items()])
+    shown = {kind: [f"{counts[kind][mode]:,}" for mode in MODES] for kind in Comparison if any(counts[kind].values())}
+    yield markdown_table(["result", *MODES], [[kind, *cells] for kind, cells in shown.items()])
     yield "## Not proved"
     yield "Blocks of healthy classes that the guard did not prove, by its reason:"
     yield markdown_table(["reason", "blocks"], [[prose(name), f"{n:,}"] for name, n in figures["unproved"].items()])
-    yield titled(
-        "## Where they disagree\n\n"
-        "Where every block is proved, each has the right gradients for what reached it, and the fault is "
-        "between them.",
-        _table([row for row in figures["rows"] if row["comparison"] in DISAGREEMENTS]),
+    yield _section(
+        "Where they disagree",
+        "Where every block is proved, each has the right gradients for what reached it, and the fault is between "
+        "them.",
+        [row for kind in DISAGREEMENTS for row in rows[kind]],
     )
-    yield titled(
-        "## Where the guard does not prove what `verify` calls wrong\n\n"
+    yield _section(
+        "Where the guard does not prove what `verify` calls wrong",
         "What the guard says of the blocks is the reason: a block that no gradient reaches, or that runs several "
         "times in a step, cannot be judged alone.",
-        _table(rows[Comparison.NOT_VOUCHED]),
+        rows[Comparison.NOT_VOUCHED],
     )
-    yield titled(
-        "## Where both find a fault\n\n"
-        "The guard names the parameters of the block that loses gradient, and `verify` also those before it: they get "
-        "wrong gradients through that block, and each block there is right for what reached it. A block alone cannot "
-        "show more.",
-        _both(rows[Comparison.BOTH_BROKEN]),
-    )
-
-
-def _both(rows: Sequence[Row]) -> str:
-    heads = ["class", "mode", "named", "by the guard, such as", "only by `verify`, such as"]
-    body = [
+    both = [
         [
             code(row["model"]),
             row["mode"],
             f"{row['named']:,} of {row['broken']:,}",
             *(listed([code(name) for name in row[key][:2]]) for key in ("guard", "missed")),
         ]
-        for row in rows
+        for row in rows[Comparison.BOTH_BROKEN]
     ]
-    return markdown_table(heads, body) if rows else ""
+    heads = ["class", "mode", "named", "by the guard, such as", "only by `verify`, such as"]
+    yield titled(
+        "## Where both find a fault\n\n"
+        "The guard names the parameters of the block that loses gradient, and `verify` also those before it: they get "
+        "wrong gradients through that block, and each block there is right for what reached it. A block alone cannot "
+        "show more.",
+        markdown_table(heads, both) if both else "",
+    )
 
 
-def _table(rows: Iterable[Row]) -> str:
+def _section(title: str, why: str, rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         by = "guard" if row["comparison"] == Comparison.ONLY_GUARD else "verify"
@@ -225,7 +212,7 @@ def _table(rows: Iterable[Row]) -> str:
         names = listed([code(name) for name in row[by][:2]])
         body.append([code(row["model"]), row["mode"], by, prose(statuses), names])
     heads = ["class", "mode", "named by", "blocks in the guard", "parameters, such as"]
-    return markdown_table(heads, body) if body else ""
+    return titled(f"## {title}\n\n{why}", markdown_table(heads, body) if body else "")
 
 
 def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:

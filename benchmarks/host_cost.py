@@ -14,29 +14,21 @@ import random
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure, Target, document, finish, option_parser
+from benchmarks.gpu_steps import ATTENTION, CHECKED, LIBRARY, MATMUL, NONE, OURS, SELECTIVE, WAYS
 
 if TYPE_CHECKING:
     from torch import nn
 
 LAYERS, TOKENS = 24, 32
-NONE, LIBRARY, SELECTIVE = "no checkpointing", "transformers", "torch's policy for attention"
-PLAIN, ATTENTION, MATMUL, CHECKED = "wrap_blocks", "save attention", "save matmul:2", "self_check always"
-OURS: Mapping[str, Mapping[str, Any]] = {
-    PLAIN: {},
-    ATTENTION: {"save": ["attention"]},
-    MATMUL: {"save": ["matmul:2"]},
-    CHECKED: {"self_check": "always"},
-}
-"""The options of `wrap_blocks`, by the way."""
-GROUPS = (NONE, LIBRARY, SELECTIVE, PLAIN, ATTENTION, CHECKED), (LIBRARY, MATMUL)
+GROUPS = (NONE, LIBRARY, SELECTIVE, OURS, ATTENTION, CHECKED), (LIBRARY, MATMUL)
 """The ways whose steps take turns. What one policy keeps is looked at in blocks of others, too, once it is there."""
-TARGETS = {PLAIN: Target(80.0), ATTENTION: Target(250.0), MATMUL: Target(350.0), CHECKED: Target(500.0)}
+TARGETS = {OURS: Target(80.0), ATTENTION: Target(250.0), MATMUL: Target(350.0), CHECKED: Target(500.0)}
 """The microseconds that a block may take more than with transformers' own checkpointing."""
 FIFTH = Target(0.2)
 """What keeping attention may add, in units of what torch's policy for the same adds."""
@@ -72,8 +64,8 @@ def seconds_of(ways: Sequence[str], layers: int, rounds: int, device: str) -> Ma
     from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 
     ids = torch.randint(0, 128, (1, TOKENS), generator=torch.Generator().manual_seed(1)).to(device)
-    models = {way: ready(way, layers).to(device) for way in ways}
     clock = process_time if device == "cpu" else perf_counter
+    models = {way: llama(layers).to(device) for way in ways}
 
     def step(way: str) -> float:
         models[way].zero_grad(set_to_none=True)
@@ -83,39 +75,30 @@ def seconds_of(ways: Sequence[str], layers: int, rounds: int, device: str) -> Ma
         models[way](input_ids=ids, labels=ids).loss.backward()
         return clock() - start
 
-    for way in ways:
-        for _ in range(FIRST_STEPS):
-            step(way)
-    gc.collect()
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     shuffled = random.Random(0)
-    for _ in range(rounds):
-        for way in shuffled.sample(ways, len(ways)):
-            seconds[way].append(step(way))
+    with ExitStack() as checkpointed:
+        for way in ways:
+            checkpointed.enter_context(WAYS[way](models[way]))
+            for _ in range(FIRST_STEPS):
+                step(way)
+        gc.collect()
+        for _ in range(rounds):
+            for way in shuffled.sample(ways, len(ways)):
+                seconds[way].append(step(way))
     return seconds
 
 
-def ready(way: str, layers: int) -> nn.Module:
-    """Make a tiny Llama that is checkpointed in this way."""
+def llama(layers: int) -> nn.Module:
+    """Make a tiny Llama."""
     import torch
-    from torch.utils.checkpoint import create_selective_checkpoint_contexts
     from transformers import LlamaConfig, LlamaForCausalLM
-
-    from benchmarks.gpu_steps import keeps_attention
-    from ckpt_surgery import wrap_blocks
 
     torch.manual_seed(0)
     sizes = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 256}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attn_implementation": "sdpa", "use_cache": False}
-    model: Any = LlamaForCausalLM(LlamaConfig(**sizes, **heads, num_hidden_layers=layers)).train()
-    if way in OURS:
-        wrap_blocks(model, **{"self_check": "never", **OURS[way]})
-    elif way != NONE:
-        contexts: dict[str, Callable[[], Any]] = {}
-        if way == SELECTIVE:
-            contexts["context_fn"] = partial(create_selective_checkpoint_contexts, keeps_attention)
-        model.gradient_checkpointing_enable({"use_reentrant": False, **contexts})
-    return model  # type: ignore[no-any-return]
+    model: nn.Module = LlamaForCausalLM(LlamaConfig(**sizes, **heads, num_hidden_layers=layers))
+    return model.train()
 
 
 def figures(seconds: Mapping[str, Sequence[float]], layers: int) -> list[Figure]:

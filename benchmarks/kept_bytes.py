@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from benchmarks.survey import MODELS, Page, Row, Survey, installed, model_names, tiny
+from benchmarks.survey import MODELS, Page, Row, Survey, installed, model_names, step_as_it_stands, tiny
 from ckpt_surgery.text import code, markdown_table, plural, prose
 
 NOT_BUILT = "no tiny model is built"
@@ -97,13 +97,11 @@ def compared(model: Any, inputs: Mapping[str, Any]) -> Row:
 
 def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
     """Measure the bytes kept by a step with data, as `verify` does."""
-    from ckpt_surgery.measure.step import run_step
-    from ckpt_surgery.measure.switch import as_it_stands
     from ckpt_surgery.runtime.blocks.discovery import find_blocks
 
     blocks = {block.name: block.module for block in find_blocks(model)}
-    record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=as_it_stands)
-    return record.memory.kept
+    kept: int = step_as_it_stands(model, inputs, blocks=blocks, checkpointing="non_reentrant").memory.kept
+    return kept
 
 
 def without_layer_drop(model: Any) -> None:

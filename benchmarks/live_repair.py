@@ -17,6 +17,7 @@ from time import process_time
 from typing import Any
 
 from benchmarks.figures import ROOT, machine, option_parser
+from benchmarks.progress import write_whole
 from benchmarks.stopwatch import measure
 
 WAYS = ("without", "enabled", "wrapped")
@@ -33,10 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.train:
         print(json.dumps(trained(options.train)))
         return 0
-    document = json.dumps(measured(), indent=2) + "\n"
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(document, encoding="utf-8")
-    print(document, end="")
+    write_whole(options.out, json.dumps(measured(), indent=2) + "\n")
+    print(f"Written to {options.out}")
     return 0
 
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf, isfinite
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.survey import MODELS, Page, Survey, installed
-from ckpt_surgery.text import code, listed, markdown_table, plural, prose, titled
+from benchmarks.survey import MODELS, Page, Row, Survey, installed
+from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.text import code, error_line, listed, markdown_table, plural, prose, titled
 
 TOKENS = 256
 """What is said of the length of a batch, so that the tiny MLPs run in several shards."""
@@ -30,9 +30,49 @@ FARTHER = 1.1
 """How much farther from float32 the gradients of a step in bfloat16 may be than those of the model's own step."""
 _MAKERS = ("empty", "empty_like", "full", "full_like", "ones", "ones_like", "tensor", "zeros", "zeros_like")
 """The functions of torch that make tensors, in float32 where their callers say so."""
-Step = tuple[float, Mapping[str, Any], int]
-"""A loss, the gradients by name, and the most bytes alive."""
+Step = tuple[float, Mapping[str, Any]]
+"""A loss, and the gradients by name."""
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+NOTHING = {"way": None, "far": 0.0, "why": "", "tiled": 0, "cut": 0, "not_cut": "", "half": 0.0, "own_half": 0.0}
+"""What is found of a class that is not compared.
+
+Of one that is: the `way` of its loss, and why it is not `FUSED`; `far`, the largest relative difference in the loss,
+the gradients, and the gradients after `undo`; how many MLPs are tiled, and blocks cut at their attention, and why
+others are not; `half` and `own_half`, how far the gradients in bfloat16 are from those in float32, relative to their
+norm, after `long_context` and without it: 0 where there is no such step.
+"""
+
+
+class Problem(StrEnum):
+    """Why a class was not compared."""
+
+    NOT_BUILT = "no tiny model of it could be made"
+    NO_LOSS = "it computes no loss from its tiny inputs"
+    OWN_STEP = "its own step does not run in float64"
+    REFUSED = "`long_context` refuses it"
+    RAISED = "the step after `long_context` raised"
+    ENDED = "its process ended, or took too long"
+
+
+class Way(StrEnum):
+    """The way in which a compared class computed its loss."""
+
+    FUSED = "the loss was computed without logits"
+    MADE = "logits were made for a part of the loss, or for all of it"
+    ALONE = "the head, or the loss, was left alone"
+
+
+class NotCompared(Exception):
+    """A class cannot be compared: the problem, and the reason."""
+
+
+@contextmanager
+def problem(kind: Problem, *errors: type[Exception]) -> Iterator[None]:
+    """Raise these errors as a NotCompared of this kind."""
+    try:
+        yield
+    except errors as error:
+        raise NotCompared(kind, error_line(error)) from error
 
 
 def causal_classes() -> list[str]:
@@ -42,56 +82,72 @@ def causal_classes() -> list[str]:
     return [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
 
 
-def examine(name: str) -> Mapping[str, Any]:
-    """Return what `long_context` does to one class. `kind` and `problem` say why there is no comparison."""
-    from ckpt_surgery.errors import CkptSurgeryError
+def examine(name: str) -> Row:
+    """Return what `long_context` does to one class, or the `kind` of problem that it has."""
+    warnings.simplefilter("ignore")
+    try:
+        return compared(name)
+    except NotCompared as error:
+        return {"kind": error.args[0], "why": error.args[1]}
+
+
+def compared(name: str) -> dict[str, Any]:
+    """Compare the steps of one class. Raises NotCompared."""
     from ckpt_surgery.long_sequences.long_context import long_context
     from ckpt_surgery.tiny import model_classes, tiny_model
 
-    try:
+    with problem(Problem.NOT_BUILT, CkptSurgeryError):
         built = tiny_model(model_classes()[name].load())
-    except CkptSurgeryError as error:
-        return {"kind": Problem.NOT_BUILT, "problem": str(error)}
     model, inputs = as_dtype(built.model, built.inputs, "float64")
-    with double_precision(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
+    with double_precision():
+        with problem(Problem.OWN_STEP, Exception):
             own = step(model, inputs)
             if drop_nothing(model):  # BigBird has made new modules: its first forward chooses its attention
                 own = step(model, inputs)
-        except Exception as error:
-            return {"kind": Problem.OWN_STEP, "problem": f"{type(error).__name__}: {error}"}
         if own is None:
-            return {"kind": Problem.NO_LOSS, "problem": ""}
+            raise NotCompared(Problem.NO_LOSS, "")
         if not isfinite(own[0]):
-            return {"kind": Problem.OWN_STEP, "problem": f"its loss is {own[0]}"}
+            raise NotCompared(Problem.OWN_STEP, f"its loss is {own[0]}")
         other = step(model, inputs, seed=1)
         draws = other is not None and other[0] != own[0]  # tiles draw other numbers
-        try:
+        with problem(Problem.REFUSED, CkptSurgeryError):
             context = long_context(model, tokens=TOKENS, cut=not draws)
-        except CkptSurgeryError as error:
-            return {"kind": Problem.REFUSED, "problem": str(error)}
-        try:
+        with problem(Problem.RAISED, Exception):
             ours = step(model, inputs)
-        except Exception as error:
-            return {"kind": Problem.RAISED, "problem": f"{type(error).__name__}: {error}"}
-        loss, gradients = apart(own, ours)
-        result = {
-            "loss": loss,
-            "gradients": gradients,
-            "fused": context.fused_losses,
-            "made": context.made_logits,
-            "heads": {head.owner: head.reason for head in context.heads},
-            "tiled": sum(mlp.reason is None for mlp in context.mlps),
-            "cut": sum(cut.calls > 0 for cut in context.cuts.values()),
-            "not_cut": {type(block).__name__: cut.reason for block, cut in context.cuts.items() if cut.reason}
-            | ({name: "it draws random numbers, and tiles draw others: compared uncut"} if draws else {}),
-            "not_tiled": {type(mlp.module).__name__: mlp.reason for mlp in context.mlps if mlp.reason},
-        }
+        way, why = way_of(context)
+        not_cut = {type(block).__name__: cut.reason for block, cut in context.cuts.items() if cut.reason}
+        if draws:
+            not_cut[name] = "it draws random numbers, and tiles draw others: compared uncut"
+        tiled, cut = sum(mlp.reason is None for mlp in context.mlps), sum(c.calls > 0 for c in context.cuts.values())
         context.undo()
-        undone = apart(own, step(model, inputs))[1]
-    half = in_half(model, inputs, cut=not draws)  # which changes the gradients, too
-    return {**result, "undone": undone, "half": half[0], "own_half": half[1]}
+        far = farthest(own, ours, step(model, inputs))
+    half, own_half = in_half(model, inputs, cut=not draws)  # which changes the gradients, too
+    return {
+        "way": way,
+        "why": why,
+        "far": far,
+        "tiled": tiled,
+        "cut": cut,
+        "not_cut": "; ".join(f"{kind}: {reason}" for kind, reason in sorted(not_cut.items())),
+        "half": half,
+        "own_half": own_half,
+    }
+
+
+def way_of(context: Any) -> tuple[Way, str]:
+    """Return how the loss was computed, and why not without logits."""
+    if context.made_logits:
+        return Way.MADE, f"for {', '.join(context.made_logits)}"
+    if context.fused_losses:
+        return Way.FUSED, ""
+    reasons = sorted({str(head.reason) for head in context.heads if head.reason})
+    return Way.ALONE, ", ".join(reasons) or "its loss is no cross-entropy"
+
+
+def farthest(own: Step, ours: Step | None, undone: Step | None) -> float:
+    """Return how far a step is from the model's own: its loss, its gradients, and the gradients after the undo."""
+    levels = (*apart(own, ours), apart(own, undone)[1])
+    return next((level for level in levels if level != level), max(levels))
 
 
 def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float, float]:
@@ -103,18 +159,16 @@ def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float,
 
     half, inputs_in_half = as_dtype(model, inputs, "bfloat16")
     half.zero_grad(set_to_none=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            wide, inputs_in_float = as_dtype(deepcopy(half), inputs_in_half, "float32")
-            exact, own = step(wide, inputs_in_float), step(half, inputs_in_half)
-        except Exception:  # some models have no bfloat16, or no copy
-            return 0.0, 0.0
-        long_context(half, tokens=TOKENS, cut=cut)
-        try:
-            ours = step(half, inputs_in_half)
-        except Exception:
-            ours = None
+    try:
+        wide, inputs_in_float = as_dtype(deepcopy(half), inputs_in_half, "float32")
+        exact, own = step(wide, inputs_in_float), step(half, inputs_in_half)
+    except Exception:  # some models have no bfloat16, or no copy
+        return 0.0, 0.0
+    long_context(half, tokens=TOKENS, cut=cut)
+    try:
+        ours = step(half, inputs_in_half)
+    except Exception:
+        ours = None
     return distance(exact, ours), distance(exact, own)
 
 
@@ -128,25 +182,19 @@ def distance(exact: Step | None, other: Step | None) -> float:
 
 
 def step(model: Any, inputs: Mapping[str, Any], seed: int = 0) -> Step | None:
-    """Return the loss, the gradients and the most bytes alive of one training step; None where there is no loss."""
-
+    """Return the loss and the gradients of one training step; None where there is no loss."""
     from ckpt_surgery.measure.generators import seed_all
-    from ckpt_surgery.measure.meter import Meter
 
     model.zero_grad(set_to_none=True)
     seed_all(seed)
-    with Meter() as meter:
-        outputs = model(**inputs)
-        loss = outputs.get("loss") if hasattr(outputs, "get") else None
-        if loss is None or not loss.requires_grad:
-            return None
-        del outputs
-        loss = loss.sum()
-        meter.start_backward(loss)
-        loss.backward()
-        peak = max(held for _, held in meter.timeline().points)
+    outputs = model(**inputs)
+    loss = outputs.get("loss") if hasattr(outputs, "get") else None
+    if loss is None or not loss.requires_grad:
+        return None
+    loss = loss.sum()
+    loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return float(loss.detach()), gradients, peak
+    return float(loss.detach()), gradients
 
 
 def apart(own: Step, ours: Step | None) -> tuple[float, float]:
@@ -215,88 +263,19 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-class Problem(StrEnum):
-    """Why a class was not compared."""
-
-    NOT_BUILT = "no tiny model of it could be made"
-    NO_LOSS = "it computes no loss from its tiny inputs"
-    OWN_STEP = "its own step does not run in float64"
-    REFUSED = "`long_context` refuses it"
-    RAISED = "the step after `long_context` raised"
-    ENDED = "its process ended, or took too long"
-
-
-class Way(StrEnum):
-    """The way in which a compared class computed its loss."""
-
-    FUSED = "the loss was computed without logits"
-    MADE = "logits were made for a part of the loss, or for all of it"
-    ALONE = "the head, or the loss, was left alone"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One class. `far` is the largest relative difference in the loss, the gradients, and the gradients after `undo`.
-
-    `half` and `own_half` say how far the gradients in bfloat16 are from those in float32, relative to the norm of
-    those, after `long_context` and without it: 0 where there is no such step.
-
-    `cut` counts the blocks cut at their attention; `not_cut` says why others were not, with their classes. With a
-    `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
-    """
-
-    name: str
-    problem: str | None
-    way: str | None
-    far: float
-    why: str
-    tiled: int = 0
-    cut: int = 0
-    not_cut: str = ""
-    half: float = 0.0
-    own_half: float = 0.0
-
-    @property
-    def farther(self) -> bool:
-        """Whether it rounds worse in bfloat16 than the model's own step."""
-        return not self.half <= FARTHER * self.own_half
-
-    @property
-    def differs(self) -> bool:
-        """Whether the step was another."""
-        return self.problem is None and not self.far < CLOSE
-
-
-def row_of(data: Mapping[str, Any]) -> Row:
-    """Read what was found of a class."""
-    if "loss" not in data:
-        problem = Problem(data["kind"]) if "kind" in data else Problem.ENDED
-        return Row(data["case"], problem, None, 0.0, str(data["problem"]))
-    levels = [float(data[level]) for level in ("loss", "gradients", "undone")]
-    far = next((level for level in levels if level != level), max(levels))
-    sizes = {name: data[name] for name in ("tiled", "cut")}
-    sizes |= {name: data.get(name, 0.0) for name in ("half", "own_half")}
-    sizes["not_cut"] = "; ".join(f"{name}: {reason}" for name, reason in sorted(data["not_cut"].items()))
-    if data["made"]:
-        return Row(data["case"], None, Way.MADE, far, f"for {', '.join(data['made'])}", **sizes)
-    if data["fused"]:
-        return Row(data["case"], None, Way.FUSED, far, "", **sizes)
-    reasons = sorted({str(reason) for reason in data["heads"].values() if reason})
-    return Row(data["case"], None, Way.ALONE, far, ", ".join(reasons) or "its loss is no cross-entropy", **sizes)
-
-
 def sections(figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sections of the page."""
-    rows = [Row(**row) for row in figures["rows"]]
+    rows = figures["rows"]
     versions = listed([f"{name} {version}" for name, version in figures["versions"].items()])
-    compared = [row for row in rows if row.problem is None]
-    differing = [row for row in compared if row.differs]
-    largest = max((row.far for row in compared if not row.differs), default=0.0)
-    tiled = sum(row.tiled > 0 for row in compared)
-    whole = sum(row.cut > 0 and not row.not_cut for row in compared)
-    partly = sum(row.cut > 0 and bool(row.not_cut) for row in compared)
-    halves = [row for row in compared if 0 < row.own_half < inf]
-    ratios = sorted(row.half / row.own_half for row in halves)
+    compared = [row for row in rows if row["problem"] is None]
+    differing = [row for row in compared if differs(row)]
+    largest = max((row["far"] for row in compared if not differs(row)), default=0.0)
+    tiled = sum(row["tiled"] > 0 for row in compared)
+    whole = sum(row["cut"] > 0 and not row["not_cut"] for row in compared)
+    partly = sum(row["cut"] > 0 and bool(row["not_cut"]) for row in compared)
+    halves = [row for row in compared if 0 < row["own_half"] < inf]
+    farther = [row for row in halves if not row["half"] <= FARTHER * row["own_half"]]
+    ratios = sorted(row["half"] / row["own_half"] for row in halves)
     yield "# long_context by class"
     yield (
         f"A training step after `long_context` held against the step of the model's own code, in float64, for tiny "
@@ -315,37 +294,48 @@ def sections(figures: Mapping[str, Any]) -> Iterator[str]:
     )
     yield (
         f"Steps in bfloat16 of {plural(len(halves), 'class', 'classes')} were held against those in float32, by the "
-        f"norm of all gradients. In {sum(not row.farther for row in halves)} of them the step after `long_context` is "
+        f"norm of all gradients. In {len(halves) - len(farther)} of them the step after `long_context` is "
         f"at most {FARTHER - 1:.0%} farther away than the model's own step; "
         f"{f'{ratios[len(ratios) // 2]:.2f}' if ratios else '-'} times as far in the median."
     )
-    counts = [[way, str(sum(row.way == way for row in compared))] for way in Way]
+    counts = [[way, str(sum(row["way"] == way for row in compared))] for way in Way]
     yield markdown_table(["of the classes that were compared", "classes"], counts)
-    yield _table("## Where the step differs", ["class", "by"], [[code(r.name), f"{r.far:.0e}"] for r in differing])
-    farther = [[code(row.name), f"{row.half:.1e}", f"{row.own_half:.1e}"] for row in halves if row.farther]
-    yield _table("## Where bfloat16 rounds more", ["class", "after `long_context`", "its own"], farther)
+    yield _table("Where the step differs", ["by"], [[row["name"], f"{row['far']:.0e}"] for row in differing])
+    rounding = [[row["name"], f"{row['half']:.1e}", f"{row['own_half']:.1e}"] for row in farther]
+    yield _table("Where bfloat16 rounds more", ["after `long_context`", "its own"], rounding)
     for way in (Way.MADE, Way.ALONE):
-        yield _whys(f"{way[0].upper()}{way[1:]}", [(r.name, r.why) for r in compared if r.way == way])
-    uncut = [(row.name, row.not_cut or "no block ran") for row in compared if row.not_cut or not row.cut]
-    yield _whys("Why blocks were not cut", uncut)
-    for problem in Problem:
-        yield _whys(f"Not compared: {problem}", [(r.name, r.why) for r in rows if r.problem == problem])
+        whys = [[row["name"], prose(row["why"])] for row in compared if row["way"] == way]
+        yield _table(f"{way[0].upper()}{way[1:]}", ["why"], whys)
+    uncut = [row for row in compared if row["not_cut"] or not row["cut"]]
+    whys = [[row["name"], prose(row["not_cut"] or "no block ran")] for row in uncut]
+    yield _table("Why blocks were not cut", ["why"], whys)
+    for kind in Problem:
+        whys = [[row["name"], prose(row["why"])] for row in rows if row["problem"] == kind]
+        yield _table(f"Not compared: {kind}", ["why"], whys)
 
 
-def _table(heading: str, heads: list[str], cells: list[list[str]]) -> str:
-    return titled(heading, markdown_table(heads, cells) if cells else "")
+def _table(heading: str, heads: list[str], rows: list[list[str]]) -> str:
+    cells = [[code(name), *others] for name, *others in rows]
+    return titled(f"## {heading}", markdown_table(["class", *heads], cells) if cells else "")
 
 
-def _whys(heading: str, whys: Iterable[tuple[str, str]]) -> str:
-    return _table(f"## {heading}", ["class", "why"], [[code(name), prose(why)] for name, why in whys])
+def differs(row: Row) -> bool:
+    """Tell whether a step was compared, and was another."""
+    return row["problem"] is None and not row["far"] < CLOSE
 
 
-def conclude(rows: Sequence[Mapping[str, Any]], known: int, page: bool) -> bool:
+def row_of(data: Row) -> Row:
+    """Return the row of a class for the page."""
+    kind = Problem.ENDED if "problem" in data else data.get("kind")
+    found = {name: data.get(name, plain) for name, plain in NOTHING.items()}
+    return {"name": data["case"], **found, "problem": kind, "why": data.get("problem", found["why"])}
+
+
+def conclude(rows: Sequence[Row], known: int, page: bool) -> bool:
     """Show the classes, and tell whether a step differs."""
-    examined = sorted(map(row_of, rows), key=lambda row: row.name)
-    figures = {"versions": installed("torch", "transformers"), "classes": known}
-    PAGE.show({**figures, "rows": [asdict(row) for row in examined]}, page)
-    return any(row.differs for row in examined)
+    examined = sorted(map(row_of, rows), key=lambda row: str(row["name"]))
+    PAGE.show({"versions": installed("torch", "transformers"), "classes": known, "rows": examined}, page)
+    return any(map(differs, examined))
 
 
 PAGE = Page(

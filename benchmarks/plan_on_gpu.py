@@ -3,8 +3,7 @@
 Steps on a CUDA GPU: models of one and eight billion parameters, a mixture of experts and a vision model, in small
 batches and large ones, with and without checkpointing, adapters, weights of 4 bits, a fused loss and `long_context`.
 What is told may be under what is measured by 1 %, and over by 3 %. Then one plan, held against every n-th block at its
-budget.
-Prints a table of figures and targets; writes json. With --toy on the processor, where bytes are those of the meter.
+budget. Prints figures and targets; writes json. With --toy on the processor, where bytes are those of the meter.
 """
 
 from __future__ import annotations
@@ -182,7 +181,13 @@ def on_shapes(case: Case, device: Device) -> ReleasedModel:
 
 
 def model_on_shapes(
-    config: Mapping[str, Any], tokens: int | None, batch: int, *, lora: bool, four_bits: bool
+    config: Mapping[str, Any],
+    tokens: int | None,
+    batch: int,
+    *,
+    lora: bool = False,
+    four_bits: bool = False,
+    dtype: str = "bfloat16",
 ) -> ReleasedModel:
     """Return the model of a configuration without data, and its inputs."""
     import torch
@@ -194,7 +199,7 @@ def model_on_shapes(
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         target = main_class(resolve([folder], variants=False))
-        found = ReleasedModel.of(target, tokens=tokens, batch=batch, dtype=torch.bfloat16)
+        found = ReleasedModel.of(target, tokens=tokens, batch=batch, dtype=getattr(torch, dtype))
     if lora:
         add_lora(found.model, LORA, found.shapes, four_bits=four_bits)
     return found

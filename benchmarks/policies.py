@@ -89,21 +89,16 @@ CHECKS = {
 }
 
 
-def case_of(family: str, save: str) -> str:
-    """Name a case."""
-    return f"{family}, {save}"
-
-
 def cases() -> list[str]:
     """Return each family with each policy."""
-    return [case_of(family.name, save) for family in FAMILIES for save in POLICIES]
+    return [f"{family.name}, {save}" for family in FAMILIES for save in POLICIES]
 
 
 def measure(case: str) -> Row:
     """Measure what a policy does to a family, by rate of dropout."""
     from benchmarks.policies_runs import measured
 
-    family, save = next((f, save) for f in FAMILIES for save in POLICIES if case_of(f.name, save) == case)
+    family, save = next((f, save) for f in FAMILIES for save in POLICIES if f"{f.name}, {save}" == case)
     return {"settings": measured(family, save, RATES)}
 
 
@@ -148,7 +143,7 @@ def sections(releases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{plural(len(settings), 'setting')} (torch {release['versions']['torch']}): {checks}."
         yield markdown_table(["settings", "what became of them"], [[f"{outcomes[o]}", MEANINGS[o]] for o in Outcome])
         yield "What is kept with dropout at 0.1, in results and in the bytes that they add:"
-        rows = [[f.name, *(_cell(release, case_of(f.name, save)) for save in POLICIES)] for f in FAMILIES]
+        rows = [[f.name, *(_cell(release, f"{f.name}, {save}") for save in POLICIES)] for f in FAMILIES]
         yield markdown_table(["model", *map(code, POLICIES)], rows)
         more = {name: each for name, each in settings.items() if each["added"] != each["bytes"]}
         sizes = [[name, *(f"{each[key]:,}" for key in ("bytes", "added", "unheld"))] for name, each in more.items()]

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from benchmarks.policies import Check, Family, Outcome
+from benchmarks.survey import step_as_it_stands
 from ckpt_surgery import SurgeryError, tiny_model, verify, wrap_blocks
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import SURGERY_MODE
-from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.measure.switch import as_it_stands
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.tiny import model_classes
 
@@ -85,12 +84,12 @@ class Subject:
             return value
 
         handles = [block.register_forward_hook(note) for block in self.blocks.values()]
-        options: dict[str, Any] = {"checkpointing": "non_reentrant", "open_gates": True, "switch": as_it_stands}
-        record = run_step(self.model, self.inputs, blocks=self.blocks, seed=seed, loss=loss, **options)
-        for handle in handles:
-            handle.remove()
-        if record.error is not None:
-            raise RuntimeError(str(record.error))
+        options: dict[str, Any] = {"blocks": self.blocks, "checkpointing": "non_reentrant", "open_gates": True}
+        try:
+            record: RunRecord = step_as_it_stands(self.model, self.inputs, seed=seed, loss=loss, **options)
+        finally:
+            for handle in handles:
+                handle.remove()
         return record
 
 

@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
+from benchmarks.plan_on_gpu import model_on_shapes
 from ckpt_surgery.distributed import fuse_loss
 from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.target import ReleasedModel, main_class
+from ckpt_surgery.planning.target import ReleasedModel
 from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
-from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.text import markdown_table
 
 MOST = 0.05
@@ -88,15 +85,14 @@ class Row:
 
 def mosaic() -> list[Row]:
     """GPT-2 in torch's tutorial, without and with checkpointing."""
-    from transformers import GPT2Config
-
+    config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
     rows = []
     for how, total, activations, gradients in (
         ("without checkpointing", 4.62, 2.93, 793.39),
         ("with checkpointing", 2.55, 872.79 / 1024, 785.27),
     ):
         checkpointed = how == "with checkpointing"
-        released_model = _model("GPT2LMHeadModel", GPT2Config(), 512, 4, torch.float32)
+        released_model = model_on_shapes(config, 512, 4, dtype="float32")
         cast(Any, released_model.model).config.use_cache = not checkpointed
         if checkpointed:
             released_model.wrap()
@@ -126,35 +122,28 @@ def _with_output_held(model: ReleasedModel) -> Explanation:
 
 def offload() -> list[Row]:
     """Return what transformers' own offload frees of a Qwen3."""
-    from transformers import Qwen3Config
-
     rows = []
     for layers, hidden, tokens, freed in ((8, 1024, 8192, 128.0), (28, 2048, 32768, 3584.0)):
-        sizes = _sizes(hidden, 3 * hidden, hidden // 128, num_key_value_heads=hidden // 256)
+        config = _config("Qwen3", hidden, 3 * hidden, hidden // 128, num_key_value_heads=hidden // 256)
         name = f"freed of {layers} layers of {hidden:,}, {tokens:,} tokens"
-        predicted = layers * _of_a_block("Qwen3ForCausalLM", partial(Qwen3Config, **sizes), tokens)
-        rows.append(Row("Offload", name, freed, predicted / MEBIBYTE, "MiB"))
+        rows.append(Row("Offload", name, freed, layers * _of_a_block(config, tokens) / MEBIBYTE, "MiB"))
     return rows
 
 
 def long_text() -> list[Row]:
     """Return the block inputs of a Llama of 8B at 500,000 tokens."""
-    from transformers import LlamaConfig
-
-    sizes = _sizes(4096, 14336, 32, vocab_size=128256, max_position_embeddings=524288)
-    predicted = 32 * _of_a_block("LlamaForCausalLM", partial(LlamaConfig, **sizes), 500_000)
+    config = _config("Llama", 4096, 14336, 32, vocab_size=128256, max_position_embeddings=524288)
+    predicted = 32 * _of_a_block(config, 500_000)
     return [Row("Llama 8B", "block inputs at 500,000 tokens", 122.0, predicted / GIBIBYTE, "GiB")]
 
 
 def million() -> list[Row]:
     """Predict one of eight ranks that train Qwen3-8B on a text of a million tokens."""
-    from transformers import Qwen3Config
-
     training = TrainingSetup(Optimizer.ADAMW, 8, Sharding.FSDP)
+    sizes = {"num_hidden_layers": 36, "vocab_size": 151936, "max_position_embeddings": 131072}
     peaks = []
     for chunked in (False, True):
-        sizes = _sizes(4096, 12288, 32, num_hidden_layers=36, vocab_size=151936, max_position_embeddings=131072)
-        model = _model("Qwen3ForCausalLM", Qwen3Config(**sizes), 131072, 1, torch.bfloat16)
+        model = model_on_shapes(_config("Qwen3", 4096, 12288, 32, **sizes), 131072, 1)
         if chunked:
             fuse_loss(model.model)
         model.wrap(offload=chunked)
@@ -165,24 +154,17 @@ def million() -> list[Row]:
     ]
 
 
-def _sizes(hidden: int, inner: int, heads: int, **more: int) -> dict[str, Any]:
+def _config(family: str, hidden: int, inner: int, heads: int, **more: int) -> dict[str, Any]:
+    names = {"architectures": [f"{family}ForCausalLM"], "model_type": family.lower()}
     sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": heads}
-    return {**sizes, "num_key_value_heads": 8, **more}
+    return {**names, **sizes, "num_key_value_heads": 8, **more}
 
 
-def _model(name: str, config: Any, tokens: int, batch: int, dtype: torch.dtype) -> ReleasedModel:
-    """Return the class `name` on shapes, with this configuration."""
-    with tempfile.TemporaryDirectory(prefix="published-figures-") as folder:
-        config.architectures = [name]
-        config.to_json_file(str(Path(folder, "config.json")))
-        return ReleasedModel.of(main_class(resolve([folder], variants=False)), tokens=tokens, batch=batch, dtype=dtype)
-
-
-def _of_a_block(name: str, config: Callable[..., Any], tokens: int) -> int:
-    """Return what a step with checkpointing keeps more for each further block; `config` takes the blocks."""
+def _of_a_block(config: Mapping[str, Any], tokens: int) -> int:
+    """Return what a step with checkpointing keeps more for each further block."""
     kept = []
     for layers in (1, 2):
-        model = _model(name, config(num_hidden_layers=layers), tokens, 1, torch.bfloat16)
+        model = model_on_shapes({**config, "num_hidden_layers": layers}, tokens, 1)
         model.wrap()
         kept.append(model.explained().kept_bytes)
     return kept[1] - kept[0]
@@ -202,16 +184,12 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Predict, print, and write the page if that is asked for. Returns 1 where a prediction is off."""
+    """Predict, print the page, and write it if that is asked for. Returns 1 where a prediction is off."""
     parser = argparse.ArgumentParser(prog="published_figures", description=__doc__)
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args(arguments)
     rows = [*mosaic(), *offload(), *long_text(), *million()]
-    for row in rows:
-        print(
-            f"{row.source}: {row.name}: published {row.published:,.2f}, predicted {row.predicted:,.2f} {row.unit} "
-            f"({row.error:+.1%}){'' if row.close else ': off'}"
-        )
+    print(page(rows))
     if options.page:
         PAGE.write_text(page(rows), encoding="utf-8")
     return 0 if all(row.close for row in rows) else 1

@@ -13,15 +13,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from benchmarks import survey
-from benchmarks.release_table import JOBS, copied, tally, written_by_verify
+from benchmarks.release_table import JOBS, repair_twice, written_by_verify
 from benchmarks.stopwatch import CommandFailed, run_tests
-from ckpt_surgery import apply, check
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.static.discover import installed_models
@@ -52,7 +50,7 @@ def main() -> int:
         return 2
     last = before(release)
     file = survey.COVERAGE / f"{release['versions']['transformers']}.md"
-    file.with_suffix(".json").write_text(as_json(release), encoding="utf-8")
+    file.with_suffix(".json").write_text(json.dumps(release, indent=1) + "\n", encoding="utf-8")
     file.write_text(f"{page.rstrip()}\n\n{section(release, last)}", encoding="utf-8")
     print(section(release, last))
     print(f"Written to {file}")
@@ -79,18 +77,6 @@ def measure() -> tuple[Release, str]:
         "verdicts": {r.label: (r.status, r.repair.status if r.repair else "not repaired") for r in reports},
     }
     return release, page
-
-
-def repair_twice(models: Path) -> Mapping[str, Any]:
-    """Run `check` on a folder of models, and on a copy of it after `apply`, which a second one leaves alone."""
-    found = check([models], jobs=JOBS)
-    with copied(models) as folder:
-        apply([folder], jobs=JOBS)
-        once = {file: file.read_bytes() for file in folder.rglob("*.py")}
-        apply([folder], jobs=JOBS)
-        again = sum(file.read_bytes() != text for file, text in once.items())
-        left = check([folder], jobs=JOBS)
-    return {"files": found.files, "found": tally(found), "left": tally(left), "changed_again": again}
 
 
 def trained_classes() -> list[type]:
@@ -120,14 +106,6 @@ def names_of_models() -> dict[str, int]:
         counts.update(list(inspect.signature(kind.forward).parameters))  # type: ignore[attr-defined]
         counts.update(name for name in dir(kind) if "checkpointing" in name)
     return dict(sorted(counts.items()))
-
-
-def as_json(release: Release) -> str:
-    """Write the figures of a release down, a line for each class."""
-    rows = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in release.items() if name != "verdicts")
-    verdicts = release["verdicts"].items()
-    classes = ",\n".join(f"    {json.dumps(label)}: {json.dumps(each)}" for label, each in verdicts)
-    return "{\n" + ",\n".join(rows) + ',\n  "verdicts": {\n' + classes + "\n  }\n}\n"
 
 
 def before(release: Release) -> Release | None:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -95,17 +94,14 @@ def measure() -> dict[str, Any]:
         document = json.loads(written_by_verify(words, "json", Path(folder) / "report.json"))
     reports = {report.label: report for report in map(Report.from_dict, document["reports"])}
     order = sorted(reports, key=lambda label: (CLASSES.index(label.partition(" (")[0]), label))
-    with copied(models) as folder_of_copy:
-        before = check([models], jobs=JOBS)
-        apply([folder_of_copy], jobs=JOBS)
-        after = check([folder_of_copy], jobs=JOBS)
+    source = repair_twice(models)
     return {
         "versions": document["versions"],
         "outcomes": {label: outcome_of(reports[label]) for label in order},
         "reasons": {label: reason for label in order if (reason := reason_of(reports[label]))},
-        "files": before.files,
-        "before": tally(before),
-        "after": tally(after),
+        "files": source["files"],
+        "before": source["found"],
+        "after": source["left"],
     }
 
 
@@ -120,13 +116,19 @@ def written_by_verify(words: Sequence[str], form: str, file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-@contextmanager
-def copied(models: Path) -> Iterator[Path]:
-    """Copy the folder of models, with the package around it; the copy is gone afterwards."""
+def repair_twice(models: Path) -> dict[str, Any]:
+    """Run `check` on a folder of models, and on a copy of it after `apply`, which a second one leaves alone."""
+    found = check([models], jobs=JOBS)
     with tempfile.TemporaryDirectory(prefix="release-table-") as scratch:
-        copy = Path(scratch) / models.parent.name
+        copy = Path(scratch) / models.parent.name  # with the package around it
         shutil.copytree(models.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        yield copy / models.name
+        folder = copy / models.name
+        apply([folder], jobs=JOBS)
+        once = {file: file.read_bytes() for file in folder.rglob("*.py")}
+        apply([folder], jobs=JOBS)
+        again = sum(file.read_bytes() != text for file, text in once.items())
+        left = check([folder], jobs=JOBS)
+    return {"files": found.files, "found": tally(found), "left": tally(left), "changed_again": again}
 
 
 def tally(result: CheckResult) -> dict[str, int]:

@@ -9,7 +9,6 @@ import argparse
 import ast
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,37 +25,6 @@ NO_VERBS = {
     "this", "those", "to", "two", "what", "when", "where", "whether", "which", "while", "who", "whose", "with",
 }  # fmt: skip
 """First words of sentences that begin with no verb."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFigures:
-    """The figures of some Python files."""
-
-    name: str
-    files: int
-    lines: int
-    definitions: int
-    """Functions and classes at the top of a module."""
-    function_lines: float
-    """Lines of the median function, nested ones and methods included."""
-    function_docstrings: int
-    without_verb: int
-    """Docstrings of functions, properties left out, that begin with one of `NO_VERBS`."""
-
-    @property
-    def row(self) -> str:
-        """A row of the table."""
-        density = 1000 * self.definitions / max(1, self.lines)
-        share = 100 * self.without_verb / max(1, self.function_docstrings)
-        cells = (
-            self.name,
-            f"{self.lines:,}",
-            f"{self.files:,}",
-            f"{density:.1f}",
-            f"{self.function_lines:g}",
-            f"{share:.0f} %",
-        )
-        return f"| {' | '.join(cells)} |"
 
 
 def parsed(text: str) -> ast.Module:
@@ -80,32 +48,26 @@ def python_files(folders: Iterable[Path]) -> Iterator[Path]:
         )
 
 
-def source_figures(name: str, paths: Iterable[Path]) -> SourceFigures:
-    """Count what files hold.
-
-    Args:
-        name: What the row is called.
-        paths: The Python files.
-
-    Returns:
-        The figures.
-    """
+def row(name: str, paths: Iterable[Path]) -> str:
+    """Count what files hold, as a row of the table that is called `name`."""
     texts = [path.read_text(encoding="utf-8") for path in paths]
     trees = [parsed(text) for text in texts]
-    functions = [
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    docstrings = [text for node in functions if not is_property(node) and (text := ast.get_docstring(node))]
+    lines = sum(len(text.splitlines()) for text in texts)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return SourceFigures(
+    definitions = sum(isinstance(node, kinds) for tree in trees for node in tree.body)
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, kinds[:2])]
+    lengths = [(node.end_lineno or node.lineno) - node.lineno + 1 for node in functions]
+    docstrings = [text for node in functions if not is_property(node) and (text := ast.get_docstring(node))]
+    without_verb = sum(text.split(maxsplit=1)[0].lower().strip(",.:") in NO_VERBS for text in docstrings)
+    cells = (
         name,
-        len(texts),
-        sum(len(text.splitlines()) for text in texts),
-        sum(isinstance(node, kinds) for tree in trees for node in tree.body),
-        statistics.median([(node.end_lineno or node.lineno) - node.lineno + 1 for node in functions] or [0]),
-        len(docstrings),
-        sum(text.split(maxsplit=1)[0].lower().strip(",.:") in NO_VERBS for text in docstrings),
+        f"{lines:,}",
+        f"{len(texts):,}",
+        f"{1000 * definitions / max(1, lines):.1f}",
+        f"{statistics.median(lengths or [0]):g}",
+        f"{100 * without_verb / max(1, len(docstrings)):.0f} %",
     )
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -116,12 +78,12 @@ def main() -> None:
     print("| | lines | files | definitions per 1,000 lines | median function | docstrings without a verb |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, folders in PARTS.items():
-        print(source_figures(name, python_files(ROOT / folder for folder in folders)).row)
+        print(row(name, python_files(ROOT / folder for folder in folders)))
     for package in arguments.packages:
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             parser.error(f"{package} is not an installed package: install it, or leave it out")
-        print(source_figures(package, python_files(map(Path, spec.submodule_search_locations))).row)
+        print(row(package, python_files(map(Path, spec.submodule_search_locations))))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.survey import MODELS, Page, Row, Survey, installed, written_by
+from benchmarks.survey import MODELS, Page, Row, Survey, installed, step_as_it_stands, written_by
 from ckpt_surgery.measure.results import MODES, SURGERY_MODE, Level
 from ckpt_surgery.text import code, listed, markdown_table, paragraphs, percent, plural, prose, titled
 
@@ -51,14 +51,14 @@ def tried(model: Any, inputs: Any) -> dict[str, Any]:
     """Run steps of a model without checkpointing, with its own switch and after `wrap_blocks`, and undo that."""
     from ckpt_surgery import SurgeryError, VerifyError, verify, wrap_blocks
     from ckpt_surgery.measure.arguments import checked_inputs
-    from ckpt_surgery.measure.switch import as_it_stands, switch_of
+    from ckpt_surgery.measure.switch import switch_of
 
     given = checked_inputs(inputs)
     model.train()
-    row: dict[str, Any] = {"blocks": {}, "verdicts": {}, "without": memory(model, given, None, as_it_stands)}
+    row: dict[str, Any] = {"blocks": {}, "verdicts": {}, "without": memory(model, given)}
     row |= {"library_switch": None, "wrapped": None, "undone": False, "problem": ""}
     with contextlib.suppress(VerifyError):  # it has no switch
-        row["library_switch"] = memory(model, given, "non_reentrant", switch_of(model))
+        row["library_switch"] = memory(model, given, checkpointing="non_reentrant", switch=switch_of(model))
     before = state(model)
     try:
         surgery = wrap_blocks(model)
@@ -69,23 +69,19 @@ def tried(model: Any, inputs: Any) -> dict[str, Any]:
         row["verdicts"][SURGERY_MODE] = "" if run.ok else run.refused or "; ".join(map(str, run.faults or run.skips))
     if report.problem:
         row["verdicts"][SURGERY_MODE] = report.problem
-    row["wrapped"] = memory(model, given, "non_reentrant", switch_of(model))
+    row["wrapped"] = memory(model, given, checkpointing="non_reentrant", switch=switch_of(model))
     blocks: Counter[str] = Counter()
     for stack in surgery.summary().stacks:
         blocks[stack.block_class] += stack.checkpointed
     surgery.undo()
-    row["undone"] = state(model) == before and memory(model, given, None, as_it_stands) == row["without"]
+    row["undone"] = state(model) == before and memory(model, given) == row["without"]
     return {**row, "blocks": dict(blocks)}
 
 
-def memory(model: Any, inputs: Mapping[str, Any], mode: Any, switch: Any) -> dict[str, int]:
-    """Measure what a step keeps, and its peak. Raises RuntimeError where the step fails."""
-    from ckpt_surgery.measure.step import run_step
-
-    record = run_step(model, inputs, blocks={}, checkpointing=mode, switch=switch)
-    if record.error is not None:
-        raise RuntimeError(str(record.error))
-    return {"kept": record.memory.kept, "peak": max(live for _, live in record.memory.timeline.points)}
+def memory(model: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, int]:
+    """Measure what a step keeps, and its peak."""
+    measured = step_as_it_stands(model, inputs, **options).memory
+    return {"kept": measured.kept, "peak": max(live for _, live in measured.timeline.points)}
 
 
 def state(model: Any) -> dict[str, Any]:

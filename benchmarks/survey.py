@@ -194,6 +194,17 @@ def tiny(name: str) -> Any:
     return made
 
 
+def step_as_it_stands(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
+    """Return the record of a step of a model, checkpointed as it is. Raises RuntimeError where the step fails."""
+    from ckpt_surgery.measure.step import run_step
+    from ckpt_surgery.measure.switch import as_it_stands
+
+    record = run_step(model, inputs, **{"blocks": {}, "switch": as_it_stands, **options})
+    if record.error is not None:
+        raise RuntimeError(str(record.error))
+    return record
+
+
 def model_names() -> list[str]:
     """Return the names of all model classes of the installed transformers."""
     from ckpt_surgery.survey.model_names import catalogue

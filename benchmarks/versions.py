@@ -9,19 +9,20 @@ where something fails.
 
 from __future__ import annotations
 
-import copy
 import os
 import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from benchmarks.stopwatch import PYTEST, measure, run_tests
-from benchmarks.survey import MODELS, ROOT, Page, Row, Survey, tiny, written_by
+from benchmarks.survey import MODELS, ROOT, Page, Row, Survey, step_as_it_stands, tiny, written_by
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import code, markdown_table
 
@@ -32,11 +33,6 @@ CLASSES = (
 )  # fmt: skip
 OF_LANGUAGE = CLASSES[:4]
 """Those for which `long_context` is, and whose training a script of a few lines is."""
-_TRIED_WITH: Mapping[str, Sequence[str]] = {
-    "long_context": OF_LANGUAGE,
-    "compiled save": ("LlamaForCausalLM", "GPT2LMHeadModel"),  # torch takes its time
-    "run": OF_LANGUAGE,
-}
 PLANTED = "tests/measure/test_planted.py"
 _MOST_APART = 1e-4
 _LITTLE = 1e-3
@@ -57,21 +53,6 @@ for _ in range(4):
 print("trained")
 """
 
-
-DOORS: Mapping[str, str] = {
-    "wrap": "gradients after `wrap_blocks` equal those of a step without checkpointing, and less is kept",
-    "verify": "`verify` finds nothing wrong after `wrap_blocks`",
-    "explain": "`explain` tells to the byte what a step keeps",
-    "plan": "`plan` finds a way to a lower peak, with which gradients are equal but for rounding",
-    "save": '`wrap_blocks(save=["attention"])`: gradients are equal',
-    "offload": '`wrap_blocks(offload="cpu")`: gradients are equal',
-    "long_context": "`long_context`: gradients are equal but for rounding",
-    "compile": "`torch.compile` after `wrap_blocks`: gradients are equal but for rounding",
-    "compiled save": "`torch.compile` of the model, and of each block, after `wrap_blocks(save=...)`: gradients are "
-    "equal but for rounding, and the backward runs fewer products for each block than without `save`",
-    "run": "a script that trains the model ends under `ckpt_surgery run`, with every block proved",
-}
-"""What is tried with every class, by column, and what has to come out of it."""
 
 _WHAT = """\
 The whole test suite runs with torch 2.13.0 and transformers 5.23.0 and 4.57.6. With other versions tiny models of the
@@ -144,43 +125,6 @@ def _compile(model: Any, inputs: Mapping[str, Any]) -> None:
     _same(before, after, most=_MOST_APART)
 
 
-def _compiled_save(model: Any, inputs: Mapping[str, Any]) -> None:
-    import torch
-
-    from ckpt_surgery import wrap_blocks
-
-    surgery = wrap_blocks(model)
-    before, most = _products(model, inputs)
-    surgery.undo()
-    for whole in (True, False):
-        torch._dynamo.reset()
-        again = copy.deepcopy(model)
-        stacks = wrap_blocks(again, save=["attention", "matmul:2"]).stacks
-        blocks = [block.module for stack in stacks for block in stack.blocks]
-        for part in [again] if whole else blocks:
-            part.compile(backend="aot_eager")
-        after, ran = _products(again, inputs)
-        _same(before, after, most=_MOST_APART)
-        assert ran <= most - len(blocks), f"the backward runs {ran} products, and {most} without save"
-
-
-def _products(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
-    import torch
-
-    from ckpt_surgery.measure.loss import loss_of
-    from ckpt_surgery.runtime.selective.policies import VOCABULARY
-
-    model.zero_grad()
-    torch.manual_seed(0)  # tiny models have dropout
-    loss = loss_of(model(**inputs))
-    with torch.autograd.profiler.profile() as seen:  # sees what operators of higher order run, in each release
-        torch.autograd.backward(loss)
-    kernels = VOCABULARY["matmul"] - {"aten::linear"}  # which runs one of the others
-    ran = sum(event.name in kernels for event in seen.function_events or ())
-    return {name: each.grad for name, each in model.named_parameters()}, ran
-
-
 def _run(model: Any, inputs: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         script = Path(folder) / "train.py"
@@ -191,28 +135,37 @@ def _run(model: Any, inputs: Mapping[str, Any]) -> None:
     assert "blocks proved" in said, f"nothing is proved: {' '.join(said.split())[-200:]}"
 
 
-TRIALS: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
-    "wrap": _wrap,
-    "verify": _verify,
-    "explain": _explain,
-    "plan": _plan,
-    "save": lambda model, inputs: _wrap(model, inputs, save=["attention"]),
-    "offload": lambda model, inputs: _wrap(model, inputs, offload="cpu"),
-    "long_context": _long_context,
-    "compile": _compile,
-    "compiled save": _compiled_save,
-    "run": _run,
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What is tried with some classes, and what has to come out of it."""
+
+    right: str
+    trial: Callable[[Any, Mapping[str, Any]], None]
+    classes: Sequence[str] = CLASSES
+
+
+DOORS: Mapping[str, Door] = {
+    "wrap": Door(
+        "gradients after `wrap_blocks` equal those of a step without checkpointing, and less is kept",
+        _wrap,
+    ),
+    "verify": Door("`verify` finds nothing wrong after `wrap_blocks`", _verify),
+    "explain": Door("`explain` tells to the byte what a step keeps", _explain),
+    "plan": Door("`plan` finds a way to a lower peak, with which gradients are equal but for rounding", _plan),
+    "save": Door('`wrap_blocks(save=["attention"])`: gradients are equal', partial(_wrap, save=["attention"])),
+    "offload": Door('`wrap_blocks(offload="cpu")`: gradients are equal', partial(_wrap, offload="cpu")),
+    "long_context": Door("`long_context`: gradients are equal but for rounding", _long_context, OF_LANGUAGE),
+    "compile": Door("`torch.compile` after `wrap_blocks`: gradients are equal but for rounding", _compile),
+    "run": Door(
+        "a script that trains the model ends under `ckpt_surgery run`, with every block proved", _run, OF_LANGUAGE
+    ),
 }
+"""What is tried, by column of the page."""
 
 
 def gradients(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Return the gradients of a step of a model as it stands, and the bytes that it keeps."""
-    from ckpt_surgery.measure.step import run_step
-    from ckpt_surgery.measure.switch import as_it_stands
-
-    record = run_step(model, inputs, blocks={}, switch=as_it_stands)
-    if record.error is not None:
-        raise AssertionError(str(record.error))
+    record = step_as_it_stands(model, inputs)
     return {name.replace("_orig_mod.", ""): each for name, each in record.gradients.items()}, record.memory.kept
 
 
@@ -243,7 +196,7 @@ def planted() -> Row:
 
 def cases() -> list[str]:
     """Return the doors with the classes that go through them, and the planted faults."""
-    return [*(f"{door}: {name}" for door in DOORS for name in _TRIED_WITH.get(door, CLASSES)), "planted"]
+    return [*(f"{door}: {name}" for door, what in DOORS.items() for name in what.classes), "planted"]
 
 
 def tried(case: str) -> Row:
@@ -257,7 +210,7 @@ def tried(case: str) -> Row:
     transformers.logging.set_verbosity_error()
     door, _, name = case.partition(": ")
     made = tiny(name)
-    TRIALS[door](made.model, made.inputs)
+    DOORS[door].trial(made.model, made.inputs)
     return {}
 
 
@@ -303,7 +256,7 @@ def sections(figures: Mapping[str, Any]) -> Iterator[str]:
     ]
     titles = ["torch", "transformers", "Python", "tests of planted faults passed", *DOORS]
     yield markdown_table(titles, table)
-    yield "\n".join(f"- {door}: {meaning}." for door, meaning in DOORS.items())
+    yield "\n".join(f"- {name}: {door.right}." for name, door in DOORS.items())
     yield "## What does not work"
     failures = [
         f"- torch {torch}, transformers {transformers}: {what}"

@@ -15,7 +15,7 @@ def test_a_model_type_is_explained() -> None:
     assert row["model"] == "GPT2LMHeadModel"
     assert row["parameters"] == 124_439_808 * 2
     assert row["kept"] > 0
-    assert (row["dtype"], row["tokens"]) == ("bfloat16", 512)
+    assert row["dtype"] == "bfloat16"
     assert "gpt2" in model_types()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,19 +75,11 @@ def test_a_case_says_where_it_comes_from(file: Path) -> None:
     assert not any(word in text for text in texts.values() for word in ("MENDED", "FAULT"))
 
 
-def test_each_source_and_summary_is_there_once() -> None:
-    cases = read_cases()
-    assert len({case.summary for case in cases}) == len(cases)
-    assert len({case.source for case in cases}) == len(cases)
-
-
-@pytest.mark.parametrize("wrong", ['{"kind": "odd"}', '{"cure": "prayer"}'])
-def test_an_unknown_kind_or_cure_is_an_error(tmp_path: Path, wrong: str) -> None:
+@pytest.mark.parametrize(("key", "value"), [("kind", "odd"), ("cure", "prayer")])
+def test_an_unknown_kind_or_cure_is_an_error(tmp_path: Path, key: str, value: str) -> None:
     source = (CASES / f"{EXAMPLE}.py").read_text(encoding="utf-8")
     file = tmp_path / "case.py"
-    key, value = next(iter(json.loads(wrong).items()))
-    lines = [f'    "{key}": "{value}",' if f'"{key}":' in line else line for line in source.splitlines()]
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text(re.sub(f'"{key}": ".*"', f'"{key}": "{value}"', source), encoding="utf-8")
     with pytest.raises(ValueError, match="unknown kind"):
         read_case(file)
 

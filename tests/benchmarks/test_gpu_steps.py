@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks import gpu_steps
-from benchmarks.device import PROCESSOR, device_of
+from benchmarks.device import PROCESSOR, wanted_device
 from benchmarks.gpu_steps import (
     ATTENTION,
     CHECKED,
@@ -130,5 +130,5 @@ def test_the_policy_of_torch_keeps_what_save_attention_keeps(operator: Any, kept
 
 def test_the_processor_takes_the_place_of_a_gpu_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of(toy=False) is None
-    assert device_of(toy=True) is PROCESSOR
+    assert wanted_device("x", toy=False) is None
+    assert wanted_device("x", toy=True) is PROCESSOR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,22 @@ pytest.importorskip("transformers")
 
 import torch
 
-from benchmarks.long_context import PAGE, apart, conclude, distance, double_precision, row_of
+from benchmarks.long_context import (
+    PAGE,
+    NotCompared,
+    Problem,
+    Step,
+    Way,
+    apart,
+    conclude,
+    differs,
+    distance,
+    double_precision,
+    examine,
+    farthest,
+    problem,
+    row_of,
+)
 from benchmarks.long_context_cards import (
     CardRow,
     Line,
@@ -29,41 +44,43 @@ pytestmark = pytest.mark.torch
 
 
 def row(name: str = "Model", **changed: Any) -> dict[str, Any]:
-    compared = {"loss": 0.0, "gradients": 1e-15, "undone": 0.0, "fused": 1, "made": {}}
-    return {"case": name, **compared, "heads": {}, "tiled": 0, "not_tiled": {}, "cut": 2, "not_cut": {}, **changed}
+    return {"case": name, "way": Way.FUSED, "far": 1e-15, "why": "", "cut": 2, **changed}
 
 
 ROWS = [
     row("A"),
-    row("B", gradients=1.0),
-    row("C", fused=0, made={"__setitem__": 1}),
-    row("D", fused=0, heads={"D": "its head is not an nn.Linear"}),
-    row("F", fused=0, tiled=2, cut=0, not_cut={"Layer": "it mixes tokens"}),
-    {"case": "E", "kind": "no tiny model of it could be made", "problem": "no inputs"},
+    row("B", far=1.0),
+    row("C", way=Way.MADE, why="for __setitem__"),
+    row("D", way=Way.ALONE, why="its head is not an nn.Linear"),
+    row("F", tiled=2, cut=0, not_cut="Layer: it mixes tokens"),
+    {"case": "E", "kind": Problem.NOT_BUILT, "why": "no inputs"},
     {"case": "G", "problem": "exit code 1"},
 ]
 
 
-def page(rows: list[dict[str, Any]], classes: int) -> str:
-    """Render the page of the figures, as they are kept in json."""
-    figures = {"versions": {"torch": "2", "transformers": "5"}, "classes": classes}
-    return PAGE.text(json.loads(json.dumps({**figures, "rows": [asdict(row) for row in map(row_of, rows)]})))
+@pytest.mark.parametrize("value", [1e-11, inf, nan])
+def test_every_difference_is_seen(value: float) -> None:
+    own: Step = (1.0, {})
+    other: Step = (1.0 + value, {})
+    assert not differs(row_of(row(far=farthest(own, own, own))))
+    assert differs(row_of(row(far=farthest(own, other, own))))
+    assert differs(row_of(row(far=value)))
 
 
-@pytest.mark.parametrize("level", ["loss", "gradients", "undone"])
-@pytest.mark.parametrize("value", [1e-11, float("inf"), float("nan")])
-def test_every_difference_is_seen(level: str, value: float) -> None:
-    assert not row_of(row()).differs
-    changed: dict[str, Any] = {level: value}
-    assert row_of(row(**changed)).differs
+def test_a_class_is_compared_and_one_that_cannot_be_says_why() -> None:
+    found = row_of({"case": "GPT2LMHeadModel", **examine("GPT2LMHeadModel")})
+    assert (found["way"], found["problem"], found["tiled"], found["cut"]) == (Way.FUSED, None, 2, 2)
+    assert not differs(found)
+    with pytest.raises(NotCompared, match="ValueError: why"), problem(Problem.RAISED, ValueError):
+        raise ValueError("why")
 
 
 def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:
-    own = (1.0, {"weight": torch.ones(2)}, 0)
+    own = (1.0, {"weight": torch.ones(2)})
     assert apart(own, own) == (0.0, 0.0)
     assert apart(own, None) == (float("inf"), float("inf"))
-    assert apart(own, (1.0, {}, 0))[1] == float("inf")
-    assert apart(own, (1.5, {"weight": torch.ones(2) * 3}, 0)) == (0.5, 2.0)
+    assert apart(own, (1.0, {}))[1] == float("inf")
+    assert apart(own, (1.5, {"weight": torch.ones(2) * 3})) == (0.5, 2.0)
 
 
 def test_a_step_that_differs_is_named_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +90,8 @@ def test_a_step_that_differs_is_named_and_fails(capsys: pytest.CaptureFixture[st
 
 
 def test_the_page_names_every_class_that_is_not_fused() -> None:
-    written = page(ROWS, 9)
+    figures = {"versions": {"torch": "2", "transformers": "5"}, "classes": 9, "rows": [*map(row_of, ROWS)]}
+    written = PAGE.text(json.loads(json.dumps(figures)))
     assert "7 of 9 classes" in written
     assert "5 classes were compared" in written
     assert "In 4 of them nothing differs" in written
@@ -86,11 +104,11 @@ def test_the_page_names_every_class_that_is_not_fused() -> None:
 
 
 def test_how_far_gradients_are_apart_is_relative_to_their_norm() -> None:
-    exact = (1.0, {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}, 0)
-    other = (1.0, {"a": torch.tensor([3.0, 0.5]), "b": torch.tensor([4.0])}, 0)
+    exact = (1.0, {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])})
+    other = (1.0, {"a": torch.tensor([3.0, 0.5]), "b": torch.tensor([4.0])})
     assert distance(exact, exact) == 0.0
     assert distance(exact, other) == pytest.approx(0.1)
-    assert distance(exact, None) == distance(exact, (1.0, {}, 0)) == float("inf")
+    assert distance(exact, None) == distance(exact, (1.0, {})) == float("inf")
 
 
 def test_casts_to_float32_are_left_out_only_inside() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import survey
-from benchmarks.policies import FAMILIES, PAGE, RATES, Check, Outcome, case_of, cases, conclude, failed, figures_of
+from benchmarks.policies import FAMILIES, PAGE, RATES, Check, Outcome, cases, conclude, failed, figures_of
 
 KEPT = {"outcome": "kept", "failed": [], "results": 2, "bytes": 2048, "added": 2048, "unheld": 0}
 NOTHING = {"outcome": "nothing", "failed": [], "bytes": 0, "added": 0}
@@ -76,7 +76,7 @@ def on_the_page(name: str, save: str, rate: str) -> Any:
     releases = {each["versions"]["transformers"]: each for each in PAGE.read()}
     if (installed := version("transformers")) not in releases:
         pytest.skip("the page has no figures of this release")
-    return releases[installed]["settings"][case_of(name, save)][rate]
+    return releases[installed]["settings"][f"{name}, {save}"][rate]
 
 
 @pytest.mark.both

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import survey
-from benchmarks.release import as_json, before, section, wrong
+from benchmarks.release import before, section, wrong
 
 OLD: dict[str, Any] = {
     "versions": {"transformers": "5.23.0"},
@@ -66,7 +66,7 @@ def test_what_is_left_to_repair_is_wrong(change: dict[str, Any], left: bool) -> 
 def test_the_figures_are_kept_and_the_release_before_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "COVERAGE", tmp_path)
     for release in (OLD, NEW, {**OLD, "versions": {"transformers": "5.9.0"}}):
-        text = as_json(release)
+        text = json.dumps(release)
         assert json.loads(text) == release
         (tmp_path / f"{release['versions']['transformers']}.json").write_text(text, encoding="utf-8")
     (tmp_path / "guard.json").write_text("{}")
