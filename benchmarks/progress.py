@@ -91,8 +91,12 @@ def lacks_room(error: BaseException) -> bool:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the content of a json file; empty where there is none."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    """Return the content of a json file; empty where there is none that can be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -1,21 +1,24 @@
 """Measure and test everything that needs one CUDA GPU, and write docs/gpu.md from what was measured.
 
 All of it takes less than 20 minutes. With fewer, what does not fit is left out: the parts that prove most come first.
-Every part is a process of its own with a time limit, and what it measures is kept in out/gpu. `--dry` runs every part
-on the processor with toy sizes, to show that the run holds together; its page is put beside its json files and never
-into docs/.
+Every part is a process of its own with a time limit, and what it measures is kept in out/gpu: a run that was ended
+goes on with the part that it did not finish. Where the code, the device or a version has changed since, everything is
+measured anew. `--dry` runs every part on the processor with toy sizes, to show that the run holds together; its page
+is put beside its json files and never into docs/.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +28,7 @@ from benchmarks.device import PROCESSOR
 from benchmarks.figures import ROOT
 from benchmarks.gpu.page import write_page
 from benchmarks.gpu.parts import PARTS, Part, Result, State
-from benchmarks.progress import read_json
+from benchmarks.progress import read_json, write_whole
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.text import listed, one_line
 
@@ -61,7 +64,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts. Return 0; 1 where a target is missed or a part failed; 2 where none can run.
+    """Run what has not been run yet. Return 0; 1 where a target is missed or a part failed; 2 where none can run.
 
     Parts are no failure whose packages are not installed; the page says so. A dry run misses no target: its figures
     mean nothing.
@@ -83,17 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("gpu: `make gpu DRY=1` shows on the processor what would run.", file=sys.stderr)
         return 2
     folder = options.out or ROOT / "out" / ("gpu-dry" if options.dry else "gpu")
-    folder.mkdir(parents=True, exist_ok=True)
     run = Run(folder, options.dry, 60 * options.minutes)
     identity = {"device": device, **installed_versions(), "sources": code_digest()}
-    results = {part.name: Result(part) for part in PARTS}
+    begin(run, identity)
+    results = {part.name: Result.of(part, read_json(run.file(part))) for part in PARTS}
     wanted = [part for part in PARTS if not options.parts or part.name in options.parts]
     for part in wanted:
         left = run.seconds - sum(result.seconds for result in results.values())
         results[part.name] = result_of(part, run, left)
-        write_page(
-            run.page, list(results.values()), {**identity, "date": f"{datetime.now(UTC):%Y-%m-%d}"}, dry=run.dry
-        )
+        write_page(run.page, list(results.values()), {**identity, "date": today()}, dry=run.dry)
     print(f"gpu: the page is {run.page}", file=sys.stderr)
     ended = [results[p.name].ran if run.dry else results[p.name].ok for p in wanted if not p.missing]
     return 0 if all(ended) else 1
@@ -107,50 +108,98 @@ def gpu_name() -> tuple[str, str]:
     return ("", one_line(lines[-1])) if ran.returncode else (lines[-1], "")
 
 
+def begin(run: Run, identity: Mapping[str, str]) -> None:
+    """Drop what was measured with other code, on another device or with other versions, and say so."""
+    file = run.folder / "run.json"
+    before = read_json(file)
+    changed = [name for name in sorted({*before, *identity}) if before.get(name) != identity.get(name)]
+    if before and changed:
+        which = f"another {listed(changed)} than that of the results in {run.folder}"
+        print(f"gpu: measured anew, because this is {which}", file=sys.stderr)
+    if changed:
+        for part in PARTS:
+            run.file(part).unlink(missing_ok=True)
+        write_whole(file, json.dumps(identity, indent=2) + "\n")
+
+
 def result_of(part: Part, run: Run, left: float) -> Result:
-    """Return what a part measures in the seconds that are left."""
+    """Return what a part measured: kept where it has ended, else what it measures now in the seconds that are left."""
+    file = run.file(part)
+    kept = Result.of(part, read_json(file))
+    if kept.state is State.ENDED and not kept.errors:
+        print(f"gpu: {part.name}: kept from an earlier run", file=sys.stderr)
+        return kept
     skipped = ""
     if part.missing:
         skipped = f"{listed(part.missing)} {'is' if len(part.missing) == 1 else 'are'} not installed"
     elif left < part.seconds:
-        minutes = f"of {run.seconds / 60:g} minutes {max(left, 0):.0f} s were left"
-        skipped = f"it takes about {part.seconds} s, and {minutes}"
+        if kept.state not in (State.WAITING, State.SKIPPED):
+            return kept
+        skipped = (
+            f"it takes about {part.seconds} s, and of {run.seconds / 60:g} minutes {max(left, 0):.0f} s were left"
+        )
     if skipped:
         print(f"gpu: {part.name}: skipped: {skipped}", file=sys.stderr)
-        return Result(part, State.SKIPPED, skipped)
-    file = run.file(part)
+        return _keep(file, replace(kept, state=State.SKIPPED, problem=skipped))
     print(f"gpu: {part.name}: would prove that {part.claim}", file=sys.stderr, flush=True)
     file.unlink(missing_ok=True)
     start = time.monotonic()
-    state, problem = run_part(part, file, dry=run.dry, seconds=min(2 * part.seconds, left))
+    state, problem = run_part(part, file, dry=run.dry, seconds=min(part.limit, left))
     result = Result.of(part, read_json(file))
     if not (problem or result.figures):
         state, problem = State.FAILED, "it wrote no figures"
-    return replace(result, state=state, problem=problem, seconds=time.monotonic() - start)
+    return _keep(file, replace(result, state=state, problem=problem, seconds=time.monotonic() - start))
 
 
 def run_part(part: Part, file: Path, *, dry: bool, seconds: float) -> tuple[State, str]:
-    """Run a part for so many seconds at most; return how far it came, and its problem if it has one."""
+    """Run a part for so many seconds at most; return how far it came, and its problem if it has one.
+
+    What it says on stderr is shown as it comes.
+    """
     environment = {**os.environ, **SETTINGS, **({"CUDA_VISIBLE_DEVICES": ""} if dry else {})}
-    log = file.with_suffix(".log")
-    print(f"gpu: {part.name}: it says in {log} how far it is", file=sys.stderr, flush=True)
-    with log.open("w", encoding="utf-8") as messages:
-        command = part.command(file, dry=dry)
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=messages, start_new_session=True)
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return State.STOPPED, f"it was stopped after {seconds:.0f} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
-            process.wait()
+    process = subprocess.Popen(
+        part.command(file, dry=dry),
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        kill()
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+
+    timer = threading.Timer(seconds, stop)
+    timer.start()
+    last = ""
+    try:
+        for line in process.stderr or ():
+            print(line, end="", file=sys.stderr, flush=True)
+            last = line.strip() or last
+        code = process.wait()
+    finally:
+        timer.cancel()
+        kill()
+    if late.is_set():
+        return State.STOPPED, f"it was stopped after {seconds:.0f} s"
     content = read_json(file)
     if code in _WELL and content and content.get("finished", True):
         return State.ENDED, ""
     how = f"it was killed by signal {-code}" if code < 0 else f"the command ended with {code}"
-    last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
-    return State.FAILED, ": ".join([how, *map(one_line, last)])
+    return State.FAILED, how + (f": {one_line(last)}" if last else "")
+
+
+def _keep(file: Path, result: Result) -> Result:
+    """Keep what became of a part beside its figures."""
+    became = {"state": str(result.state), "problem": result.problem, "seconds": result.seconds}
+    write_whole(file, json.dumps({**read_json(file), **became}, indent=2) + "\n")
+    return result
 
 
 def code_digest() -> str:
@@ -160,6 +209,11 @@ def code_digest() -> str:
         for source in sorted((ROOT / name).rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def today() -> str:
+    """Return the date, as it stands on the page."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 if __name__ == "__main__":

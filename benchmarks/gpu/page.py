@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,12 +40,17 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
 
 def summary(results: Sequence[Result]) -> str:
     """Make a line for each part: whether it met its targets."""
-    rows = [[result.part.question, verdict(result), f"{result.seconds:.0f} s"] for result in results]
+    rows = [
+        [f"[{result.part.question}](#{slug(result.part.question)})", verdict(result), f"{result.seconds:.0f} s"]
+        for result in results
+    ]
     return markdown_table(["question", "result", "took"], rows)
 
 
 def verdict(result: Result) -> str:
     """Return what became of a part, in a few words."""
+    if result.state is State.WAITING:
+        return "not finished" if result.figures else "not run yet"
     if result.state is not State.ENDED:
         return str(result.state)
     targets = sum(1 for figure in result.figures.values() if figure["verdict"])
@@ -82,13 +88,18 @@ def section(result: Result) -> str:
     return "\n\n".join(lines)
 
 
+def slug(heading: str) -> str:
+    """Return the anchor that Python-Markdown gives a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
 def missing(result: Result) -> Iterator[str]:
     """Return what a part has not measured, and why."""
     some = " What it had measured by then:" if result.figures else ""
     if result.state is State.WAITING:
-        yield "Not run."
+        yield ("Not finished." if result.figures else "Not run yet.") + " `make gpu` goes on with it."
     elif result.state is State.SKIPPED:
-        yield f"Skipped: {result.problem}."
+        yield f"Skipped: {result.problem}.{some}"
     elif result.problem:
         yield f"Not {'all ' if result.figures else ''}measured: {result.problem}.{some}"
     if result.no_room:

@@ -16,8 +16,8 @@ class Part:
     """One part: its question, the claim that its targets would prove, its command, and its time.
 
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
-    twice as long it is stopped. `arguments` follow the interpreter, and `words` them; `toy` is added for a dry run,
-    `real` otherwise. `--out FILE` names the json. Where a package that it `needs` is not installed, it is skipped.
+    twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
+    `--out FILE` names the json. Where a package that it `needs` is not installed, it is skipped.
     """
 
     name: str
@@ -25,7 +25,6 @@ class Part:
     claim: str
     arguments: tuple[str, ...]
     seconds: int
-    words: tuple[str, ...] = ()
     real: tuple[str, ...] = ()
     toy: tuple[str, ...] = ("--toy",)
     needs: tuple[str, ...] = ()
@@ -40,15 +39,20 @@ class Part:
         """The file of its benchmark."""
         return f"{self.arguments[-1].replace('.', '/')}.py"
 
+    @property
+    def limit(self) -> int:
+        """The seconds after which it is stopped."""
+        return 2 * self.seconds
+
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
         """Return the command that runs it and writes `out`."""
-        return [sys.executable, *self.arguments, *self.words, *(self.toy if dry else self.real), "--out", str(out)]
+        return [sys.executable, *self.arguments, *(self.toy if dry else self.real), "--out", str(out)]
 
 
 class State(StrEnum):
-    """How far a part came."""
+    """How far a part came. One that waits was not run yet, or the run that ran it was ended."""
 
-    WAITING = "not run"
+    WAITING = "waiting"
     ENDED = "ended"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -76,8 +80,17 @@ class Result:
     @classmethod
     def of(cls, part: Part, content: Mapping[str, Any]) -> Result:
         """Return the result that a json file holds."""
-        names = ("figures", "failed", "no_room", "errors", "notes")
-        return cls(part, **{name: content[name] for name in names if name in content})
+        return cls(
+            part,
+            State(content.get("state", State.WAITING)),
+            content.get("problem", ""),
+            content.get("figures", {}),
+            float(content.get("seconds", 0)),
+            content.get("failed", ()),
+            content.get("no_room", ()),
+            content.get("errors", {}),
+            content.get("notes", ()),
+        )
 
     @property
     def missed(self) -> list[str]:
@@ -111,7 +124,8 @@ PARTS = (
         "both have no higher peak than transformers' own, and offload at 32K tokens costs 3 % of a step at most",
         ("-m", "benchmarks.gpu_steps"),
         190,
-        words=("offload",),
+        real=("offload",),
+        toy=("offload", "--toy"),
     ),
     Part(
         "policies",
@@ -119,7 +133,8 @@ PARTS = (
         "keeping attention, or every second product, takes no longer than recomputing all, or torch's own policy",
         ("-m", "benchmarks.gpu_steps"),
         200,
-        words=("save",),
+        real=("save",),
+        toy=("save", "--toy"),
     ),
     Part(
         "check_cost",
@@ -127,7 +142,8 @@ PARTS = (
         "a self-check of every block costs 5 % of a step at most, of one block a step 1 %, and raises no false alarm",
         ("-m", "benchmarks.gpu_steps"),
         80,
-        words=("checks",),
+        real=("checks",),
+        toy=("checks", "--toy"),
     ),
     Part(
         "plan_on_gpu",

@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def test_the_steps_run_through_with_toy_sizes(part: Part, tmp_path: Path) -> Non
     file = tmp_path / "part.json"
     command = part.command(file, dry=True)[1 + len(part.arguments) :]
     assert importlib.import_module(part.arguments[1]).main(command) in (0, 1), "toy sizes may miss targets"
-    result = replace(Result.of(part, json.loads(file.read_text(encoding="utf-8"))), state=State.ENDED)
+    result = Result.of(part, json.loads(file.read_text(encoding="utf-8")) | {"state": State.ENDED})
     assert result.ran
     assert all(figure["values"] for figure in result.figures.values())
 
