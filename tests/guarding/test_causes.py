@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -278,6 +278,33 @@ def test_an_argument_written_under_reentrant_checkpointing_is_reported() -> None
     report = watched(Sharing(Writing(), Reading(), run=partial(checkpoint, use_reentrant=True)))
     assert the_fault(report, GuardFaultKind.OVERWRITTEN).subjects == ("layers.0", "shared")
     assert watched(Sharing(Reading(), Reading(), run=partial(checkpoint, use_reentrant=True))).ok
+
+
+class Hooked(ByHand):
+    """A model with hooks on its blocks in the forward; the `early` one removes them before the backward."""
+
+    early = True
+
+    def forward(self, values: Tensor) -> Any:
+        parts = [cast(Any, layer).linear for layer in self.layers]
+        handles = [part.register_forward_hook(lambda part, _, output: output * part.gain) for part in parts]
+        result = super().forward(values)
+        for handle in handles if self.early else ():
+            handle.remove()
+        return result
+
+
+class Gained(PlainLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear.gain = nn.Parameter(torch.ones(WIDTH))
+
+
+def test_hooks_missing_in_the_recompute_are_named_for_missing_gradients() -> None:
+    report = watched(Hooked(Gained(), run=partial(checkpoint, use_reentrant=True)))
+    fault = the_fault(report, GuardFaultKind.UNTRAINED)
+    assert fault.subjects == ("layers.0.linear.gain",)
+    assert fault.cause is CoverageCause.HOOKS_GONE
 
 
 class TwoStacks(ByHand):

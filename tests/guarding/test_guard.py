@@ -541,6 +541,40 @@ def test_a_forward_without_gradients_in_a_step_is_no_part_of_it(reentrant: bool,
     assert [row.counts for row in report.blocks] == [(1, 1)] * 2
 
 
+def test_a_surgery_removes_its_guards_hooks_in_a_loss_of_many_forwards() -> None:
+    def run(guarded: bool) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        model = model_of(SureLayer, SureLayer)
+        wrap_blocks(model)
+        watching = guard(model, on_fault="raise", every=1) if guarded else None
+        for _ in range(5):
+            loss = sum(next(tensors(model(**values()))).square().mean() for _ in range(2))
+            loss.backward()  # type: ignore[union-attr]
+        if watching is not None:
+            assert watching.steps > 1
+            assert watching.report().ok
+        return [parameter.grad for parameter in model.parameters()]
+
+    for watched, bare in zip(run(True), run(False), strict=True):
+        assert watched is not None
+        assert bare is not None
+        assert torch.equal(watched, bare)
+
+
+def test_a_loss_of_several_forwards_is_one_step_from_the_second_time_on() -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    model.layers[1].eval()
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(4):
+            pair = [next(tensors(model(**values()))) for _ in range(2)]
+            sum(pair).sum().backward()  # type: ignore[union-attr]
+        report = watching.report()
+    assert report.steps == 3
+    assert [row.counts for row in report.blocks] == [(2, 2), (2, 0)]
+    assert [fault.cause for fault in report.faults] == [CoverageCause.EVALUATION]
+
+
 def test_only_the_first_steps_and_every_nth_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +23,7 @@ from torch.utils.checkpoint import (
 
 from ckpt_surgery import guard
 from ckpt_surgery.guarding.torch_errors import explain
+from tests.zoo.ready_toys import WithBackwardInside
 
 pytestmark = pytest.mark.torch
 
@@ -125,6 +126,12 @@ class Choosing(Linear):
         COUNT[0] = COUNT[0] % 2 + 1
         rows = hidden[:, : COUNT[0]]
         return super().forward(hidden) + self.experts[0](rows).mean(1, keepdim=True)  # type: ignore[no-any-return]
+
+
+class PartlyCompiled(Outside):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast = torch.compile(torch.exp, backend="eager")
 
 
 class InContext(Linear):
@@ -331,6 +338,13 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
             id="a router that chooses other experts",
         ),
         pytest.param(
+            lambda: Net(PartlyCompiled(), PartlyCompiled()),
+            steps,
+            "have different metadata",
+            ("layers.1 (PartlyCompiled) went another way", "A part of it is compiled"),
+            id="a block with a part that is compiled",
+        ),
+        pytest.param(
             lambda: Net(HalfByHand(), HalfByHand()),
             steps,
             "have different metadata",
@@ -461,6 +475,37 @@ def test_an_error_of_the_script_in_a_recompute_is_named_as_one() -> None:
         steps(model)
     (note,) = ended.value.__notes__
     assert "came up in the recompute of layers.1 (InContext), and not in its forward" in note
+
+
+class Tiled(WithBackwardInside):
+    """A function whose backward runs another for each half of its input."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, layer: nn.Module, anchor: Tensor) -> Any:  # type: ignore[override]
+        return WithBackwardInside.forward(ctx, hidden, layer)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        given = [half.detach().requires_grad_() for half in ctx.saved_tensors[0].chunk(2)]
+        for half, gradient in zip(given, gradients[0].chunk(2), strict=True):
+            with torch.enable_grad():
+                output = ctx.module(half)
+            torch.autograd.backward(output, gradient)
+        return torch.cat([cast(Tensor, half.grad) for half in given]), None, None
+
+
+def test_a_nested_backward_is_named_where_parameters_are_ready_twice(one_rank: None) -> None:
+    class Cut(Net):
+        def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+            anchor = next(layer.parameters())
+            return Tiled.apply(hidden, layer, anchor)  # type: ignore[no-any-return, no-untyped-call]
+
+    outer = DistributedDataParallel(Cut(Linear(), Linear()))
+    with pytest.raises(RuntimeError, match="ready only once") as ended, guard(outer, on_fault="collect"):
+        outer(IDS).sum().backward()
+    (note,) = ended.value.__notes__
+    assert "Tiled.backward (" in note
+    assert "accumulates into parameter layers." in note
 
 
 def test_other_errors_get_no_note() -> None:
