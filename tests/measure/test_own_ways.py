@@ -379,6 +379,21 @@ def test_a_tensor_that_a_block_writes_into_is_named() -> None:
     assert CauseKind.WRITTEN_ARGUMENT in causes(examined(Shared(), on_and_off, "reentrant"))
 
 
+class WithDummy(Toy):
+    """A model that opens its checkpoints, frozen ones too, with a dummy that needs a gradient."""
+
+    def run(self, block: nn.Module, values: Tensor) -> Any:
+        dummy = torch.zeros((), requires_grad=True)
+        return reentrant_or_not(lambda _, x: block(x), dummy, values, reentrant=True) if self.on else block(values)
+
+
+def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
+    model = WithDummy(depth=4)
+    for module in (model.first, *model.blocks[:2]):
+        module.requires_grad_(False)
+    assert FaultKind.RECOMPUTE_COUNT not in kinds(examined(model, on_and_off, "reentrant"))
+
+
 class Towered(Model):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers[1:])

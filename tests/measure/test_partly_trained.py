@@ -100,6 +100,21 @@ def test_a_layer_in_evaluation_mode_stays_in_it_and_is_not_checkpointed() -> Non
     assert not model.layers[1].training
 
 
+class Quantised(SureLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = super().forward(hidden_states * self.scale.to(hidden_states.dtype))
+        return result
+
+
+def test_quantised_parameters_are_left_alone() -> None:
+    torch.manual_seed(1)
+    without_fault(verify(Model(Quantised(), Quantised()), {"values": torch.randn(3, WIDTH)}))
+
+
 class Pair(Model):
     def forward(self, values: Tensor, others: tuple[Tensor, ...] = ()) -> Tensor:
         result: Tensor = super().forward(values + sum(others))
