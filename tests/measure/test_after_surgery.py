@@ -23,6 +23,7 @@ from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, SURGERY_MODE, Faul
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
+    WIDTH,
     CountingLayer,
     Layer,
     Model,
@@ -58,6 +59,46 @@ class OtherWithoutCache(Model):
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
             use_cache = False
         return self.last(self.run_layers(self.first(values) * (2 if use_cache else 1)))
+
+
+class SameWithoutCache(Model):
+    def forward(self, values: Tensor, use_cache: bool = True) -> Any:
+        return super().forward(values)
+
+
+class Unclaimed(Model):
+    supports_gradient_checkpointing = False
+
+
+class FirstInATuple(nn.Linear):
+    """Embeddings that return a tuple, which breaks transformers' method to switch checkpointing on."""
+
+    def forward(self, values: Tensor) -> Any:
+        return (super().forward(values),)
+
+
+class TupleOfEmbeddings(Unclaimed):
+    main_input_name = "input_ids"
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.embeddings = FirstInATuple(WIDTH, WIDTH)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(self, values: Tensor) -> Any:
+        return self.last(self.run_layers(self.embeddings(values)[0]))
+
+
+_OWN = torch.Generator().manual_seed(0)
+
+
+class UnclaimedMoody(Unclaimed):
+    """A model that draws from a generator it does not hold."""
+
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values * torch.rand((), generator=_OWN, dtype=torch.float64))
 
 
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
@@ -102,6 +143,27 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(verify_module, "wrap_blocks", botched)
     _, after = both_sides(model_of(Layer, Layer))
     assert faults(after)
+
+
+@pytest.mark.parametrize("whole", [Unclaimed, TupleOfEmbeddings])
+def test_a_model_that_claimed_no_support_has_a_separate_run(whole: type[Model]) -> None:
+    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=whole)
+    look = Examination(model, values())
+    assert look.reference().problem
+    then, table = look.repaired()
+    assert then.reference().supported
+    assert not model.supports_gradient_checkpointing
+    run = then.examine(SURGERY_MODE)
+    assert run.ok
+    assert "3 of 3 blocks checkpointed" in table
+    assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_separate_run_that_differs_each_time_counts_as_none() -> None:
+    look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
+    assert look.reference().problem
+    with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):
+        look.repaired()
 
 
 def test_a_model_that_fails_without_checkpointing_has_no_reference() -> None:
@@ -171,3 +233,10 @@ def test_gradients_equal_to_a_run_without_cache_are_explained_by_it() -> None:
         mode_faults = faults(modes)
         assert {fault.level for fault in mode_faults} == {"values"}
         assert {fault.explanation for fault in mode_faults} == {FaultCause(CauseKind.CACHE_SWITCHED_OFF)}
+
+
+def test_gradients_wrong_without_cache_too_are_not_explained_by_it() -> None:
+    before, _ = both_sides(model_of(CountingLayer, CountingLayer, whole=SameWithoutCache))
+    wrong = [fault for fault in faults(before) if fault.level == "values"]
+    assert wrong
+    assert {fault.explanation.kind for fault in wrong if fault.explanation} == {CauseKind.COUNTED_AGAIN}

@@ -207,6 +207,28 @@ def test_an_optimizer_in_the_backward_is_not_stepped() -> None:
     assert len(steps) == 1
 
 
+class Remembering(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[int] = []
+        self.total = torch.zeros(1)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.history.append(len(hidden_states))
+        self.total += 1
+        return super().forward(hidden_states)
+
+
+def test_lists_and_plain_tensors_of_a_model_are_as_they_were() -> None:
+    model = model_of(Remembering, Remembering)
+    layer = cast(Remembering, model.layers[0])
+    history = layer.history
+    verify(model, values())
+    assert layer.history is history
+    assert history == []
+    assert not layer.total.any()
+
+
 class OnePlain(Model):
     """A model that checkpoints its only block itself: no stack, and memory is saved."""
 
