@@ -712,3 +712,13 @@ def test_steps_in_evaluation_mode_count_and_are_reported_at_any_time(frozen: boo
     (fault,) = report.faults
     assert (fault.kind, fault.cause) == (GuardFaultKind.NOT_RECOMPUTED, CoverageCause.EVALUATION)
     assert fault.subjects == ("layers.0", "layers.1")
+
+
+def test_the_table_of_a_surgery_shows_what_the_current_mode_checkpoints() -> None:
+    model = model_of(SureLayer, SureLayer).eval()
+    surgery = wrap_blocks(model)
+    assert "0 of 2 blocks checkpointed" in str(surgery)
+    assert "in evaluation mode: call model.train()" in str(surgery)
+    model.train()
+    assert "2 of 2 blocks checkpointed" in str(surgery)
+    assert "evaluation" not in str(surgery)

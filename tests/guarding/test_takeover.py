@@ -165,6 +165,15 @@ def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentr
     assert trained.report.ok
 
 
+def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
+    trained = taken(Own(OwnFunction.apply), 5)
+    assert line_of(trained.place) == "torch.autograd.backward(ctx.block(values), gradients[0])"
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.proved == 3
+
+
 class Dropping(PlainLayer):
     def forward(self, hidden_states: Tensor) -> Tensor:
         return torch.dropout(super().forward(hidden_states), 0.5, True)
