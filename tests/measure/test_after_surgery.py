@@ -196,6 +196,14 @@ def test_a_wrapped_model_is_measured_as_it_runs_and_once(options: dict[str, Any]
     assert "reentrant, run: wrap_blocks checkpoints non-reentrant in either mode" in str(report)
 
 
+def test_a_wrapped_model_that_is_wrong_fails_in_the_mode_that_runs_alone() -> None:
+    model = model_of(Layer, Layer, whole=OtherWithoutCache)
+    wrap_blocks(model)
+    report = verify(model, values())
+    assert [run.status for run in report.modes] == ["failed", "skipped"]
+    assert {mode for mode, _ in report.faults} == {SURGERY_MODE}
+
+
 def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> None:
     model = model_of(Layer, Layer)
     wrap_blocks(model)
