@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -29,6 +32,7 @@ from tests.measure.toys import (
     model_of,
     run,
     snapshot,
+    values,
 )
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -81,6 +85,28 @@ def test_nothing_of_the_counting_stays_behind() -> None:
     with EntryCounter(model, dict(model.layers.named_children())):
         assert changed(before, snapshot(model))
     assert changed(before, snapshot(model)) == []
+
+
+@pytest.mark.parametrize("handed", [lambda layer: layer.forward, lambda layer: partial(layer.forward)])
+def test_a_checkpointing_function_finds_the_block_behind_what_it_is_handed(handed: Any) -> None:
+    class Asking(PlainLayer):
+        _gradient_checkpointing_func: Any
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return vars(self)["_gradient_checkpointing_func"](handed(self), *args, **kwargs)
+
+    def owner(function: Any, *args: Any) -> Any:
+        bound: Any = function.func if isinstance(function, partial) else function
+        blocks.append(bound.__self__)
+        return function(*args)
+
+    blocks: list[nn.Module] = []
+    model = model_of(Asking)
+    vars(model.layers[0])["_gradient_checkpointing_func"] = owner
+    with EntryCounter(model, {"layers.0": model.layers[0]}) as counter:
+        model(**values())
+    assert blocks == [model.layers[0]]
+    assert counter.entries()["layers.0"].forward == 1
 
 
 @both_modes

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import numpy
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from ckpt_surgery.measure.block_entries import Entries
 from ckpt_surgery.measure.compare import compare
@@ -112,6 +112,11 @@ def test_checkpointing_is_off_in_the_reference_and_restored_afterwards() -> None
     switch_checkpointing(model, "non_reentrant")
     assert run(model).entries == {"0": Entries(1, 0)}
     assert vars(model.layers[0])["gradient_checkpointing"]
+
+
+def test_a_model_that_cannot_checkpoint_is_refused() -> None:
+    with pytest.raises(TypeError, match="Linear has no method gradient_checkpointing_enable"):
+        run_step(nn.Linear(2, 2), {}, blocks={}, checkpointing="reentrant")
 
 
 def test_a_block_of_another_model_is_refused() -> None:
