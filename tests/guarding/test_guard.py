@@ -27,7 +27,7 @@ from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
 from tests.conftest import installed_major
-from tests.measure.toys import Layer, Model, SureLayer, model_of, values
+from tests.measure.toys import Layer, Model, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -173,6 +173,24 @@ def test_remove_leaves_nothing_behind() -> None:
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not any(p._backward_hooks for p in model.parameters())
+
+
+def test_a_plain_block_of_which_a_part_is_checkpointed_is_no_fault() -> None:
+    class Parts(PlainLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = PlainLayer()
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            made = super().forward(hidden_states)
+            result: Tensor = torch.utils.checkpoint.checkpoint(self.inner, made, use_reentrant=False)
+            return result
+
+    model = model_of(Parts, Parts)
+    model.gradient_checkpointing = True
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        assert watching.report().proved == 2
 
 
 @pytest.mark.parametrize("on_fault", ["raise", "collect"])
@@ -722,3 +740,15 @@ def test_the_table_of_a_surgery_shows_what_the_current_mode_checkpoints() -> Non
     model.train()
     assert "2 of 2 blocks checkpointed" in str(surgery)
     assert "evaluation" not in str(surgery)
+
+
+def test_an_evaluation_between_forward_and_backward_is_no_step() -> None:
+    model = model_of(SureLayer)
+    enable(model)
+    with guard(model) as watching:
+        loss = model(**values())[0].sum()
+        model.eval()(**values())
+        model.train()
+        loss.backward()
+        report = watching.report()
+    assert (report.steps, report.ok) == (1, True)

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
@@ -216,6 +217,27 @@ def test_what_the_script_checkpoints_is_watched_whatever_it_is(wrap: bool | None
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1), (1, 1), (1, 0)]
     assert (trained.report.proved, trained.report.ok) == (3, True)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_weight_that_autocast_casts_once_for_several_uses_is_no_fault(outside: bool) -> None:
+    model = Own(lambda block, given: checkpoint(block, block.linear(given) if outside else given, use_reentrant=False))
+    for block in [] if outside else model.blocks:  # used twice inside of the block instead
+        cast("Any", block).linear.register_forward_hook(lambda linear, _, made: F.linear(made, linear.weight))
+    for block in model.blocks:
+        for hook in list(cast("Any", block).linear._forward_hooks.values()):
+            hook.__module__ = "peft.hooks"  # a part of what a block computes
+    inputs = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(0))
+
+    def training() -> None:
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(inputs).float().square().mean()
+            loss.backward()
+
+    (trained,) = looked_at(training)
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.faults) == (3, ())
 
 
 def test_what_runs_before_its_model_does_is_no_model() -> None:
@@ -424,6 +446,17 @@ def test_a_forward_without_a_backward_is_no_training() -> None:
         model_of(SureLayer).eval()(**values())
         Own(plainly).double()(**values())
     assert takeover.trained == []
+
+
+def test_forward_mode_differentiation_is_no_step() -> None:
+    model = Own(plainly)
+    with running(TakeoverOptions(wrap=False)) as takeover:
+        given = torch.ones(2, WIDTH)
+        torch.func.jvp(model, (given,), (given,))[1].sum().backward()
+    (trained,) = takeover.trained
+    assert trained.report is not None
+    assert trained.report.steps == 0
+    assert "without gradient" not in str(trained.report)
 
 
 def exchanging(model: nn.Module) -> None:
