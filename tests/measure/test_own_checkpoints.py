@@ -75,6 +75,7 @@ class Wrapped(Called):
         (OfItsOwn, "in last, which runs again in the backward"),
         (Wrapped, f"at {__file__}:"),
     ],
+    ids=["a call", "a function of its own", "a wrapper"],
 )
 def test_a_model_that_checkpoints_a_part_itself_is_skipped_with_the_place(kind: type[Called], where: str) -> None:
     report = verify(kind(), inputs(), switch=own_switch)

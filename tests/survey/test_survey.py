@@ -34,7 +34,6 @@ SOON = 2.0
 """The limit for jobs that never end: those in `HANGING` alone."""
 HANGING = {
     "hangs_in_c": "non_reentrant",
-    "hangs_in_backward": "reentrant",
     "hangs_the_first_time": "non_reentrant",
     "hangs_while_built": "build",
     "sleeps": "reference",
@@ -75,17 +74,11 @@ def sleeps():
 def backward():
     hold_the_lock()
 
-def hangs_in_backward():
-    return {"reentrant": backward}, {}
-
 def hangs_while_built():
     hold_the_lock()
 
 def crashes():
     return {"reentrant": lambda: (print("before", file=sys.stderr), ctypes.string_at(0))}, {}
-
-def crashes_in_both():
-    return {mode: lambda: ctypes.string_at(0) for mode in ("reentrant", "non_reentrant")}, {}
 
 def aborts():
     return {"non_reentrant": os.abort}, {}
