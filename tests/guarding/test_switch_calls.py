@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -17,6 +19,7 @@ from ckpt_surgery.guarding.switch_calls import SwitchCalls
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.model_patches.release_names import INNER_SWITCH
 from tests.guarding.test_guard import train
+from tests.guarding.test_takeover import plainly
 from tests.measure.toys import SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -89,6 +92,27 @@ def test_a_call_of_a_library_is_named_where_no_script_has_called_it(monkeypatch:
     monkeypatch.setattr("ckpt_surgery.guarding.switch_calls._LIBRARIES", ("",))
     (said,) = said_of(REENTRANT, NON_REENTRANT)
     assert f"at {line_of(switched_on)} overrides" in said
+
+
+def test_another_function_of_the_script_is_named() -> None:
+    def own(model: Any) -> None:
+        getattr(model, INNER_SWITCH)(True, plainly)
+
+    (said,) = said_of(REENTRANT, own)
+    assert "gradient_checkpointing_func=plainly at" in said
+
+
+def test_what_is_noted_holds_no_model() -> None:
+    with SwitchCalls() as calls:
+        calls.watch()
+        model = model_of(SureLayer)
+        switched_on(model, use_reentrant=False, context_fn=model.forward)
+        switched_on(model, use_reentrant=False)
+        ((override,),) = calls.of(model)
+        last, model = ref(model), model_of(SureLayer)
+        gc.collect()
+    assert last() is None
+    assert "overrides context_fn=Model.forward at" in str(override)
 
 
 def test_the_method_of_transformers_is_its_own_again() -> None:
