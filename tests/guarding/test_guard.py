@@ -24,6 +24,7 @@ from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
 from ckpt_surgery.guarding.trained import UntrainedParameters
+from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
 from tests.conftest import installed_major
@@ -310,6 +311,24 @@ def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(wrapped: bool,
     with guard(model, on_fault="raise") as watching:
         train(model)
         assert [row.proof.status for row in watching.report().blocks] == [ProofStatus.PROVED] * 2
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_wrong_gradients_of_a_block_that_leaves_something_are_reported(hooked: bool) -> None:
+    class Grows(Writes):
+        runs = 0
+
+        def forward(self, hidden_states: Tensor, shared: dict[str, Any] | None = None, first: bool = False) -> Tensor:
+            type(self).runs += 1
+            return super().forward(hidden_states * type(self).runs, shared, first)
+
+    model = model_of(Grows, Writes, whole=Sharing)
+    enable(model)
+    if hooked:
+        model.layers[0].register_forward_hook(nothing)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+    assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
 
 
 class Nested(SureLayer):
