@@ -180,6 +180,13 @@ class Dropping(PlainLayer):
         return torch.dropout(super().forward(hidden_states), 0.5, True)
 
 
+class InItself(Dropping):
+    """A block that checkpoints itself, with a function that adds to gradients and does not restore generators."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return OwnFunction.apply(super().forward, hidden_states)  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.parametrize("wrap", [None, False])
 def test_a_function_that_does_not_restore_generators_is_reported(wrap: bool | None) -> None:
     model = Own(OwnFunction.apply)
@@ -187,6 +194,22 @@ def test_a_function_that_does_not_restore_generators_is_reported(wrap: bool | No
     report = taken(model, wrap=wrap).report
     assert report is not None
     assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
+
+
+def test_a_block_that_checkpoints_itself_is_unproved_and_trains_unchanged() -> None:
+    def train_alone() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Own(plainly).double()
+        model.blocks = nn.ModuleList(InItself() for _ in range(3)).double()
+        for _ in range(3):
+            model(torch.ones(2, WIDTH, dtype=torch.float64)).square().mean().backward()
+        return [cast("Tensor", parameter.grad) for parameter in model.parameters()] + [torch.rand(1)]
+
+    bare, watched = train_alone(), []
+    (trained,) = looked_at(lambda: watched.extend(train_alone()), wrap=False)
+    assert all(map(torch.equal, bare, watched))
+    assert trained.report is not None
+    assert trained.report.proved == 0
 
 
 @pytest.mark.parametrize("wrap", [None, False, True])
