@@ -471,17 +471,6 @@ def test_a_forward_without_a_backward_is_no_training() -> None:
     assert takeover.trained == []
 
 
-def test_forward_mode_differentiation_is_no_step() -> None:
-    model = Own(plainly)
-    with running(TakeoverOptions(wrap=False)) as takeover:
-        given = torch.ones(2, WIDTH)
-        torch.func.jvp(model, (given,), (given,))[1].sum().backward()
-    (trained,) = takeover.trained
-    assert trained.report is not None
-    assert trained.report.steps == 0
-    assert "without gradient" not in str(trained.report)
-
-
 def exchanging(model: nn.Module) -> None:
     """Let the first layer have other weights in the forward than in the backward."""
     weight = model.get_parameter("model.layers.0.mlp.up_proj.weight")
