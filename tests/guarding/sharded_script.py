@@ -141,6 +141,7 @@ CASES: dict[str, Callable[[], Result]] = {
     "before, guarded first": lambda: result_of(before, guarded_first=True),
     "after": lambda: result_of(after),
     "accumulated": lambda: result_of(None, accumulated=True),
+    "adapters, before": lambda: result_of(before, build=adapted),
     "adapters in bfloat16": lambda: result_of(None, torch.bfloat16, build=adapted),
 }
 BROKEN: dict[str, Callable[[], Result]] = {

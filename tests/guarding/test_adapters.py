@@ -13,9 +13,11 @@ pytest.importorskip("peft")
 
 import peft
 import torch
+from peft.tuners.lora import preprocess_loraga
 from torch import Tensor
 
 from ckpt_surgery import guard, wrap_blocks
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -85,6 +87,45 @@ def test_forward_only_hooks_of_peft_are_there_in_the_recompute(kind: str, order:
     assert gradients[0]
     assert all(torch.equal(*each) for a, b in zip(gradients, expected, strict=True) for each in zip(a, b, strict=True))
     assert seen == (LAYERS, ())
+
+
+def test_activated_lora_trains_as_under_the_librarys_checkpointing() -> None:
+    def norms(model: Any) -> list[float]:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+        norms = []
+        for _ in range(2):
+            model.train()(**tokens()).loss.backward()
+            norms.append(sum(p.grad.norm().item() for p in model.parameters() if p.grad is not None))
+        return norms
+
+    def made() -> Any:
+        torch.manual_seed(0)
+        return peft.get_peft_model(llama(LAYERS, use_cache=False), hooked("activated LoRA")[0])
+
+    expected = norms(made())
+    takeover = Takeover(TakeoverOptions(), lambda _: None)
+    takeover.install()
+    try:
+        assert norms(made()) == expected
+    finally:
+        takeover.remove()
+    assert [report.faults for each in takeover.trained if (report := each.report)] == [()]
+
+
+def test_lora_ga_takes_the_same_gradients_before_training_as_unguarded() -> None:
+    def gradient(watched: bool) -> Tensor:
+        base = llama(LAYERS, use_cache=False)
+        start: dict[str, Any] = {"init_lora_weights": "lora_ga", "lora_ga_config": peft.LoraGAConfig()}
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], **start)
+        watching = guard(base) if watched else None
+        preprocess_loraga(base, config, lambda: base.train()(**tokens()).loss.backward())
+        if watching is not None:
+            assert watching.report().steps == 1
+        taken: Tensor = base.model.layers[0].self_attn.q_proj._peft_loraga_grad
+        return taken
+
+    assert torch.equal(gradient(True), gradient(False))
 
 
 @orders

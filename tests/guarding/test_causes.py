@@ -20,6 +20,7 @@ from ckpt_surgery import guard
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.torch_names import current_graph_task_id
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, values
 from tests.zoo.ready_toys import WithBackwardInside
@@ -149,6 +150,34 @@ def test_only_results_with_a_gradient_have_to_be_those_of_the_forward(left_out: 
     model = Unpadded(PaddingDrifts())
     model.left_out = left_out
     assert watched(model).ok is (left_out == 0)
+
+
+class Phased(PlainLayer):
+    """A layer whose phase a hook on its gradient sets; the `faulty` one sets it itself in each call."""
+
+    phase = 0
+    faulty = False
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.phase += self.faulty
+        output = torch.sin(torch.exp(self.linear(hidden_states)))
+        if not self.faulty and current_graph_task_id() == -1:
+            self.phase = 1
+            output.register_hook(self.begin_backward)  # type: ignore[no-untyped-call]
+        return output
+
+    def begin_backward(self, _: Tensor) -> None:
+        self.phase = 2
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_what_a_hook_of_gradients_writes_is_not_written_by_the_recompute(faulty: bool) -> None:
+    model = ByHand(Phased(), Phased())
+    for layer in model.layers:
+        cast(Any, layer).faulty = faulty
+    report = watched(model)
+    assert report.ok is not faulty
+    assert not faulty or the_fault(report, GuardFaultKind.WRITTEN_TWICE).subjects == ("layers.0", "phase")
 
 
 class Normed(PlainLayer):

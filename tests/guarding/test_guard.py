@@ -24,10 +24,11 @@ from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
 from ckpt_surgery.guarding.trained import UntrainedParameters
+from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
 from tests.conftest import installed_major
-from tests.measure.toys import Layer, Model, SureLayer, model_of, values
+from tests.measure.toys import Layer, Model, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -175,6 +176,24 @@ def test_remove_leaves_nothing_behind() -> None:
     assert not any(p._backward_hooks for p in model.parameters())
 
 
+def test_a_plain_block_of_which_a_part_is_checkpointed_is_no_fault() -> None:
+    class Parts(PlainLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = PlainLayer()
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            made = super().forward(hidden_states)
+            result: Tensor = torch.utils.checkpoint.checkpoint(self.inner, made, use_reentrant=False)
+            return result
+
+    model = model_of(Parts, Parts)
+    model.gradient_checkpointing = True
+    with guard(model, on_fault="raise") as watching:
+        train(model)
+        assert watching.report().proved == 2
+
+
 @pytest.mark.parametrize("on_fault", ["raise", "collect"])
 def test_wrong_gradients_are_reported_by_parameter(on_fault: Literal["raise", "collect"]) -> None:
     class Counting(SureLayer):
@@ -292,6 +311,24 @@ def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(wrapped: bool,
     with guard(model, on_fault="raise") as watching:
         train(model)
         assert [row.proof.status for row in watching.report().blocks] == [ProofStatus.PROVED] * 2
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_wrong_gradients_of_a_block_that_leaves_something_are_reported(hooked: bool) -> None:
+    class Grows(Writes):
+        runs = 0
+
+        def forward(self, hidden_states: Tensor, shared: dict[str, Any] | None = None, first: bool = False) -> Tensor:
+            type(self).runs += 1
+            return super().forward(hidden_states * type(self).runs, shared, first)
+
+    model = model_of(Grows, Writes, whole=Sharing)
+    enable(model)
+    if hooked:
+        model.layers[0].register_forward_hook(nothing)
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+    assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
 
 
 class Nested(SureLayer):
@@ -541,6 +578,40 @@ def test_a_forward_without_gradients_in_a_step_is_no_part_of_it(reentrant: bool,
     assert [row.counts for row in report.blocks] == [(1, 1)] * 2
 
 
+def test_a_surgery_removes_its_guards_hooks_in_a_loss_of_many_forwards() -> None:
+    def run(guarded: bool) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        model = model_of(SureLayer, SureLayer)
+        wrap_blocks(model)
+        watching = guard(model, on_fault="raise", every=1) if guarded else None
+        for _ in range(5):
+            loss = sum(next(tensors(model(**values()))).square().mean() for _ in range(2))
+            loss.backward()  # type: ignore[union-attr]
+        if watching is not None:
+            assert watching.steps > 1
+            assert watching.report().ok
+        return [parameter.grad for parameter in model.parameters()]
+
+    for watched, bare in zip(run(True), run(False), strict=True):
+        assert watched is not None
+        assert bare is not None
+        assert torch.equal(watched, bare)
+
+
+def test_a_loss_of_several_forwards_is_one_step_from_the_second_time_on() -> None:
+    model = model_of(Layer, Layer)
+    enable(model)
+    model.layers[1].eval()
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(4):
+            pair = [next(tensors(model(**values()))) for _ in range(2)]
+            sum(pair).sum().backward()  # type: ignore[union-attr]
+        report = watching.report()
+    assert report.steps == 3
+    assert [row.counts for row in report.blocks] == [(2, 2), (2, 0)]
+    assert [fault.cause for fault in report.faults] == [CoverageCause.EVALUATION]
+
+
 def test_only_the_first_steps_and_every_nth_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
 
@@ -678,3 +749,25 @@ def test_steps_in_evaluation_mode_count_and_are_reported_at_any_time(frozen: boo
     (fault,) = report.faults
     assert (fault.kind, fault.cause) == (GuardFaultKind.NOT_RECOMPUTED, CoverageCause.EVALUATION)
     assert fault.subjects == ("layers.0", "layers.1")
+
+
+def test_the_table_of_a_surgery_shows_what_the_current_mode_checkpoints() -> None:
+    model = model_of(SureLayer, SureLayer).eval()
+    surgery = wrap_blocks(model)
+    assert "0 of 2 blocks checkpointed" in str(surgery)
+    assert "in evaluation mode: call model.train()" in str(surgery)
+    model.train()
+    assert "2 of 2 blocks checkpointed" in str(surgery)
+    assert "evaluation" not in str(surgery)
+
+
+def test_an_evaluation_between_forward_and_backward_is_no_step() -> None:
+    model = model_of(SureLayer)
+    enable(model)
+    with guard(model) as watching:
+        loss = model(**values())[0].sum()
+        model.eval()(**values())
+        model.train()
+        loss.backward()
+        report = watching.report()
+    assert (report.steps, report.ok) == (1, True)

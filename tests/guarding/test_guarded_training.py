@@ -49,6 +49,17 @@ def refusing() -> Any:
     return model
 
 
+def test_a_beginning_drops_the_reports_of_the_training_before() -> None:
+    guarded = training("raise")
+    guarded.begin(model := llama(2))
+    step(model)
+    guarded.end(prints=False)
+    assert guarded.reports
+    with pytest.raises(GuardError):
+        guarded.begin(refusing())
+    assert guarded.reports == ()
+
+
 @pytest.mark.parametrize("within", [False, True], ids=["named", "found in a module"])
 def test_the_end_reports_what_was_wrapped_and_undoes_it(within: bool, capsys: pytest.CaptureFixture[str]) -> None:
     model, guarded = llama(2), training()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.cli.training_report import memory_report
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
-from ckpt_surgery.guarding.proof import ProofStatus
+from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.planning import out_of_memory
@@ -338,6 +338,18 @@ def test_an_error_of_the_report_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
     assert lines[0].endswith("; more is not known: ValueError: planted")
 
 
+def test_an_error_in_reading_the_error_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(FailedStep, "of", broken)
+    with taken_over() as takeover:
+        assert failed_step(takeover, lambda: step(Mlps())) is None
+    assert capsys.readouterr().out == "what was alive as memory ran out is not known: ValueError: planted\n"
+
+
 def guarded(limit: int | None, *, prove: bool = True) -> tuple[GuardReport, list[Tensor], int]:
     """Train four guarded steps under a limit; return the guard, the weights and the peak."""
     torch.manual_seed(0)
@@ -368,6 +380,22 @@ def test_a_proof_that_runs_out_of_memory_ends_and_the_training_goes_on() -> None
     assert [row.counts for row in report.blocks] == [(1, 1)] * 3
     (note,) = (note for note in report.notes() if "memory ran out in the proof of blocks." in note)
     assert note.endswith("no more blocks are proved; `run --no-prove`, or `prove=False`, leaves proofs out")
+
+
+@pytest.mark.parametrize("hook", ["_enter", "_note"])
+def test_memory_that_runs_out_in_a_hook_of_a_proof_ends_that_proof_alone(
+    hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    _, weights, _ = guarded(None, prove=False)
+    monkeypatch.setattr(BlockWitness, hook, full)
+    report, others, _ = guarded(None)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(others, weights, strict=True))
+    assert [row.proof.status for row in report.blocks].count(ProofStatus.NO_MEMORY) == 1
+    assert (report.steps, report.failure, report.ok) == (4, "", True)
+    assert [row.counts for row in report.blocks] == [(1, 1)] * 3
 
 
 @pytest.mark.slow

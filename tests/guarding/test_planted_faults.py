@@ -24,7 +24,7 @@ from ckpt_surgery import SurgeryError, guard, wrap_blocks
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.report import GuardReport
-from tests.guarding.test_guard import enable, train
+from tests.guarding.test_guard import Way, enable, train
 from tests.measure.toys import Model, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -54,6 +54,15 @@ def forward_patched_on_the_class(faulty: bool) -> nn.Module:
     enable(model)
     if faulty:
         block.forward = fused
+    return model
+
+
+def forward_patched_on_the_instance(faulty: bool) -> nn.Module:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    if faulty:
+        layer = model.layers[1]
+        vars(layer)["forward"] = lambda hidden_states: fused(layer, hidden_states)
     return model
 
 
@@ -117,6 +126,21 @@ def weights_exchanged(faulty: bool) -> nn.Module:
     return model
 
 
+def weights_patched_in_place(faulty: bool) -> nn.Module:
+    """Patch the weight's memory through `data`, which counts no writes."""
+    model = model_of(SureLayer, Exchanged)
+    enable(model)
+    weight = cast(Any, model.layers[1]).frozen.weight
+    if faulty:
+        model.register_forward_pre_hook(lambda *_: void(weight.data.add_(1)))
+        model.register_forward_hook(lambda *_: void(weight.data.sub_(1)))
+    return model
+
+
+def void(_: object) -> None:
+    """Return nothing."""
+
+
 class Normed(SureLayer):
     def __init__(self) -> None:
         super().__init__()
@@ -151,11 +175,15 @@ class Logged(SureLayer):
         return torch.tanh(self.linear(hidden_states))
 
 
-def history(faulty: bool) -> nn.Module:
+def history(faulty: bool, way: Way = enable) -> nn.Module:
     model = model_of(Logged, SureLayer)
     cast(Any, model.layers[0]).quiet = not faulty
-    enable(model)
+    way(model)
     return model
+
+
+def history_of_a_surgery(faulty: bool) -> nn.Module:
+    return history(faulty, wrap_blocks)
 
 
 def block_in_evaluation_mode(faulty: bool) -> nn.Module:
@@ -283,15 +311,20 @@ PLANTED = [
     Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
     Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
+    Planted(weights_patched_in_place, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight"),
     Planted(bank_emptied, GuardFaultKind.OTHER_RECOMPUTE, ("layers.0",), "bank (1 entry, and then 0 entries) changed"),
     Planted(bound_late, GuardFaultKind.OTHER_BLOCK, ("layers.1", "layers.0"), "ran block layers.1 in their place"),
     Planted(statistics, GuardFaultKind.WRITTEN_TWICE, ("layers.0", "norm.running_mean"), "once more in its recompute"),
     Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
+    Planted(history_of_a_surgery, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its"),
     Planted(random_numbers_not_kept, WRONG, ("layers.0",), "drew others", CoverageCause.DRAWN_ANEW),
     Planted(cache_written, WRONG, ("layers.0",), "other gradients than it has without"),
 ]
 if WRAPS_FORWARD:
-    PLANTED.append(Planted(forward_patched_on_the_class, NOT, BOTH, "was replaced", CoverageCause.REPLACED))
+    PLANTED += [
+        Planted(forward_patched_on_the_class, NOT, BOTH, "was replaced", CoverageCause.REPLACED),
+        Planted(forward_patched_on_the_instance, NOT, ("layers.1",), "was replaced", CoverageCause.REPLACED),
+    ]
 every = pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.build.__name__)
 
 

@@ -115,6 +115,7 @@ SCRIPTS = {
     "a process that it spawns": SPAWNING,
     "a code to exit with": "raise SystemExit(7)\n",
     "a word to exit with": "raise SystemExit('bad')\n",
+    "nothing to exit with": "import sys\nprint(1)\nsys.exit(print(2))\n",
     "an end without a traceback": "import os\nos._exit(5)\n",
     "an error": "def fail():\n    raise ValueError('boom')\n\nfail()\n",
     "an import of nothing": "import nothing_of_this_name\n",

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
@@ -36,6 +37,7 @@ from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
+from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.torch_names import CHECKPOINT_GENERATOR
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
@@ -164,9 +166,25 @@ def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentr
     assert trained.report.ok
 
 
+def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
+    trained = taken(Own(OwnFunction.apply), 5)
+    assert line_of(trained.place) == "torch.autograd.backward(ctx.block(values), gradients[0])"
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.proved == 3
+
+
 class Dropping(PlainLayer):
     def forward(self, hidden_states: Tensor) -> Tensor:
         return torch.dropout(super().forward(hidden_states), 0.5, True)
+
+
+class InItself(Dropping):
+    """A block that checkpoints itself, with a function that adds to gradients and does not restore generators."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return OwnFunction.apply(super().forward, hidden_states)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("wrap", [None, False])
@@ -176,6 +194,33 @@ def test_a_function_that_does_not_restore_generators_is_reported(wrap: bool | No
     report = taken(model, wrap=wrap).report
     assert report is not None
     assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
+
+
+def test_a_block_that_checkpoints_itself_is_unproved_and_trains_unchanged() -> None:
+    def train_alone() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Own(plainly).double()
+        model.blocks = nn.ModuleList(InItself() for _ in range(3)).double()
+        for _ in range(3):
+            model(torch.ones(2, WIDTH, dtype=torch.float64)).square().mean().backward()
+        return [cast("Tensor", parameter.grad) for parameter in model.parameters()] + [torch.rand(1)]
+
+    bare, watched = train_alone(), []
+    (trained,) = looked_at(lambda: watched.extend(train_alone()), wrap=False)
+    assert all(map(torch.equal, bare, watched))
+    assert trained.report is not None
+    assert trained.report.proved == 0
+
+
+@pytest.mark.parametrize("wrap", [None, False, True])
+def test_a_compiled_block_in_the_scripts_checkpoint_trains_unchanged(wrap: bool | None) -> None:
+    model = Own(lambda block, given: checkpoint(fast[block], given, use_reentrant=False))
+    fast = {block: torch.compile(block, backend="eager") for block in model.blocks}
+    trained = taken(model, wrap=wrap)
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
+    assert "checkpoint(fast[block]" in line_of(trained.place)
+    assert trained.report is not None
+    assert trained.report.ok
 
 
 @pytest.mark.parametrize("wrap", [None, False])
@@ -195,6 +240,34 @@ def test_what_the_script_checkpoints_is_watched_whatever_it_is(wrap: bool | None
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1), (1, 1), (1, 0)]
     assert (trained.report.proved, trained.report.ok) == (3, True)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_weight_that_autocast_casts_once_for_several_uses_is_no_fault(outside: bool) -> None:
+    model = Own(lambda block, given: checkpoint(block, block.linear(given) if outside else given, use_reentrant=False))
+    for block in [] if outside else model.blocks:  # used twice inside of the block instead
+        cast("Any", block).linear.register_forward_hook(lambda linear, _, made: F.linear(made, linear.weight))
+    for block in model.blocks:
+        for hook in list(cast("Any", block).linear._forward_hooks.values()):
+            hook.__module__ = "peft.hooks"  # a part of what a block computes
+    inputs = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(0))
+
+    def training() -> None:
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(inputs).float().square().mean()
+            loss.backward()
+
+    (trained,) = looked_at(training)
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.faults) == (3, ())
+
+
+def test_what_runs_before_its_model_does_is_no_model() -> None:
+    model = Own(partial(checkpoint, use_reentrant=False))
+    model.first = nn.utils.parametrizations.weight_norm(model.first)
+    before = looked_at(lambda: (model.first(torch.ones(2, WIDTH)), train(model.double())), wrap=False)
+    assert [trained.name for trained in before] == ["Own"]
 
 
 def test_what_a_block_checkpoints_in_itself_is_watched_in_its_place() -> None:
@@ -335,6 +408,17 @@ def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
     assert (trained.report.steps, trained.report.proved) == (4, 2)
 
 
+def test_the_table_is_that_of_the_training_whatever_follows() -> None:
+    model = model_of(SureLayer, SureLayer)
+
+    def training() -> None:
+        train(model, 4)
+        model.eval()
+
+    (trained,) = looked_at(training, wrap=True)
+    assert "2 of 2 blocks checkpointed" in trained.table
+
+
 @pytest.mark.parametrize("wrap", [None, True])
 @pytest.mark.parametrize("asked", [True, False])
 def test_training_in_evaluation_mode_is_named(wrap: bool | None, asked: bool) -> None:
@@ -344,6 +428,15 @@ def test_training_in_evaluation_mode_is_named(wrap: bool | None, asked: bool) ->
     said = ": transformers does not checkpoint in it, so call model.train()" if asked else ", without checkpointing"
     assert trained.said == [f"Model trained in evaluation mode{said}"]
     assert (trained.report, trained.table) == (None, "")
+
+
+def test_a_model_set_to_training_after_an_evaluation_step_is_taken() -> None:
+    model = model_of(SureLayer).eval()
+    switched(model, True)
+    trained = taken(model, 4, between=lambda _: cast("None", model.train()))
+    assert trained.said == []
+    assert trained.report is not None
+    assert trained.report.steps == 3
 
 
 class Inline(Own):
@@ -503,6 +596,18 @@ def test_nothing_lies_on_a_model_that_nobody_has_switched_on(tmp_path: Path) -> 
     assert b"ckpt_surgery" not in (tmp_path / "model.pt").read_bytes()
 
 
+def test_what_a_model_makes_of_its_methods_ends_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    class Odd(Own):
+        def parameters(self, groups: Any) -> Any:  # type: ignore[override]
+            return [groups]
+
+        def children(self) -> Any:
+            raise OSError("gone")
+
+    looked_at(lambda: Odd(plainly)(torch.ones(2, WIDTH)).sum().backward())
+    assert "no more models are looked for, as that failed: OSError: gone" in capsys.readouterr().out
+
+
 def test_a_model_behind_one_that_does_not_hold_it_is_one() -> None:
     class Pipeline(nn.Module):
         def __init__(self, model: nn.Module) -> None:
@@ -527,6 +632,53 @@ def test_functions_that_are_checkpointed_are_not_said_to_be_none() -> None:
     (said,) = taken(Functional(plainly)).said
     how = "so that nothing is checkpointed but perhaps functions, which are not watched"
     assert said == f"Functional: no module of it was recomputed, {how}"
+
+
+def test_stacks_that_are_off_leave_the_others_to_be_wrapped() -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, True)
+    vars(model)["tower"] = None
+    model.tower = nn.ModuleList([SureLayer()])
+    trained = taken(model)
+    assert "2 of 2" in trained.table
+    assert trained.problems == []
+
+
+class Around(nn.Module):
+    """A model around another, as adapters and tasks are."""
+
+    def __init__(self, inner: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.head = inner, head
+
+    def forward(self, values: Tensor) -> Any:
+        return self.head(next(tensors(self.inner(values))))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_model_that_trained_before_it_got_a_wrapper_has_one_report(on: bool) -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, on)
+
+    def both() -> None:
+        train(model, 1)
+        train(Around(model, nn.Linear(WIDTH, WIDTH)).double(), 4)
+
+    (trained,) = looked_at(both)
+    assert (trained.report is not None) is on
+    if trained.report is not None:
+        assert (trained.report.steps, trained.report.proved, trained.report.ok) == (5, 2, True)
+
+
+def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, True)
+    head = torch.compile(nn.Sequential(nn.Linear(WIDTH, WIDTH)), backend="eager")
+    trained = taken(Around(model, cast("nn.Module", head)))
+    assert trained.said == []
+    assert "2 of 2 blocks checkpointed" in trained.table
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.ok) == (2, True)
 
 
 def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
@@ -573,6 +725,38 @@ def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(before: bool, l
         seen = trained(model)
     assert _same(seen, expected)
     assert said == []
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_hook_that_fails_as_it_runs_again_leaves_results_as_they_are(lasts: bool) -> None:
+    class Once:
+        """A hook that fails if it runs again before the next step."""
+
+        runs = 0
+
+        def __call__(self, *_: Any) -> None:
+            self.runs += 1
+            assert self.runs == 1
+
+    def trained(model: nn.Module) -> list[Tensor | None]:
+        for _ in range(2):
+            model.zero_grad()
+            handle = model.get_submodule("blocks.1.linear").register_forward_hook(Once())
+            loss = model(torch.ones(2, WIDTH)).sum()
+            if not lasts:
+                handle.remove()
+            loss.backward()
+            handle.remove()
+        return [parameter.grad for parameter in model.parameters()]
+
+    torch.manual_seed(0)
+    model, said = Own(plainly), list[str]()
+    expected = trained(copy.deepcopy(model))
+    with running(TakeoverOptions(True), said.append):
+        seen = trained(model)
+    assert _same(seen, expected)
+    assert len(said) == lasts
+    assert all("a hook of the script inside of PlainLayer blocks.1 failed as it ran again" in text for text in said)
 
 
 DROPPING = """

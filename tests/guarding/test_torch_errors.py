@@ -128,6 +128,12 @@ class Choosing(Linear):
         return super().forward(hidden) + self.experts[0](rows).mean(1, keepdim=True)  # type: ignore[no-any-return]
 
 
+class PartlyCompiled(Outside):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast = torch.compile(torch.exp, backend="eager")
+
+
 class InContext(Linear):
     """A layer that needs a context which its model opens for the forward."""
 
@@ -330,6 +336,13 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
             "have different metadata",
             ("layers.1 (Choosing) went another way", "It has a router", "(topk)"),
             id="a router that chooses other experts",
+        ),
+        pytest.param(
+            lambda: Net(PartlyCompiled(), PartlyCompiled()),
+            steps,
+            "have different metadata",
+            ("layers.1 (PartlyCompiled) went another way", "A part of it is compiled"),
+            id="a block with a part that is compiled",
         ),
         pytest.param(
             lambda: Net(HalfByHand(), HalfByHand()),

@@ -17,12 +17,13 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ckpt_surgery.errors import SurgeryError, VerifyError
 from ckpt_surgery.measure import verify as verify_module
-from ckpt_surgery.measure.kinds import CauseKind, SkipKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, SURGERY_MODE, Fault, FaultCause, Mode, ModeReport
 from ckpt_surgery.measure.verify import Examination, verify
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
+    WIDTH,
     CountingLayer,
     Layer,
     Model,
@@ -38,6 +39,8 @@ from tests.measure.toys import (
     model_of,
     values,
 )
+from tests.zoo import planted
+from tests.zoo.planted import switch_with
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -58,6 +61,46 @@ class OtherWithoutCache(Model):
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
             use_cache = False
         return self.last(self.run_layers(self.first(values) * (2 if use_cache else 1)))
+
+
+class SameWithoutCache(Model):
+    def forward(self, values: Tensor, use_cache: bool = True) -> Any:
+        return super().forward(values)
+
+
+class Unclaimed(Model):
+    supports_gradient_checkpointing = False
+
+
+class FirstInATuple(nn.Linear):
+    """Embeddings that return a tuple, which breaks transformers' method to switch checkpointing on."""
+
+    def forward(self, values: Tensor) -> Any:
+        return (super().forward(values),)
+
+
+class TupleOfEmbeddings(Unclaimed):
+    main_input_name = "input_ids"
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.embeddings = FirstInATuple(WIDTH, WIDTH)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(self, values: Tensor) -> Any:
+        return self.last(self.run_layers(self.embeddings(values)[0]))
+
+
+_OWN = torch.Generator().manual_seed(0)
+
+
+class UnclaimedMoody(Unclaimed):
+    """A model that draws from a generator it does not hold."""
+
+    def forward(self, values: Tensor) -> Any:
+        return super().forward(values * torch.rand((), generator=_OWN, dtype=torch.float64))
 
 
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
@@ -104,19 +147,25 @@ def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPat
     assert faults(after)
 
 
-class Unclaimed(Model):
-    supports_gradient_checkpointing = False
-
-
-def test_blocks_that_were_none_before_have_a_separate_run() -> None:
-    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=Unclaimed)
+@pytest.mark.parametrize(("whole", "claims"), [(Unclaimed, True), (TupleOfEmbeddings, False)])
+def test_a_model_that_claimed_no_support_has_a_separate_run(whole: type[Model], claims: bool) -> None:
+    model = model_of(PlainLayer, PlainLayer, PlainLayer, whole=whole)
     look = Examination(model, values())
     assert look.reference().problem
     then, table = look.repaired()
+    assert then.reference().supported
+    assert model.supports_gradient_checkpointing is claims
     run = then.examine(SURGERY_MODE)
     assert run.ok
     assert "3 of 3 blocks checkpointed" in table
     assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_separate_run_that_differs_each_time_counts_as_none() -> None:
+    look = Examination(model_of(PlainLayer, PlainLayer, PlainLayer, whole=UnclaimedMoody), values())
+    assert look.reference().problem
+    with pytest.raises(VerifyError, match=r"^two runs of UnclaimedMoody without checkpointing differ: nothing can be"):
+        look.repaired()
 
 
 def test_a_model_that_fails_without_checkpointing_has_no_reference() -> None:
@@ -147,6 +196,14 @@ def test_a_wrapped_model_is_measured_as_it_runs_and_once(options: dict[str, Any]
     assert [kept.name for kept in runs.kept_results] == options.get("save", [])
     assert sum(block.backward for block in runs.blocks) == (2 if "every_n" in options else 3)
     assert "reentrant, run: wrap_blocks checkpoints non-reentrant in either mode" in str(report)
+
+
+def test_a_wrapped_model_that_is_wrong_fails_in_the_mode_that_runs_alone() -> None:
+    model = model_of(Layer, Layer, whole=OtherWithoutCache)
+    wrap_blocks(model)
+    report = verify(model, values())
+    assert [run.status for run in report.modes] == ["failed", "skipped"]
+    assert {mode for mode, _ in report.faults} == {SURGERY_MODE}
 
 
 def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> None:
@@ -186,3 +243,9 @@ def test_gradients_equal_to_a_run_without_cache_are_explained_by_it() -> None:
         mode_faults = faults(modes)
         assert {fault.level for fault in mode_faults} == {"values"}
         assert {fault.explanation for fault in mode_faults} == {FaultCause(CauseKind.CACHE_SWITCHED_OFF)}
+
+
+def test_gradients_wrong_without_cache_too_are_not_explained_by_it() -> None:
+    model, inputs = model_of(Layer, Layer, whole=SameWithoutCache).float(), {"values": values()["values"].float()}
+    report = verify(model, inputs, levels=["values"], switch=switch_with(planted.Scaled))
+    assert {(fault.kind, fault.explanation) for _, fault in report.faults} == {(FaultKind.GRADIENT_VALUE, None)}

@@ -44,3 +44,18 @@ def test_what_a_repair_touched_imports_as_in_the_release(
     assert all(error.startswith(("ModuleNotFoundError", "ImportError")) for error in failed.values()), failed
     if failed:  # of dependencies that are missing
         assert run_on_trees("import_script", {"released": released_tree}, *failed)["released"] == failed
+
+
+def test_a_module_that_does_not_import_is_seen(tmp_path: Path, run_on_trees: Runner) -> None:
+    package = tmp_path / "transformers"
+    for name, text in {
+        "__init__.py": "",
+        "models/__init__.py": "",
+        "models/good/modeling_good.py": "x = 1",
+        "models/bad/modeling_bad.py": "class A(Missing): pass",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text, encoding="utf-8")
+    outcome = run_on_trees("import_script", {"broken": tmp_path}, *modules(tmp_path))["broken"]
+    good, bad = "transformers.models.good.modeling_good", "transformers.models.bad.modeling_bad"
+    assert outcome == {good: None, bad: "NameError: name 'Missing' is not defined"}

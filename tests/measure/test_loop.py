@@ -42,6 +42,15 @@ class Scaled(Model):
         return super().forward(values) * self.scale
 
 
+class TrainedOnly(Model):
+    """A model that cannot be evaluated."""
+
+    def forward(self, values: Tensor) -> Any:
+        if not self.training:
+            raise NotImplementedError
+        return super().forward(values)
+
+
 class AfterAStep(planted.Fault):
     """A recompute that is off once the weights have changed; nothing is held."""
 
@@ -135,6 +144,12 @@ def test_checkpointing_that_is_lost_after_the_first_step_is_reported() -> None:
     mode = run(Model, switch_with(planted.CheckpointLost))
     assert [fault.kind for fault in mode.faults] == [FaultKind.SAVING_LOST]
     assert not run(Model).faults
+
+
+def test_a_model_that_cannot_be_evaluated_is_judged_all_the_same() -> None:
+    mode = run(TrainedOnly)
+    assert (mode.outcome("loop"), mode.skips) == ("ok", ())
+    assert loops(run(TrainedOnly, switch_with(AfterAStep))) == {LoopKind.STEPS}
 
 
 def test_samples_are_reversed_where_every_tensor_has_one_in_each_row() -> None:

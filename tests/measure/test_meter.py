@@ -205,3 +205,11 @@ def test_perturbed_results_are_equal_up_to_rounding(operator: Any) -> None:
     assert not torch.equal(plain, turned)
     assert torch.allclose(plain, turned, rtol=1e-4, atol=1e-4)
     assert torch.equal(unsummed, left.exp())
+
+
+def test_infinite_entries_stay_infinite() -> None:
+    left = torch.tensor([[float("inf"), 1.0], [2.0, 3.0]])
+    with PerturbedRounding():
+        turned = left.mm(torch.eye(2).add(1))
+    assert turned[0].isinf().all()
+    assert turned[1].isfinite().all()

@@ -93,6 +93,21 @@ def test_a_mode_that_did_not_run_is_skipped() -> None:
     assert (report.status, skips(report, "reentrant")) == ("ok", {SkipKind.NO_SUCH_MODE})
 
 
+class InParts(Stack):
+    """A stack that calls the parts of its blocks, and never a block."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.first(hidden)
+        for block in self.blocks:
+            hidden = hidden + block.outer(torch.tanh(block.inner(hidden)))  # type: ignore[operator]
+        return hidden
+
+
+def test_blocks_that_are_called_in_parts_are_not_recomputed() -> None:
+    report = verify(InParts(), inputs(), switch=dead, levels=["recompute", "cost"], modes="non_reentrant")
+    assert faults(report) == {FaultKind.NOT_RECOMPUTED}
+
+
 def test_a_level_that_was_asked_for_and_not_measured_is_not_ok() -> None:
     report = verify(Stack(), inputs(), switch=own_switch, levels="ranks")
     assert (report.status, reasons(report)) == ("skipped", {SkipKind.ONE_PROCESS})

@@ -156,3 +156,16 @@ def test_the_calls_of_one_block_are_seen_together() -> None:
     assert observer.facts()["block"] == CallFacts(
         keyword_gradient=("residual",), container_gradient=("residual",), input_requires_grad=False
     )
+
+
+def test_a_parameter_by_keyword_gets_its_gradient_all_the_same() -> None:
+    class Scaled(nn.Module):
+        def forward(self, values: Tensor, scale: Tensor) -> Tensor:
+            return values * scale
+
+    block = Scaled()
+    with CallObserver({"block": block}, Meter()) as observer:
+        block(wanting(), scale=nn.Parameter(torch.ones(2)))
+        assert observer.facts()["block"].keyword_gradient == ()
+        block(wanting(), scale=wanting())
+    assert observer.facts()["block"].keyword_gradient == ("scale",)

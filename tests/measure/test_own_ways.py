@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.results import ModeReport
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.measure.verify import verify
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from tests.measure.toys import Layer, Model, model_of
 from tests.zoo.ready_toys import WithBackwardInside
 
@@ -249,6 +251,20 @@ def test_a_buffer_that_only_the_recompute_writes_is_a_fault() -> None:
     assert kinds(report) == [FaultKind.BUFFER_LATE]
 
 
+@pytest.mark.parametrize("momentum", [0.0, None])
+def test_batches_that_are_counted_again_matter_without_a_momentum_alone(momentum: float | None) -> None:
+    class Normed(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch_norm = nn.BatchNorm1d(6, momentum=momentum)
+
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(self.batch_norm(values))
+
+    faults = kinds(examined(Checkpointed(Normed), on_and_off))
+    assert faults == ([FaultKind.BUFFER_CHANGED] if momentum is None else [])
+
+
 class Tracking(Block):
     def forward(self, values: Tensor) -> Tensor:
         TRACKER.setdefault("sum", torch.zeros(())).add_(values.detach().square().mean())
@@ -392,6 +408,20 @@ def test_a_recompute_without_requested_gradients_is_no_fault() -> None:
     for module in (model.first, *model.blocks[:2]):
         module.requires_grad_(False)
     assert FaultKind.RECOMPUTE_COUNT not in kinds(examined(model, on_and_off, "reentrant"))
+
+
+class Recording(nn.Module):
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any]) -> None:
+        self.given = gradient_checkpointing_kwargs
+
+
+def test_the_options_of_a_training_are_kept_in_its_own_mode() -> None:
+    model = Recording()
+    vars(model)[FUNCTION] = partial(checkpoint, use_reentrant=False, debug=True)
+    switch_checkpointing(model, "non_reentrant")
+    assert model.given == {"use_reentrant": False, "debug": True}
+    switch_checkpointing(model, "reentrant")
+    assert model.given == {"use_reentrant": True}
 
 
 class Towered(Model):

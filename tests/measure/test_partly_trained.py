@@ -100,6 +100,21 @@ def test_a_layer_in_evaluation_mode_stays_in_it_and_is_not_checkpointed() -> Non
     assert not model.layers[1].training
 
 
+class Quantised(SureLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = super().forward(hidden_states * self.scale.to(hidden_states.dtype))
+        return result
+
+
+def test_quantised_parameters_are_left_alone() -> None:
+    torch.manual_seed(1)
+    without_fault(verify(Model(Quantised(), Quantised()), {"values": torch.randn(3, WIDTH)}))
+
+
 class Pair(Model):
     def forward(self, values: Tensor, others: tuple[Tensor, ...] = ()) -> Tensor:
         result: Tensor = super().forward(values + sum(others))
@@ -190,6 +205,28 @@ def test_an_optimizer_in_the_backward_is_not_stepped() -> None:
     assert torch.equal(weight, before)
     model(**values()).sum().backward()
     assert len(steps) == 1
+
+
+class Remembering(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[int] = []
+        self.total = torch.zeros(1)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.history.append(len(hidden_states))
+        self.total += 1
+        return super().forward(hidden_states)
+
+
+def test_lists_and_plain_tensors_of_a_model_are_as_they_were() -> None:
+    model = model_of(Remembering, Remembering)
+    layer = cast(Remembering, model.layers[0])
+    history = layer.history
+    verify(model, values())
+    assert layer.history is history
+    assert history == []
+    assert not layer.total.any()
 
 
 class OnePlain(Model):

@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
+from tests.conftest import installed_major
 
 pytestmark = [pytest.mark.slow]
 
@@ -159,7 +160,7 @@ def test_the_page_says_what_is_found(reports: Mapping[str, Report], page: Page) 
     said = {fault for fault in page.faults if fault[0] in reports}
     assert measured == said
     assert len(reports) > len(HEALTHY) + len({label for label, *_ in said})
-    assert sum(page.counts.values()) >= 360
+    assert sum(page.counts.values()) >= (560 if installed_major("transformers") > 4 else 360)
 
 
 @pytest.mark.both

@@ -137,3 +137,10 @@ def test_the_loss_of_an_output_without_one_depends_on_every_float_tensor() -> No
 def test_an_output_without_a_gradient_has_no_loss() -> None:
     with pytest.raises(ValueError, match="no loss and no float tensor"):
         loss_of((torch.ones(2), None))
+
+
+def test_the_loss_of_an_output_leaves_out_past_state() -> None:
+    first, past = (torch.ones(3, requires_grad=True) for _ in range(2))
+    torch.autograd.backward(loss_of({"logits": first, "past_key_values": ((past, past),)}))
+    assert first.grad is not None
+    assert past.grad is None

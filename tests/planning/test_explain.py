@@ -101,6 +101,14 @@ def test_what_lives_through_the_step_is_counted_once() -> None:
     assert sum(told.peak.by_kind.values()) == told.peak_bytes - told.parameter_bytes - told.buffer_bytes
 
 
+def test_frozen_parameters_get_no_gradient() -> None:
+    model = llama()
+    model.model.requires_grad_(False)
+    told = explain(model, tokens())
+    assert told.gradient_bytes == model.lm_head.weight.numel() * 8
+    assert told.kept_bytes == measured(model, tokens())
+
+
 def test_the_peak_is_where_the_logits_are() -> None:
     config = llama_config(2)
     config.vocab_size = 5000

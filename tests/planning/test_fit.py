@@ -15,10 +15,11 @@ pytest.importorskip("transformers")
 
 import torch
 
-from ckpt_surgery import OptionError
+from ckpt_surgery import OptionError, PlanningError
 from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.planning.devices import DEVICES
-from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to
+from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
+from ckpt_surgery.planning.script_optimizer import optimizer_of_script
 from ckpt_surgery.static.plan_file import read_plan
 from ckpt_surgery.static.results import Progress
 from tests.planning.fit_scripts.runs import check_fit, python
@@ -137,6 +138,21 @@ def test_what_cannot_be_predicted_trains_on_and_is_reported() -> None:
     model(torch.ones(2, 4)).sum().backward()
     assert model[0].weight.grad is not None
     assert "block" in told[0]
+
+
+def test_without_a_card_and_a_size_there_is_no_room() -> None:
+    with pytest.raises(PlanningError, match=r"device cpu, whose memory is not known: give --memory"):
+        room_for(llama(1), tokens(), None, FitTarget())
+    assert room_for(llama(1), tokens(), None, FitTarget(None, DEVICES["4090"], 0.5)).ceiling == 12 * 10**9
+
+
+def test_the_optimizer_is_the_one_that_trains_most_of_the_model() -> None:
+    model = llama(1)
+    others = torch.optim.SGD([next(model.parameters())], lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert optimizer_of_script(model) is optimizer
+    assert others.param_groups
+    assert optimizer_of_script(llama(1)) is None
 
 
 def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_path: Path) -> None:

@@ -79,6 +79,11 @@ def test_of_adapters_the_frozen_layers_are_packed(tmp_path: Path) -> None:
     assert {lever for lever, _ in peaks(packed)} == {StateLever.ADAM_8BIT, StateLever.FSDP}
 
 
+def test_a_model_that_is_divided_already_is_not_divided_again(tmp_path: Path) -> None:
+    divided = replace(ADAMW, ranks=2, sharding=Sharding.FSDP)
+    assert StateLever.FSDP not in {lever for lever, _ in peaks(model(tmp_path), divided)}
+
+
 def test_the_fewest_cards_that_are_enough_are_named() -> None:
     fsdp = [LeverPeak(StateLever.FSDP, cards, 100 // cards) for cards in (2, 4, 8)]
     lora = LeverPeak(StateLever.LORA, 1, 30)

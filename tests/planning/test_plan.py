@@ -132,6 +132,14 @@ def test_offload_makes_room_for_less() -> None:
     assert made.chosen.peak_bytes < least
 
 
+def test_a_surgery_is_left_out_of_account_and_alone() -> None:
+    model, inputs = llama(), tokens()
+    expected = plan(model, inputs, "1GB")
+    surgery = wrap_blocks(model)
+    assert plan(model, inputs, "1GB") == expected
+    assert all(surgery.checkpoints(block) for stack in surgery.stacks for block in stack.blocks)
+
+
 def test_the_front_goes_from_fast_to_small() -> None:
     model, inputs = llama(6), tokens(16)
     least, most = bounds(model, inputs)
@@ -219,6 +227,7 @@ def test_a_budget_without_a_unit_or_a_size_is_refused(memory: Any) -> None:
         ({"ranks": 0}, "ranks is 0: give a whole number of 1 or more"),
         ({"ranks": 2, "sharding": "all"}, "no sharding is called 'all': give one of fsdp"),
         ({"device": 5}, "no device is called 5: give one of T4"),
+        ({"optimizer": "adam"}, "no state is known of the optimizer 'adam': give one of none, sgd"),
         ({"offload": "no"}, "offload is 'no': give True or False"),
         ({"changes": 0}, "changes is 0: give True or False"),
         ({"save": "attention"}, "save is 'attention': give True or False"),

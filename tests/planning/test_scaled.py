@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ckpt_surgery import explain, wrap_blocks
 from ckpt_surgery.cli.main import main
@@ -68,6 +68,15 @@ def test_a_model_too_large_to_be_copied_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(explaining, "_MOST_COPIED_BYTES", 1000)
     with pytest.raises(PlanningError, match="`ckpt_surgery verify` measures a tiny model"):
         explain(llama(), tokens())
+
+
+def test_a_model_whose_own_step_fails_keeps_its_reason() -> None:
+    class Fails(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("it is broken")
+
+    with pytest.raises(NotOnShapes, match="it is broken"):
+        explain(Fails(2, 2), [torch.zeros(1, 2)])
 
 
 @pytest.mark.parametrize(

@@ -244,3 +244,13 @@ def test_a_model_without_shapes_or_without_a_backward_is_refused() -> None:
         explain(nn.LazyLinear(4), torch.rand(1, 4))
     with torch.inference_mode(), pytest.raises(PlanningError, match="inference_mode: call this outside of it"):
         explain(nn.Linear(4, 4), torch.rand(1, 4))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_that_takes_no_inputs_of_this_dtype_takes_none_on_shapes(bias: bool) -> None:
+    layer, inputs = nn.Linear(4, 4, bias=bias).double(), torch.rand(2, 4)
+    with pytest.raises(RuntimeError, match="dtype"):
+        layer(inputs)
+    with pytest.raises(PlanningError, match="takes tensors of one dtype, and not of"):
+        explain(layer, inputs)
+    assert explain(layer, inputs.double()).parameter_bytes == 8 * (16 + 4 * bias)

@@ -14,7 +14,9 @@ from torch import nn
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.planning import target as targets
 from ckpt_surgery.planning.explain import explain
+from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.target import ReleasedModel, fit_parts, main_class
+from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError
@@ -122,6 +124,26 @@ def test_what_cannot_be_built_is_reported(tmp_path: Path) -> None:
 @pytest.mark.skipif(installed_major("transformers") == 4, reason="there the positions are counted on shapes alone")
 def test_one_with_fewer_positions_than_it_says_gets_a_shorter_text() -> None:
     assert model_of("camembert", tokens=None).tokens == 256
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"), [(lambda size: size, "TypeError: .*'size'"), (lambda: sys.exit(7), "SystemExit: 7")]
+)
+def test_a_factory_that_fails_is_named(factory: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "made", factory, raising=False)
+    with pytest.raises(PlanningError, match=f"the factory {__name__}:made raised {said}"):
+        model_of(f"{__name__}:made")
+
+
+def test_the_state_of_adamw_is_of_what_is_trained() -> None:
+    model = nn.Linear(4, 4)
+    assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 20 * 4
+    model.bias.requires_grad_(False)
+    assert state_bytes(model.parameters(), Optimizer.ADAMW) == 2 * 16 * 4
+
+
+def test_a_model_whose_text_must_have_one_length_gets_it() -> None:
+    assert model_of("reformer", tokens=None, dtype=torch.float32).tokens == 64 * 64
 
 
 def test_features_get_the_width_of_the_text() -> None:

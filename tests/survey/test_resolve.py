@@ -105,6 +105,10 @@ class TestNames:
     def test_a_name_that_means_nothing_is_reported(self, name: str, said: str) -> None:
         assert said in refusal("bert", name)
 
+    def test_a_file_that_is_no_configuration_is_said_to_be_one(self, tmp_path: Path) -> None:
+        (tmp_path / "model.py").write_text("", encoding="utf-8")
+        assert "is a file but not a configuration: give a config.json" in refusal(str(tmp_path / "model.py"))
+
 
 @pytest.mark.usefixtures("small_catalogue")
 class TestConfigurations:

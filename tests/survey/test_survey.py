@@ -384,6 +384,11 @@ class TestAModelThatIsNot:
         assert broken.versions
         assert after.ok
 
+    def test_that_cannot_be_built_a_second_time_fails_in_what_was_left(self, look: Look) -> None:
+        (report,) = look("crashes_when_built_again")
+        assert faults(report)["non_reentrant"].startswith("run: the step to end")
+        assert faults(report)["reentrant"].startswith("run: the model to be built a second time / the process was")
+
     def test_may_close_its_output(self, look: Look) -> None:
         began = time.process_time()
         assert [report.ok for report in look("closes_its_output", "good")] == [True, True]
@@ -617,6 +622,12 @@ class TestResuming:
         with pytest.raises(ResumeError, match="is not a file of a survey"):
             look("good", resume=file)
         assert file.read_text(encoding="latin-1") == text
+
+    def test_a_place_that_cannot_be_written_to_is_reported(self, look: Look, tmp_path: Path) -> None:
+        with pytest.raises(ResumeError, match="cannot be opened: No such file or directory"):
+            look("good", resume=tmp_path / "no" / "kept.jsonl")
+        with pytest.raises(ResumeError, match="cannot be opened: Is a directory"):
+            look("good", resume=tmp_path)
 
     def test_two_surveys_do_not_share_a_file(self, look: Look, tmp_path: Path) -> None:
         file = tmp_path / "kept.jsonl"

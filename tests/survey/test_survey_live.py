@@ -111,6 +111,14 @@ def test_code_that_comes_with_a_configuration_is_run(look: Look, tmp_path: Path,
     assert f"code: {report.facts.source}" in "".join(report.lines(width=1_000))
 
 
+def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LARGE, "rope_scaling": "abc"}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (report,) = look(str(tmp_path))
+    assert report.problem.startswith("no LlamaConfig can be made from it: ")
+    assert report.problem.endswith(": correct the values")
+
+
 def test_code_of_a_class_that_transformers_has_too_is_run_if_it_is_trusted(look: Look, tmp_path: Path) -> None:
     config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}
     files = {"modeling_toy": modeling("LlamaModel", base="nn.Module")}
