@@ -369,7 +369,7 @@ def unfinished(training: Training) -> None:
 
 
 def other_parameters() -> list[int]:
-    """Watch one optimizer while another's parameters are reached, and then its own."""
+    """Watch one optimizer while another's parameters are reached, then its own; then take a sparse gradient."""
     training = Training(when="step")
     training.watch.undo()
     head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
@@ -381,6 +381,13 @@ def other_parameters() -> list[int]:
         messages.append(watch.bypassed)
         backward(training.bypass())
         head.step()
+        messages.append(watch.bypassed)
+    table = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    with warnings.catch_warnings(), watch_ddp(table, optimizer, when="step") as watch:
+        warnings.simplefilter("ignore")
+        backward(table.module(torch.tensor([1])).sum())
+        optimizer.step()
         messages.append(watch.bypassed)
     return messages
 

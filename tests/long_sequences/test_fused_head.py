@@ -208,9 +208,14 @@ def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
     with fuse_loss(model) as change, pytest.raises(SurgeryError, match="computed no loss from the logits"):
         change.check()
     expected = step(model, **inputs())
-    with fuse_loss(model) as change, pytest.warns(SurgeryWarning, match="makes its logits for mean"):
-        assert same(step(model, **inputs()), expected)
-    assert change.made_logits == {"mean": 1}
+    with fuse_loss(model) as change:
+        with pytest.warns(SurgeryWarning, match="makes its logits for mean"):
+            assert same(step(model, **inputs()), expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SurgeryWarning)
+            assert same(step(model, **inputs()), expected)
+    assert change.made_logits == {"mean": 2}
+    assert "logits were made for mean: 2 x" in str(change)
     with pytest.raises(SurgeryError, match="makes its logits for mean"):
         change.check()
 

@@ -313,16 +313,26 @@ def test_what_cannot_be_wrapped_is_left_alone() -> None:
     assert set(vars(head)) == set(vars(nn.Linear(2, 2)))
 
 
-def test_under_autocast_the_step_is_the_same_up_to_its_rounding() -> None:
+@pytest.mark.parametrize("options", [{"cut": False}, {"tokens": 96}], ids=["tiled", "cut"])
+def test_under_autocast_the_step_is_the_same_up_to_its_rounding(options: dict[str, Any]) -> None:
     model = llama()
-    with torch.autocast("cpu", torch.bfloat16):
-        own = step(model, **batch())
-        with long_context(model) as context:
-            ours = step(model, **batch())
-            assert context.fused_losses == 1
+
+    def under_autocast() -> tuple[Tensor, dict[str, Tensor]]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**batch(24)).loss
+        loss.backward()  # as autocast asks for, outside of it
+        return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+    own = under_autocast()
+    with long_context(model, **options) as context:
+        ours = under_autocast()
+        assert context.fused_losses == 1
+        assert all(each.calls for each in context.cuts.values())
     assert ours[0].dtype == own[0].dtype
     torch.testing.assert_close(ours[0], own[0], rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(ours[1]["lm_head.weight"], own[1]["lm_head.weight"], rtol=0.1, atol=1e-2)
+    for name, gradient in own[1].items():
+        assert (ours[1][name] - gradient).norm() < 0.05 * gradient.norm(), name
 
 
 def test_a_head_that_peft_trains_a_copy_of_is_fused() -> None:

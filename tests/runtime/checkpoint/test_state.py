@@ -210,6 +210,22 @@ class GrowingBlock(ScalingBlock):
         return hidden if self.part is None else self.part(hidden)
 
 
+class ThawingBlock(ScalingBlock):
+    """A block that writes a buffer while a part of it is in evaluation mode."""
+
+    average: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Identity()
+        self.register_buffer("average", torch.ones(LARGE))
+
+    def scale(self) -> Any:
+        if not self.part.training:
+            self.average.mul_(1.1)
+        return self.average[0].clone()
+
+
 def evaluate_a_part(model: nn.Module) -> None:
     layers: Any = model.get_submodule("layers")
     for layer in layers:
@@ -228,7 +244,9 @@ def replace_a_part(model: nn.Module) -> None:
         layer.up = nn.Sequential(nn.BatchNorm1d(toys.WIDTH), layer.up)
 
 
-@pytest.mark.parametrize(("kind", "change"), [(GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)])
+@pytest.mark.parametrize(
+    ("kind", "change"), [(ThawingBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)]
+)
 def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module], None]) -> None:
     wrapped, plain = stack(two(kind)), stack(two(kind))
     wrap_blocks(wrapped, self_check="never")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -189,6 +190,13 @@ def test_pages_of_our_own_are_pinned_and_unpinned() -> None:
     buffer.memory.fill_(3)
     del buffer
     assert not runtime.registered
+
+
+def test_nothing_is_unpinned_while_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = registered_buffer(5000, CPU, runtime := Runtime())
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    del buffer
+    assert runtime.registered
 
 
 def test_an_error_that_cuda_keeps_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

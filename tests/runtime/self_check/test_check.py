@@ -296,6 +296,16 @@ def test_blocks_with_compiled_and_scripted_parts_are_checked(kind: Callable[[], 
     assert same(train(model), train(plain))
 
 
+def test_a_drift_beside_a_scripted_part_is_reported() -> None:
+    model = stack(two(toys.ScriptedBlock))
+    wrap_blocks(model)
+    train(model, steps=1)
+    layers: Any = model.layers
+    layers[0].scale = toys.DriftingBlock().scale
+    with pytest.raises(SurgeryError, match=r"recomputing ScriptedBlock layers\.0 gave a different result"):
+        train(model, steps=1)
+
+
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare sums as on a device that may not have computed them yet."""
