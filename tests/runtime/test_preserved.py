@@ -296,6 +296,16 @@ def test_compilation_without_a_surgery_checkpoints_nothing(compiled_plain: Compi
     assert not any("checkpoint" in str(node.target) for graph in counter.graphs for node in graph.graph.nodes)
 
 
+def test_a_compiled_model_evaluates_as_without() -> None:
+    model, plain = llama(2).eval(), llama(2).eval()
+    wrap_blocks(model)
+    torch._dynamo.reset()
+    run: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        expected = plain(**tokens(), use_cache=False).logits
+        torch.testing.assert_close(run(**tokens(), use_cache=False).logits, expected)
+
+
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return case_results("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)

@@ -256,6 +256,18 @@ def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module
     assert same(train(wrapped, steps=2), train(plain, steps=2))
 
 
+def test_weights_that_were_loaded_between_steps_must_not_be_written_either() -> None:
+    model = stack(two(ScalingBlock))
+    wrap_blocks(model, self_check="never")
+    train(model)
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    loss = model(torch.ones(2, toys.WIDTH))
+    with torch.no_grad():
+        model.layers[1].get_parameter("up.weight").mul_(2)
+    with pytest.raises(SurgeryError, match=r"ScalingBlock layers\.1 cannot be recomputed: its up\.weight was modified"):
+        loss.backward()
+
+
 class ModeBlock(ScalingBlock):
     """A block that scales while a part of it is in training mode."""
 
