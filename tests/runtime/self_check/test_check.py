@@ -6,6 +6,8 @@ After the first steps exact sums are compared: at once on a CPU, and on a device
 from __future__ import annotations
 
 import contextlib
+import copy
+import pickle
 import random
 import warnings
 import weakref
@@ -419,6 +421,14 @@ def test_a_backward_that_was_given_up_leaves_nothing_behind() -> None:
     hook.remove()
     train(model, steps=2)
     assert not quick_check._waiting
+
+
+def test_copies_and_pickles_settle_anew_which_tensors_count() -> None:
+    model = stack(two(toys.ScalingBlock))
+    wrap_blocks(model, self_check="always")
+    train(model, steps=FIRST_STEPS + 1)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert same(train(other), train(model))
 
 
 def test_what_a_run_saved_is_let_go_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
