@@ -112,7 +112,6 @@ def counted(act: Act, values: Tensor) -> Tensor:
 
 ALONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "dropout": lambda act, v: functional.dropout(v, 0.5, act.training),
-    "dropout of features": lambda act, v: functional.dropout1d(v, 0.5, act.training),
     "jitter": lambda _, v: v * torch.empty_like(v).uniform_(0.9, 1.1),
     "normal noise": lambda _, v: v * torch.empty_like(v).normal_(1.0, 0.1),
     "bernoulli": lambda act, v: v * torch.bernoulli(torch.full_like(v, 0.5)),
