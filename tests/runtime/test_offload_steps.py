@@ -80,17 +80,6 @@ def test_a_step_of_another_length_goes_by_its_forward() -> None:
     assert ahead(offloader) == (8, 6)
 
 
-def test_a_copy_that_a_backward_asked_for_in_vain_gives_way() -> None:
-    offloader, stack = Offloader(Deferred(), minimum_bytes=0, in_flight=1), blocks()
-    partial = forward(stack, first(), offloader)
-    torch.autograd.grad(partial, [stack[3].linear.weight], retain_graph=True)
-    assert [reference() is not None for reference in offloader._returning] == [True]
-    fetched, prefetched = offloader.stats.fetched, offloader.stats.prefetched
-    assert same(gradients(offloader), gradients())
-    assert (offloader.stats.fetched - fetched, offloader.stats.prefetched - prefetched) == (BLOCKS - 2, BLOCKS - 2)
-    assert offloader.stats.peak_returning == 1
-
-
 def waiting_tensors() -> list[Any]:
     """Return all tensors that wait for a backward."""
     gc.collect()

@@ -90,18 +90,6 @@ def test_a_whole_step_gives_the_same_gradients(device: Device) -> None:
     assert device.log.count("copy") == moved + moved - 1, "the backward finds the newest of them still there"
 
 
-def test_a_device_without_streams_gets_plain_copies() -> None:
-    transport = HostTransport()
-    source = torch.arange(6.0).view(2, 3).t()
-    host_copy = put(transport, source)
-    source.zero_()
-    arrived = transport.get(transport.start(host_copy))
-    assert torch.equal(arrived, torch.arange(6.0).view(2, 3).t())
-    assert arrived.stride() == (1, 3)
-    assert not host_copy.host.is_pinned()
-    assert host_copy.buffer is None
-
-
 def test_a_buffer_is_written_again_only_behind_the_copies_that_read_it(device: Device) -> None:
     transport = pinning()
     host_copy = put(transport, torch.ones(3))

@@ -152,19 +152,6 @@ def test_a_tensor_given_to_all_blocks_moves_once() -> None:
     assert same(expected, grads(hidden, shared))
 
 
-def test_a_shared_tensor_that_was_written_to_is_another_one() -> None:
-    offloader, stack = Offloader(minimum_bytes=0), blocks(4)
-    hidden, shared = first(), first(2) * 1
-    for block in stack[:2]:
-        hidden = call(block, offloader, hidden, shared)
-    shared.mul_(2)
-    for block in stack[2:]:
-        hidden = call(block, offloader, hidden, shared)
-    assert offloader.stats.deduplicated == 2
-    with pytest.raises(RuntimeError, match="modified in place"):
-        backward(hidden.sum())
-
-
 @pytest.mark.parametrize("broken", [False, True], ids=["by the object", "broken: by the address"])
 def test_an_address_that_is_used_again_is_another_tensor(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "id", Tensor.data_ptr, raising=False)
