@@ -226,6 +226,17 @@ def counted_tokens(model: Any) -> Iterator[list[int]]:
 
 
 @either_model
+def test_evaluation_gives_the_same_with_its_cache(make: Callable[[], Any]) -> None:
+    model, plain = make().eval(), make().eval()
+    wrap_blocks(model)
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            ours, theirs = model(**tokens(), use_cache=True), plain(**tokens(), use_cache=True)
+        assert torch.equal(ours.logits, theirs.logits)
+        assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() == 6
+
+
+@either_model
 def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any]) -> None:
     results: list[Step] = []
     tuples: list[Any] = []

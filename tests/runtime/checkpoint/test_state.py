@@ -264,7 +264,9 @@ def test_weights_that_were_loaded_between_steps_must_not_be_written_either() -> 
     loss = model(torch.ones(2, toys.WIDTH))
     with torch.no_grad():
         model.layers[1].get_parameter("up.weight").mul_(2)
-    with pytest.raises(SurgeryError, match=r"ScalingBlock layers\.1 cannot be recomputed: its up\.weight was modified"):
+    with pytest.raises(
+        SurgeryError, match=r"ScalingBlock layers\.1 cannot be recomputed: its up\.weight was modified"
+    ):
         loss.backward()
 
 
