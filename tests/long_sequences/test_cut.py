@@ -250,6 +250,18 @@ class CountingMlp(nn.Module):
         return made
 
 
+class TwiceAttention(nn.Module):
+    """A layer that attends twice."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, hidden_states: Tensor, **options: Any) -> Any:
+        first, _ = self.attention(hidden_states=hidden_states, **options)
+        return self.attention(hidden_states=hidden_states + first, **options)
+
+
 def swap(name: str, kind: Callable[[nn.Module], nn.Module]) -> Callable[[Any], None]:
     def change(model: Any) -> None:
         for layer in model.model.layers:
@@ -295,6 +307,7 @@ def test_an_mlp_that_can_be_neither_cut_nor_tiled_trains_as_it_is(writes: bool, 
 NOT_CUT: dict[str, tuple[Callable[[Any], None], str]] = {
     "a shift": (swap("self_attn", ShiftingAttention), "mixes tokens outside of its attention"),
     "a count": (swap("mlp", CountingMlp), "writes count on its modules"),
+    "two attentions": (swap("self_attn", TwiceAttention), "calls attention 2 times"),
     "hooks": (hooked, "hooks inside of it"),
 }
 
