@@ -223,6 +223,12 @@ def bypassed_after_a_step(training: Training) -> None:
     backward(training.bypass())
 
 
+def bypassed_after_evaluation(training: Training) -> None:
+    with torch.no_grad():
+        training.ddp(training.batch())
+    backward(training.bypass())
+
+
 def second_backward(training: Training) -> None:
     first, second = training.loss(), training.loss()
     backward(first)
@@ -252,6 +258,7 @@ WRONG: dict[str, Scenario] = {
     "bypassed after accumulation": bypassed_after_accumulation,
     "bypassed after an unused forward": bypassed_after_an_unused_forward,
     "bypassed after a step": bypassed_after_a_step,
+    "bypassed after evaluation": bypassed_after_evaluation,
     "second backward": second_backward,
 }
 KINDS: dict[str, dict[str, Any]] = {
@@ -571,6 +578,7 @@ STEPS_WATCHED: dict[str, tuple[Scenario, ...]] = {
     "twice": (bypassed, another_step),
     "averaged later": (bypassed, lambda training: backward(training.loss())),
     "dropped": (bypassed, lambda training: training.optimizer.zero_grad()),
+    "zeroed": (bypassed, lambda training: training.optimizer.zero_grad(set_to_none=False)),
     "accumulated": (accumulated,),
     "local steps": (local_steps,),
     "accumulated only": (accumulated_only,),
