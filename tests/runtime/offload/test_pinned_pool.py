@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,14 @@ def test_beyond_its_bound_memory_is_pageable(inputs: int, device: Device) -> Non
     assert pool.pinned_bytes == pin.pinned == inputs * INPUT_BYTES
     assert pool.bytes == MOVED * INPUT_BYTES, "pageable memory is used again too"
     assert offloader.stats.tensors == 3 * MOVED
+
+
+def test_no_pinned_memory_can_be_asked_for_without_a_word(device: Device) -> None:
+    pool = pool_of(0, pin := Pinning())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(gradients(Offloader(HostTransport(pool), minimum_bytes=0)), gradients())
+    assert (pin.sizes, pool.pinned_bytes) == ([], 0)
 
 
 @pytest.mark.parametrize("inputs", [0, 2])
