@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from ckpt_surgery.distributed.needs import DDPOption, DDPReady, Need, NeedReason
 from ckpt_surgery.distributed.ready import ddp_ready
@@ -77,6 +78,7 @@ NEEDS_NOTHING: dict[str, Callable[[], Any]] = {
     "images always": lambda: configured("Blip2ForConditionalGeneration"),
     "no text": lambda: configured("VisionEncoderDecoderModel"),
     "LayerDrop of rate 0": lambda: configured("Wav2Vec2ForCTC", layerdrop=0.0),
+    "no word on which the embeddings are": lambda: Reticent(),
     "LayerDrop of frozen blocks": lambda: frozen_in("Wav2Vec2ForCTC", "wav2vec2.encoder.layers", layerdrop=0.1),
 }
 
@@ -85,6 +87,17 @@ def frozen_in(name: str, part: str, **values: Any) -> Any:
     model = configured(name, **values)
     model.get_submodule(part).requires_grad_(False)
     return model
+
+
+class Reticent(PreTrainedModel):  # type: ignore[misc]
+    """A model whose `get_input_embeddings` raises NotImplementedError."""
+
+    def __init__(self) -> None:
+        super().__init__(PretrainedConfig())
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, input_ids: Tensor | None = None) -> None:
+        """Not run."""
 
 
 @pytest.mark.parametrize("case", NEEDS_NOTHING)

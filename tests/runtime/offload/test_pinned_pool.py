@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -160,6 +161,17 @@ def test_where_the_host_is_short_the_oldest_idle_memory_makes_room() -> None:
     assert step(pool, 640) == [640]
     assert pool.bytes == 250 + 640
     assert not pool.shortages
+
+
+def test_lengths_that_change_pin_no_more_and_more() -> None:
+    pool, chance = pool_of(pin=(pin := Pinning())), random.Random(0)
+    for number in range(200):
+        step(pool, *[chance.randrange(500, 1000)] * 10)
+        assert pool.bytes <= 3 * 10 * 1000
+        if number == 100:
+            pin.sizes.clear()
+    assert pool.lent == 0
+    assert len(pin.sizes) <= 10, "the buffers of the longest serve all"
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["by the process", "broken: whoever made it"])
