@@ -314,25 +314,28 @@ def test_what_cannot_be_wrapped_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("options", [{"cut": False}, {"tokens": 96}], ids=["tiled", "cut"])
-def test_under_autocast_the_step_is_the_same_up_to_its_rounding(options: dict[str, Any]) -> None:
+def test_autocast_is_that_of_the_forward_also_in_the_backward(options: dict[str, Any]) -> None:
     model = llama()
 
-    def under_autocast() -> tuple[Tensor, dict[str, Tensor]]:
+    def run(*, autocast: bool) -> tuple[Tensor, dict[str, Tensor]]:
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = model(**batch(24)).loss
-        loss.backward()  # as autocast asks for, outside of it
-        return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+        loss.backward()  # as torch asks for, outside of it
+        return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
-    own = under_autocast()
+    def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+        return max(float((one[name] - gradient).norm() / gradient.norm()) for name, gradient in other.items())
+
+    loss, gradients = run(autocast=True)
+    _, without = run(autocast=False)
     with long_context(model, **options) as context:
-        ours = under_autocast()
+        our_loss, ours = run(autocast=True)
         assert context.fused_losses == 1
         assert all(each.calls for each in context.cuts.values())
-    assert ours[0].dtype == own[0].dtype
-    torch.testing.assert_close(ours[0], own[0], rtol=1e-2, atol=1e-2)
-    for name, gradient in own[1].items():
-        assert (ours[1][name] - gradient).norm() < 0.05 * gradient.norm(), name
+    assert our_loss.dtype == loss.dtype
+    torch.testing.assert_close(our_loss, loss, rtol=1e-2, atol=1e-2)
+    assert apart(ours, gradients) < 0.6 * apart(without, gradients)
 
 
 def test_a_head_that_peft_trains_a_copy_of_is_fused() -> None:
