@@ -19,6 +19,7 @@ import torch.distributed as dist
 from accelerate import cpu_offload, disk_offload, dispatch_model  # type: ignore[import-untyped]
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
@@ -130,6 +131,16 @@ def test_where_parameters_are_counts_before_a_map() -> None:
     model.b.requires_grad_(False).to("meta")
     with pytest.raises(PlacementError, match="cpu: 20 parameters, 80 B; meta: 20 parameters, 80 B"):
         check_placement(model)
+
+
+def test_sharded_parts_may_lie_elsewhere_than_the_rest(start_group: Callable[..., None]) -> None:
+    start_group(1, 2)
+    model = Pair()
+    model.b.requires_grad_(False).to("meta")
+    with pytest.raises(PlacementError):
+        check_placement(model)
+    fully_shard(model.b)
+    check_placement(model)
 
 
 @pytest.mark.usefixtures("two_ranks")

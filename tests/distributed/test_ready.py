@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+import peft
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from ckpt_surgery.distributed.needs import DDPOption, DDPReady, Need, NeedReason
 from ckpt_surgery.distributed.ready import ddp_ready
@@ -76,6 +78,7 @@ NEEDS_NOTHING: dict[str, Callable[[], Any]] = {
     "images always": lambda: configured("Blip2ForConditionalGeneration"),
     "no text": lambda: configured("VisionEncoderDecoderModel"),
     "LayerDrop of rate 0": lambda: configured("Wav2Vec2ForCTC", layerdrop=0.0),
+    "no word on which the embeddings are": lambda: Reticent(),
     "LayerDrop of frozen blocks": lambda: frozen_in("Wav2Vec2ForCTC", "wav2vec2.encoder.layers", layerdrop=0.1),
 }
 
@@ -84,6 +87,17 @@ def frozen_in(name: str, part: str, **values: Any) -> Any:
     model = configured(name, **values)
     model.get_submodule(part).requires_grad_(False)
     return model
+
+
+class Reticent(PreTrainedModel):  # type: ignore[misc]
+    """A model whose `get_input_embeddings` raises NotImplementedError."""
+
+    def __init__(self) -> None:
+        super().__init__(PretrainedConfig())
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, input_ids: Tensor | None = None) -> None:
+        """Not run."""
 
 
 @pytest.mark.parametrize("case", NEEDS_NOTHING)
@@ -128,6 +142,24 @@ def test_the_projector_of_a_frozen_tower_may_be_unused() -> None:
     assert [name.rpartition(".")[2] for name in both] == ["multi_modal_projector", "vision_tower"]
     model.get_submodule(both[1]).requires_grad_(False)
     assert about(ddp_ready(model), "find_unused_parameters=True").names == both[:1]
+
+
+def test_a_head_beside_text_and_tower_is_no_projector() -> None:
+    model = configured("Gemma3ForSequenceClassification")
+    assert hasattr(model, "score")
+    names = about(ddp_ready(model), "find_unused_parameters=True").names
+    assert names == ("model.multi_modal_projector", "model.vision_tower")
+
+
+def test_adapters_in_a_tower_are_named_by_themselves() -> None:
+    run = qwen(["image"], ["text"])
+    config = peft.LoraConfig(r=2, target_modules=["qkv", "q_proj"], init_lora_weights=False)
+    model: Any = peft.get_peft_model(run.model, config).train()
+    by_structure = about(ddp_ready(model), "find_unused_parameters=True").names
+    assert by_structure == ("base_model.model.model.visual",)
+    seen = about(ddp_ready(model, run.steps[0][0], run.steps[1][0]), "find_unused_parameters=True").names
+    assert seen
+    assert all(name.startswith(by_structure[0]) and "lora_" in name for name in seen)
 
 
 def test_blocks_that_layerdrop_leaves_out_get_no_gradient_and_are_named() -> None:

@@ -223,6 +223,12 @@ def bypassed_after_a_step(training: Training) -> None:
     backward(training.bypass())
 
 
+def bypassed_after_evaluation(training: Training) -> None:
+    with torch.no_grad():
+        training.ddp(training.batch())
+    backward(training.bypass())
+
+
 def second_backward(training: Training) -> None:
     first, second = training.loss(), training.loss()
     backward(first)
@@ -252,6 +258,7 @@ WRONG: dict[str, Scenario] = {
     "bypassed after accumulation": bypassed_after_accumulation,
     "bypassed after an unused forward": bypassed_after_an_unused_forward,
     "bypassed after a step": bypassed_after_a_step,
+    "bypassed after evaluation": bypassed_after_evaluation,
     "second backward": second_backward,
 }
 KINDS: dict[str, dict[str, Any]] = {
@@ -369,7 +376,7 @@ def unfinished(training: Training) -> None:
 
 
 def other_parameters() -> list[int]:
-    """Watch one optimizer while another's parameters are reached, and then its own."""
+    """Watch one optimizer while another's parameters are reached, then its own; then take a sparse gradient."""
     training = Training(when="step")
     training.watch.undo()
     head = torch.optim.SGD(training.model.head.parameters(), lr=0.1)
@@ -381,6 +388,13 @@ def other_parameters() -> list[int]:
         messages.append(watch.bypassed)
         backward(training.bypass())
         head.step()
+        messages.append(watch.bypassed)
+    table = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    with warnings.catch_warnings(), watch_ddp(table, optimizer, when="step") as watch:
+        warnings.simplefilter("ignore")
+        backward(table.module(torch.tensor([1])).sum())
+        optimizer.step()
         messages.append(watch.bypassed)
     return messages
 
@@ -564,6 +578,7 @@ STEPS_WATCHED: dict[str, tuple[Scenario, ...]] = {
     "twice": (bypassed, another_step),
     "averaged later": (bypassed, lambda training: backward(training.loss())),
     "dropped": (bypassed, lambda training: training.optimizer.zero_grad()),
+    "zeroed": (bypassed, lambda training: training.optimizer.zero_grad(set_to_none=False)),
     "accumulated": (accumulated,),
     "local steps": (local_steps,),
     "accumulated only": (accumulated_only,),

@@ -122,6 +122,15 @@ def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
         assert (loss(1e-7) - loss(-1e-7)) / 2e-7 == pytest.approx(along, rel=1e-5)
 
 
+def test_a_block_that_draws_nothing_leaves_the_generator_alone() -> None:
+    model = llama()
+    with cut(model) as context:
+        before = torch.get_rng_state()
+        step(model, **batch(LENGTH))
+        assert_cut(context)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_half_precision_gradients_are_no_worse_cut_than_whole() -> None:
     sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     exact = step(llama(**sizes).double(), **batch(192))[1]
@@ -152,6 +161,31 @@ def test_a_gradient_that_somebody_holds_is_not_written_over() -> None:
         assert_cut(context)
     for theirs, ours in (hooked, [each.grad for each in retained]):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_two_forwards_before_a_backward() -> None:
+    model = llama()
+
+    def stepped() -> Any:
+        model.zero_grad()
+        loss = model(**batch(LENGTH)).loss + 2 * model(**batch(LENGTH - 5)).loss
+        loss.backward()
+        return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    own = stepped()
+    with cut(model):
+        assert_same(stepped(), own)
+
+
+def test_undo_between_forward_and_backward_changes_nothing() -> None:
+    model = llama()
+    own = step(model, **batch(LENGTH))
+    model.zero_grad()
+    with cut(model) as context:
+        loss = model(**batch(LENGTH)).loss
+        assert_cut(context)
+    loss.backward()
+    assert_same((loss.detach(), {name: p.grad for name, p in model.named_parameters()}), own)
 
 
 def test_second_derivatives_are_refused() -> None:
@@ -216,6 +250,18 @@ class CountingMlp(nn.Module):
         return made
 
 
+class TwiceAttention(nn.Module):
+    """A layer that attends twice."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, hidden_states: Tensor, **options: Any) -> Any:
+        first, _ = self.attention(hidden_states=hidden_states, **options)
+        return self.attention(hidden_states=hidden_states + first, **options)
+
+
 def swap(name: str, kind: Callable[[nn.Module], nn.Module]) -> Callable[[Any], None]:
     def change(model: Any) -> None:
         for layer in model.model.layers:
@@ -261,6 +307,7 @@ def test_an_mlp_that_can_be_neither_cut_nor_tiled_trains_as_it_is(writes: bool, 
 NOT_CUT: dict[str, tuple[Callable[[Any], None], str]] = {
     "a shift": (swap("self_attn", ShiftingAttention), "mixes tokens outside of its attention"),
     "a count": (swap("mlp", CountingMlp), "writes count on its modules"),
+    "two attentions": (swap("self_attn", TwiceAttention), "calls attention 2 times"),
     "hooks": (hooked, "hooks inside of it"),
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -208,9 +210,14 @@ def test_a_loss_that_needs_logits_gets_them_and_is_named() -> None:
     with fuse_loss(model) as change, pytest.raises(SurgeryError, match="computed no loss from the logits"):
         change.check()
     expected = step(model, **inputs())
-    with fuse_loss(model) as change, pytest.warns(SurgeryWarning, match="makes its logits for mean"):
-        assert same(step(model, **inputs()), expected)
-    assert change.made_logits == {"mean": 1}
+    with fuse_loss(model) as change:
+        with pytest.warns(SurgeryWarning, match="makes its logits for mean"):
+            assert same(step(model, **inputs()), expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SurgeryWarning)
+            assert same(step(model, **inputs()), expected)
+    assert change.made_logits == {"mean": 2}
+    assert "logits were made for mean: 2 x" in str(change)
     with pytest.raises(SurgeryError, match="makes its logits for mean"):
         change.check()
 
@@ -242,6 +249,20 @@ def test_logits_of_a_step_are_refused_after_the_optimizer() -> None:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         with pytest.raises(SurgeryError, match=r"use outputs\.logits before that"):
             outputs.logits.argmax(-1)
+
+
+def test_threads_do_not_see_the_labels_of_each_other() -> None:
+    model = llama()
+    together = Barrier(2)
+    model.model.register_forward_pre_hook(lambda *_: (together.wait(60), None)[1])
+    with fuse_loss(model) as change:
+        for labels in ({}, inputs()):
+            given = [inputs(), {"input_ids": inputs()["input_ids"], **labels}]
+            with ThreadPoolExecutor(2) as pool:
+                outputs = list(pool.map(lambda each: model(**each), given))
+            kinds = [type(output.logits) is Tensor for output in outputs]
+            assert kinds == [False, not labels]
+            assert not change.state.running
 
 
 def test_a_head_that_is_replaced_later_is_named_once() -> None:

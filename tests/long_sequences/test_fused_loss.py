@@ -162,6 +162,13 @@ def test_hidden_states_of_any_layout_and_of_one_token_will_do() -> None:
     assert scalar.item() == pytest.approx(plain(hidden[:1, 1], weight, labels[:1, 1]).item())
 
 
+def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
+    hidden, weight, labels, _ = case()
+    loss = fused_linear_cross_entropy(hidden, weight, labels) * 3
+    first, second = (torch.autograd.grad(loss, (hidden, weight), retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, second))
+
+
 @pytest.mark.parametrize("softcap", [None, 1.5])
 def test_the_second_derivative_passes_the_check_of_autograd(softcap: float | None) -> None:
     hidden, weight, labels, bias = case()

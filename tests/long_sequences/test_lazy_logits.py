@@ -262,6 +262,22 @@ def test_a_function_of_autograd_gets_their_gradient(cast: bool) -> None:
         torch.testing.assert_close(one, other, rtol=ROUNDING, atol=ROUNDING)
 
 
+def test_a_hook_from_before_the_loss_gets_its_gradient() -> None:
+    logits, _, told = lazy()
+    seen: list[Tensor] = []
+    logits.register_hook(seen.append)  # type: ignore[no-untyped-call]
+    torch.autograd.backward(F.cross_entropy(flat(logits), targets(12)))
+    assert [gradient.shape for gradient in seen] == [logits.shape]
+    assert told == [Made("register_hook")]
+
+
+def test_after_a_fused_loss_the_gradient_of_what_is_done_besides_is_given() -> None:
+    logits, _, _ = lazy()
+    F.cross_entropy(flat(logits), targets(12))
+    (gradient,) = torch.autograd.grad(logits.square().sum(), logits)
+    torch.testing.assert_close(gradient, 2 * logits.detach())
+
+
 def _seen(gradient: Tensor) -> None:
     """Look at a gradient."""
 

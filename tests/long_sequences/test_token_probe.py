@@ -112,6 +112,8 @@ def counted(act: Act, values: Tensor) -> Tensor:
 
 ALONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "dropout": lambda act, v: functional.dropout(v, 0.5, act.training),
+    "jitter": lambda _, v: v * torch.empty_like(v).uniform_(0.9, 1.1),
+    "normal noise": lambda _, v: v * torch.empty_like(v).normal_(1.0, 0.1),
     "bernoulli": lambda act, v: v * torch.bernoulli(torch.full_like(v, 0.5)),
     "noise": noise,
     "counter": counted,
@@ -189,3 +191,13 @@ def test_an_error_of_the_module_stays_its_own() -> None:
     tile_mlp(module := gated(), num_shards=3)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         module(given(2, 7, WIDTH + 1))
+
+
+def test_a_module_whose_hooks_bring_its_weights_is_tried_with_them() -> None:
+    module = acting(lambda _, values: values.cumsum(-2))
+    weight = module.up.weight
+    module.up._parameters["weight"] = None
+    module.up.register_forward_pre_hook(lambda up, _: up._parameters.__setitem__("weight", weight))
+    tile_mlp(module, num_shards=3)
+    with pytest.raises(SurgeryError, match=MIXES):
+        module(given())

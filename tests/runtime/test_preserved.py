@@ -226,6 +226,17 @@ def counted_tokens(model: Any) -> Iterator[list[int]]:
 
 
 @either_model
+def test_evaluation_gives_the_same_with_its_cache(make: Callable[[], Any]) -> None:
+    model, plain = make().eval(), make().eval()
+    wrap_blocks(model)
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            ours, theirs = model(**tokens(), use_cache=True), plain(**tokens(), use_cache=True)
+        assert torch.equal(ours.logits, theirs.logits)
+        assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() == 6
+
+
+@either_model
 def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any]) -> None:
     results: list[Step] = []
     tuples: list[Any] = []
@@ -294,6 +305,16 @@ def test_compilation_makes_one_graph_without_a_break(compiled_plain: Compiled) -
 def test_compilation_without_a_surgery_checkpoints_nothing(compiled_plain: Compiled) -> None:
     _, counter = compiled_plain
     assert not any("checkpoint" in str(node.target) for graph in counter.graphs for node in graph.graph.nodes)
+
+
+def test_a_compiled_model_evaluates_as_without() -> None:
+    model, plain = llama(2).eval(), llama(2).eval()
+    wrap_blocks(model)
+    torch._dynamo.reset()
+    run: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        expected = plain(**tokens(), use_cache=False).logits
+        torch.testing.assert_close(run(**tokens(), use_cache=False).logits, expected)
 
 
 @pytest.fixture(scope="module")

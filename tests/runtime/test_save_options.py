@@ -35,6 +35,7 @@ from tests.runtime.selective.test_kept_results import (
     equal,
     image,
     layers_of_named,
+    ran_in,
     without,
 )
 from tests.runtime.transports import Recorded
@@ -273,6 +274,14 @@ def test_it_outlives_a_switch_and_a_copy() -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     other = copy.deepcopy(model)
     assert [counts(each)[1][KERNEL] for each in (model, other)] == [1, 1]
+
+
+def test_compiled_blocks_keep_what_is_said_of_them() -> None:
+    torch._dynamo.reset()
+    model = llama(2)
+    wrap_blocks(model, save={f"{LAYERS}.0": "attention"})
+    run: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert ran_in(run(**tokens()).loss.backward)[KERNEL] == 1
 
 
 def test_verify_holds_each_block_against_what_it_was_told_to_keep() -> None:

@@ -219,6 +219,28 @@ def step_wrapped(model: nn.Module) -> Step:
     return step(model)
 
 
+def test_a_block_that_is_run_from_elsewhere_is_looked_after_too() -> None:
+    class Outside(toys.Model):
+        tower: Any
+
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.tower = nn.Module()  # nobody calls it
+            self.tower.layers = nn.ModuleList(layers)
+
+        def run_layers(self, hidden_states: Tensor) -> Tensor:
+            for layer in self.tower.layers:
+                hidden_states = layer(hidden_states)
+            return hidden_states
+
+    model: Any = model_of(ReplacedLayer, ReplacedLayer, whole=Outside)
+    wrap_blocks(model)
+    layers = dict(model.tower.layers.named_children())
+    for layer in layers.values():
+        layer.forward = MethodType(fused, layer)
+    assert set(step(model, blocks=layers).entries.values()) == {ONCE}
+
+
 @pytest.mark.parametrize("replace", [on_the_instance, by_a_closure])
 def test_a_second_call_and_a_switch_keep_a_later_forward(replace: Callable[[Any], None]) -> None:
     model = made(ReplacedLayer)

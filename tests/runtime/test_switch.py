@@ -24,7 +24,7 @@ from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SaveOption
-from tests.measure.toys import Model, SureLayer, model_of
+from tests.measure.toys import Layer, Model, SureLayer, model_of
 from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
 from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, t5, tokens
 
@@ -142,6 +142,19 @@ def test_what_the_options_leave_out_stays_as_wrap_blocks_was_told(times_off: int
     assert dict(way.more) == {"determinism_check": "none"}
     assert [function is None for function in ways(model)] == [False, True, False]
     assert surgery.stats is not None
+
+
+def test_ignoring_randomness_is_refused_under_dropout() -> None:
+    model, quiet = model_of(Layer, Layer), model_of(SureLayer, SureLayer)
+    options = {"use_reentrant": False, "preserve_rng_state": False}
+    wrap_blocks(model)
+    before = vars(model.layers[0])[FUNCTION]
+    with pytest.raises(SurgeryError, match="preserve_rng_state=False while dropout of Layer acts at random"):
+        enable(model, options=options)
+    assert vars(model.layers[0])[FUNCTION] is before
+    wrap_blocks(quiet)
+    enable(quiet, options=options)
+    assert vars(quiet.layers[0])[FUNCTION].options.preserve_rng_state is False
 
 
 @only_in_5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,21 @@ def test_a_graph_that_outlives_the_surgery_gives_its_memory_back(monkeypatch: py
     del loss
     gc.collect()
     assert pin.pinned == 0
+
+
+def gradients_of(model: Any) -> dict[str, Any]:
+    model(**tokens(8)).loss.backward()
+    return {name: value.grad for name, value in model.named_parameters()}
+
+
+def test_threads_train_their_own_models(tmp_path: Path) -> None:
+    models = [llama(SOME) for _ in range(3)]
+    for model in models:
+        wrap_blocks(model, offload=tmp_path, self_check="never")
+    expected = trained(llama(SOME)).gradients
+    with ThreadPoolExecutor(3) as pool:
+        for gradients in pool.map(gradients_of, models):
+            torch.testing.assert_close(gradients, expected)
 
 
 class Latents(nn.Module):

@@ -93,6 +93,16 @@ def test_a_stack_of_stacks_holds_the_blocks_of_all() -> None:
     assert {block.stack for block in blocks} == {"stages"}
 
 
+def test_a_stack_inside_a_plain_block_is_part_of_it() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = Attention()
+            self.inner = stack(MixingLayer)
+
+    assert list(found(model(blocks=stack(Outer)))) == ["blocks.0", "blocks.1"]
+
+
 def test_plain_stacks_inside_layers_and_around_them_are_none() -> None:
     class Holding(SureLayer):
         def __init__(self) -> None:

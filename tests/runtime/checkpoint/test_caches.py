@@ -213,6 +213,25 @@ def test_a_model_makes_no_cache_and_says_so_once(make: Callable[[], Any]) -> Non
     assert [warning.category for warning in said].count(SurgeryWarning) == 1
 
 
+class Asking(nn.Module):
+    """A model that asks the one inside for a cache, whatever its caller says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = llama()
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.inner(**{**inputs, "use_cache": True})
+
+
+def test_nothing_is_said_where_only_a_part_was_asked() -> None:
+    model = Asking().train()
+    wrap_blocks(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SurgeryWarning)
+        assert model(**tokens()).past_key_values is None
+
+
 @pytest.mark.parametrize("every_n", [1, 2])
 def test_other_blocks_keep_their_caches(every_n: int) -> None:
     model, plain = (toys.CachingStack([toys.CachingBlock(0), toys.CachingBlock(1)]) for _ in range(2))

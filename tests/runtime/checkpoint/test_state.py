@@ -210,6 +210,22 @@ class GrowingBlock(ScalingBlock):
         return hidden if self.part is None else self.part(hidden)
 
 
+class ThawingBlock(ScalingBlock):
+    """A block that writes a buffer while a part of it is in evaluation mode."""
+
+    average: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Identity()
+        self.register_buffer("average", torch.ones(LARGE))
+
+    def scale(self) -> Any:
+        if not self.part.training:
+            self.average.mul_(1.1)
+        return self.average[0].clone()
+
+
 def evaluate_a_part(model: nn.Module) -> None:
     layers: Any = model.get_submodule("layers")
     for layer in layers:
@@ -228,7 +244,9 @@ def replace_a_part(model: nn.Module) -> None:
         layer.up = nn.Sequential(nn.BatchNorm1d(toys.WIDTH), layer.up)
 
 
-@pytest.mark.parametrize(("kind", "change"), [(GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)])
+@pytest.mark.parametrize(
+    ("kind", "change"), [(ThawingBlock, evaluate_a_part), (GrowingBlock, give_a_part), (ScalingBlock, replace_a_part)]
+)
 def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module], None]) -> None:
     wrapped, plain = stack(two(kind)), stack(two(kind))
     wrap_blocks(wrapped, self_check="never")
@@ -236,6 +254,20 @@ def test_what_is_written_is_learned_again(kind: Any, change: Callable[[nn.Module
         train(model, steps=2)
         change(model)
     assert same(train(wrapped, steps=2), train(plain, steps=2))
+
+
+def test_weights_that_were_loaded_between_steps_must_not_be_written_either() -> None:
+    model = stack(two(ScalingBlock))
+    wrap_blocks(model, self_check="never")
+    train(model)
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    loss = model(torch.ones(2, toys.WIDTH))
+    with torch.no_grad():
+        model.layers[1].get_parameter("up.weight").mul_(2)
+    with pytest.raises(
+        SurgeryError, match=r"ScalingBlock layers\.1 cannot be recomputed: its up\.weight was modified"
+    ):
+        loss.backward()
 
 
 class ModeBlock(ScalingBlock):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +62,14 @@ def test_beyond_its_bound_memory_is_pageable(inputs: int, device: Device) -> Non
     assert pool.pinned_bytes == pin.pinned == inputs * INPUT_BYTES
     assert pool.bytes == MOVED * INPUT_BYTES, "pageable memory is used again too"
     assert offloader.stats.tensors == 3 * MOVED
+
+
+def test_no_pinned_memory_can_be_asked_for_without_a_word(device: Device) -> None:
+    pool = pool_of(0, pin := Pinning())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(gradients(Offloader(HostTransport(pool), minimum_bytes=0)), gradients())
+    assert (pin.sizes, pool.pinned_bytes) == ([], 0)
 
 
 @pytest.mark.parametrize("inputs", [0, 2])
@@ -152,6 +163,17 @@ def test_where_the_host_is_short_the_oldest_idle_memory_makes_room() -> None:
     assert not pool.shortages
 
 
+def test_lengths_that_change_pin_no_more_and_more() -> None:
+    pool, chance = pool_of(pin=(pin := Pinning())), random.Random(0)
+    for number in range(200):
+        step(pool, *[chance.randrange(500, 1000)] * 10)
+        assert pool.bytes <= 3 * 10 * 1000
+        if number == 100:
+            pin.sizes.clear()
+    assert pool.lent == 0
+    assert len(pin.sizes) <= 10, "the buffers of the longest serve all"
+
+
 @pytest.mark.parametrize("broken", [False, True], ids=["by the process", "broken: whoever made it"])
 def test_a_forked_process_shares_no_buffer(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of()
@@ -189,6 +211,13 @@ def test_pages_of_our_own_are_pinned_and_unpinned() -> None:
     buffer.memory.fill_(3)
     del buffer
     assert not runtime.registered
+
+
+def test_nothing_is_unpinned_while_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = registered_buffer(5000, CPU, runtime := Runtime())
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    del buffer
+    assert runtime.registered
 
 
 def test_an_error_that_cuda_keeps_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,6 +284,19 @@ def adapted() -> Any:
     return model
 
 
+def test_adapters_of_peft_on_a_frozen_base() -> None:
+    peft = pytest.importorskip("peft")
+
+    def with_adapters() -> Any:
+        torch.manual_seed(1)
+        config = peft.LoraConfig(target_modules=["q_proj", "up_proj"], lora_dropout=0.5, init_lora_weights=False)
+        return peft.get_peft_model(llama(2), config).double().train()
+
+    model, plain = with_adapters(), with_adapters()
+    wrap_blocks(model, save=["attention", "matmul"])
+    assert equal(model, plain)
+
+
 def test_adapters_that_add_in_place_are_refused() -> None:
     model = adapted()
     wrap_blocks(model, save="matmul")

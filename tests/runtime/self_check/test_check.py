@@ -6,6 +6,8 @@ After the first steps exact sums are compared: at once on a CPU, and on a device
 from __future__ import annotations
 
 import contextlib
+import copy
+import pickle
 import random
 import warnings
 import weakref
@@ -278,6 +280,37 @@ def test_another_weight_of_the_same_shape_is_reported() -> None:
         loss.backward()
 
 
+class GatheringBlock(toys.ScalingBlock):
+    """A block that, like FSDP2, frees a weight after use and puts the next in its place, but not in a backward."""
+
+    reused = False
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = super().forward(hidden)
+        first = torch.full((4096,), 0.5)
+        hidden = hidden * first[: toys.WIDTH]
+        if torch._C._current_graph_task_id() != -1:
+            return hidden * torch.full((4096,), 2.0)[: toys.WIDTH]
+        place = first.data_ptr()
+        first.untyped_storage().resize_(0)
+        others: list[Tensor] = []
+        second = torch.full((4096,), 2.0)
+        while second.data_ptr() != place and len(others) < 500:
+            others.append(second)
+            second = torch.full((4096,), 2.0)
+        self.reused = second.data_ptr() == place
+        return hidden * second[: toys.WIDTH]
+
+
+def test_a_weight_in_the_memory_of_another_is_not_taken_for_it() -> None:
+    model = stack(two(GatheringBlock))
+    wrap_blocks(model)
+    loss = model(torch.ones(2, toys.WIDTH))
+    if not any(layer.reused for layer in model.modules() if isinstance(layer, GatheringBlock)):
+        pytest.skip("memory that was freed is not given again")
+    loss.backward()
+
+
 def test_layers_without_a_size_are_refused() -> None:
     model, plain = stack(two(toys.LazySizeBlock)), stack(two(toys.LazySizeBlock))
     with pytest.raises(SurgeryError, match=r"layers\.0\.late\.weight has no size before the first forward"):
@@ -294,6 +327,16 @@ def test_blocks_with_compiled_and_scripted_parts_are_checked(kind: Callable[[], 
     model, plain = stack(two(kind)), stack(two(kind))
     wrap_blocks(model)
     assert same(train(model), train(plain))
+
+
+def test_a_drift_beside_a_scripted_part_is_reported() -> None:
+    model = stack(two(toys.ScriptedBlock))
+    wrap_blocks(model)
+    train(model, steps=1)
+    layers: Any = model.layers
+    layers[0].scale = toys.DriftingBlock().scale
+    with pytest.raises(SurgeryError, match=r"recomputing ScriptedBlock layers\.0 gave a different result"):
+        train(model, steps=1)
 
 
 @pytest.fixture
@@ -409,6 +452,14 @@ def test_a_backward_that_was_given_up_leaves_nothing_behind() -> None:
     hook.remove()
     train(model, steps=2)
     assert not quick_check._waiting
+
+
+def test_copies_and_pickles_settle_anew_which_tensors_count() -> None:
+    model = stack(two(toys.ScalingBlock))
+    wrap_blocks(model, self_check="always")
+    train(model, steps=FIRST_STEPS + 1)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert same(train(other), train(model))
 
 
 def test_what_a_run_saved_is_let_go_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

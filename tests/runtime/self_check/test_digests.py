@@ -194,3 +194,19 @@ def test_a_plan_is_taken_only_where_it_holds(other: Any) -> None:
     made = digest(*unlike, plan=known.plan)
     assert made.plan is not known.plan
     assert not differ(made, digest(*unlike))
+
+
+def test_the_kernel_is_launched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = interpreted_kernel()
+    launches: list[Any] = []
+    add_words = kernel._add_words
+
+    class Launched:
+        def __getitem__(self, grid: Any) -> Any:
+            launches.append(grid)
+            return add_words[grid]
+
+    monkeypatch.setattr(kernel, "_add_words", Launched())
+    tensors = [some(torch.bfloat16, (n, 7)) for n in (1, 3000, 9)]
+    kernel.sums_in_one_launch(tensors, [tensor.nbytes for tensor in tensors])
+    assert len(launches) == 1
