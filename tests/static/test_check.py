@@ -187,6 +187,11 @@ def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypat
     assert first.findings
 
 
+def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:
+    check([tree(tmp_path, INLINE)], jobs=1, cache=False)
+    assert list(own_cache.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"junk", b"\x80\x05N.", b"\x80\x05K\x01K\x02\x86."], ids=["empty", "junk", "None", "pair"]
 )
