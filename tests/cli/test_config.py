@@ -140,18 +140,3 @@ def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, said: str) ->
 )
 def test_codes_and_prefixes_expand_in_the_order_of_the_rules(given: list[str], expected: tuple[str, ...]) -> None:
     assert expand_codes(given, KNOWN, "--select") == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["CKPT999"], "--select: no rule has the code CKPT999: "),
-        (["CKPT001,CKPT0O3"], "no rule has the code CKPT0O3: did you mean CKPT003?"),
-        ([","], "--select names no rule"),
-        ([""], "--select names no rule"),
-    ],
-)
-def test_a_code_that_no_rule_has_is_an_error(given: list[str], said: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        expand_codes(given, KNOWN, "--select")
-    assert said in str(error.value)

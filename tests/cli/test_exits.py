@@ -8,7 +8,6 @@ import pytest
 
 from ckpt_surgery.cli.exits import Terminated, termination_raises
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.errors import TransformersNotFound
 from tests.cli.stand_ins import StandIn
 
 
@@ -16,12 +15,6 @@ def test_an_interrupt_is_one_line_and_130(apply: StandIn, capsys: pytest.Capture
     apply.error = KeyboardInterrupt()
     assert main(["apply", "models"]) == 130
     assert capsys.readouterr().err == "ckpt_surgery: interrupted; every file is whole, as it was or repaired\n"
-
-
-def test_a_missing_transformers_is_one_line_and_2(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    check.error = TransformersNotFound("transformers is not installed here: name the files")
-    assert main(["check"]) == 2
-    assert capsys.readouterr().err == ("ckpt_surgery: error: transformers is not installed here: name the files\n")
 
 
 def test_a_bug_is_one_line_and_shows_its_traceback_on_request(

@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from ckpt_surgery import optional
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.text import size
 from tests.planning.test_target import config
@@ -135,26 +134,6 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "there is no module nowhere" in refusal(capsys, "nowhere:factory")
 
 
-def test_remote_code_needs_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = config(tmp_path, auto_map={"AutoModelForCausalLM": "modeling_own.Own"}, architectures=["Own"])
-    assert "building its models means running it: read it first; only --trust-remote-code" in refusal(capsys, name)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--dtype", "int3"),
-        ("--tokens", "0"),
-        ("--checkpointing", "maybe"),
-    ],
-)
-def test_a_value_that_an_option_does_not_take_is_refused(
-    capsys: pytest.CaptureFixture[str], option: str, value: str
-) -> None:
-    assert main(["explain", "gpt2", f"{option}={value}"]) == 2
-    assert option in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -173,13 +152,6 @@ def test_options_that_do_not_go_together_are_refused_before_the_work(
     capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     assert said in refusal(capsys, "no_such_model", *options)
-
-
-def test_without_torch_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(optional, "is_installed", lambda package: package != "torch")
-    assert "explain needs torch, which is not installed" in refusal(capsys, "gpt2")
 
 
 def test_layers_of_4_bits_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,11 +88,6 @@ def test_what_the_hub_does_not_give_is_reported(hub: Path, name: str, why: str) 
         config_of(name)
 
 
-@pytest.mark.parametrize("name", ["llama", "LlamaForCausalLM", "a/b.json", "package.module:factory", "x/f.py:make"])
-def test_other_names_stay_as_they_are(name: str) -> None:
-    assert config_of(name) == name
-
-
 def test_a_folder_that_is_here_goes_before_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "someone" / "small").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,7 @@ from ckpt_surgery import SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.cli import run
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
-from ckpt_surgery.long_sequences.long_context import LongContext, long_context
+from ckpt_surgery.long_sequences.long_context import LongContext
 from ckpt_surgery.planning.devices import DEVICES
 from tests.zoo.tiny_models import llama, tokens
 
@@ -79,13 +79,6 @@ def test_long_context_is_done_to_every_model_that_trains(started: list[tuple[Any
     assert wrap is True
     assert options["wrap_options"] == {}
     assert options["operation"].args == ({"tokens": 96, "host": True, "keep": 2 * 10**9},)
-
-
-def test_long_context_by_itself_has_its_own_defaults(started: list[tuple[Any, ...]]) -> None:
-    assert main(["run", "--long-context", "train.py"]) == 0
-    defaults = {name: each.default for name, each in signature(long_context).parameters.items()}
-    for name, value in started[0][4]["operation"].args[0].items():
-        assert value == defaults[name]
 
 
 def test_auto_chooses_for_models_that_are_wrapped_with_the_other_options(started: list[tuple[Any, ...]]) -> None:
@@ -199,11 +192,6 @@ def test_an_argument_a_launcher_puts_before_the_command_is_the_scripts(
 ) -> None:
     assert main([spelled, "run", "--wrap", "train.py", "--x"]) == 0
     assert started[0][:2] == ("train.py", [spelled, "--x"])
-
-
-def test_before_another_command_it_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--local_rank=0", "check"]) == 2
-    assert "--local_rank" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

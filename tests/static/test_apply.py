@@ -180,6 +180,25 @@ def test_a_read_only_file_is_reported_and_left(tmp_path: Path) -> None:
     assert "read-only" in problem.message
 
 
+def test_a_repair_that_needs_a_read_only_file_is_not_half_made(tmp_path: Path) -> None:
+    branch = INLINE[INLINE.index("            if self.gradient") : INLINE.index("        return hidden_states\n", 900)]
+    child = CHILD.replace("            hidden_states = layer(hidden_states, attention_mask)\n", branch)
+    assert child != CHILD
+    root = tree(tmp_path, {FOO: child, BAR: PARENT})
+    (root / BAR).chmod(0o444)
+    result = apply([root], select=["CKPT002"], jobs=1)
+    assert texts(root) == {FOO: child, BAR: PARENT}
+    assert [problem.path for problem in result.problems] == [str(root / BAR)]
+
+
+@pytest.mark.parametrize("option", ["ignore", "exclude"])
+def test_what_is_left_out_is_not_repaired(tmp_path: Path, option: str) -> None:
+    root = tree(tmp_path, PLAIN)
+    values: dict[str, Any] = {"ignore": ["CKPT001"], "exclude": ["foo"]}
+    assert apply([root], jobs=1, **{option: values[option]}).changes == ()
+    assert texts(root) == {FOO: PLAIN}
+
+
 def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
 

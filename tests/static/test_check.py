@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 
 from ckpt_surgery import check
 from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.static import cache, snapshot
 from ckpt_surgery.static import check as check_module
-from ckpt_surgery.static import snapshot
 from tests.codemods.snippets import BAR, BY_KEYWORD, CHILD, INLINE, LAYERED, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, tree
 
@@ -185,6 +186,15 @@ def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypat
     second = check([root], jobs=1)
     assert (first.findings, first.problems, first.suppressed) == (second.findings, second.problems, second.suppressed)
     assert first.findings
+    monkeypatch.setattr(cache, "code_version", lambda: "another version of the rules")
+    with pytest.raises(AssertionError, match="analysed again"):
+        check([root], jobs=1)
+    assert gc.isenabled(), "what is paused during the work goes on after an error too"
+
+
+def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:
+    check([tree(tmp_path, INLINE)], jobs=1, cache=False)
+    assert list(own_cache.iterdir()) == []
 
 
 def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:

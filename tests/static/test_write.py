@@ -90,6 +90,19 @@ def test_a_file_that_changed_underneath_is_left_alone(file: Path) -> None:
     assert unchanged(file, b"someone else's\n")
 
 
+def test_a_change_while_the_new_content_is_written_is_seen(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync = os.fsync
+
+    def edited_meanwhile(handle: int) -> None:
+        fsync(handle)
+        file.write_text("edited\n")
+
+    monkeypatch.setattr(os, "fsync", edited_meanwhile)
+    problem = write_atomically(file, BEFORE, AFTER)
+    assert problem is not None
+    assert unchanged(file, b"edited\n")
+
+
 def test_a_read_only_file_is_reported_and_left(file: Path) -> None:
     file.chmod(0o444)
     problem = write_atomically(file, BEFORE, AFTER)

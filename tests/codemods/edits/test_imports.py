@@ -29,46 +29,6 @@ def imported(text: str, module: str = "...layers", name: str = "Layer", guard: s
     return after
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("from ...layers import Act\n", "from ...layers import Act, Layer\n"),
-        ("from ...layers import Zoo\n", "from ...layers import Layer, Zoo\n"),
-        (
-            "from ...layers import Aaaaaaaaaaaaaaaaaa, Bbbbbbbbbbbbb\n",
-            "from ...layers import (\n    Aaaaaaaaaaaaaaaaaa,\n    Bbbbbbbbbbbbb,\n    Layer,\n)\n",
-        ),
-        (
-            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\n",
-            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\nfrom ...layers import Layer\n",
-        ),
-        ("from ...aaa import b\nx = 1\n", "from ...aaa import b\nfrom ...layers import Layer\nx = 1\n"),
-        ("# about\nfrom .zoo import b\n", "# about\nfrom ...layers import Layer\nfrom .zoo import b\n"),
-        ("import os\n\nx = 1\n", "import os\n\nfrom ...layers import Layer\n\nx = 1\n"),
-        ('"""Says."""\n\nclass A: ...\n', '"""Says."""\n\nfrom ...layers import Layer\n\nclass A: ...\n'),
-        ("from ...layers import A as B\n", "from ...layers import A as B\nfrom ...layers import Layer\n"),
-        (
-            "from ...aaa import b\nclass A: ...\nfrom ...layers import C\n",
-            "from ...aaa import b\nfrom ...layers import Layer\nclass A: ...\nfrom ...layers import C\n",
-        ),
-    ],
-    ids=[
-        "it grows",
-        "in order",
-        "too long for a line",
-        "comments stay as they are",
-        "a line of its own",
-        "above the first",
-        "nothing of the kind",
-        "no import at all",
-        "an alias",
-        "below the first class is too late",
-    ],
-)
-def test_a_name_is_imported_where_isort_puts_it(before: str, after: str) -> None:
-    assert imported(before) == after
-
-
 def test_a_name_is_imported_under_a_guard() -> None:
     text = "import os\n\nif is_torch_available():\n    import torch\n\n    from transformers.b import B\n"
     after = text + "    from transformers.layers import Layer\n"

@@ -80,8 +80,6 @@ PLACED = {
     "a comment before the heading": ("<!-- License -->\n# Why\n\nText\n", "<!-- License -->\n# Why", "Text"),
     "a comment of its own": ("# Why\n<!-- a -->\n\n<!-- b -->\nText\n", "# Why\n<!-- a -->", "<!-- b -->\nText"),
     "text behind a comment": ("# Why\n<!-- a\n--> Text <!-- b -->\n", "# Why", "<!-- a\n--> Text <!-- b -->"),
-    "a comment without an end": ("# Why\n\n<!-- a\n\n## More\n", "# Why", "<!-- a\n\n## More"),
-    "a heading alone": ("# Why", "# Why", ""),
 }
 
 

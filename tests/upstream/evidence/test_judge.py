@@ -57,7 +57,7 @@ def judge(made: Evidence, *shown_no_fault: str, applies: bool = True, **options:
     return judged(made, shown_no_fault, applies=applies, **options)
 
 
-def checked(name: str, status: CheckStatus, *runs: CommandRun, **options: str) -> Evidence:
+def checked(name: str, status: CheckStatus, *runs: Any, **options: Any) -> Evidence:
     return changed(checks=(CheckerResult(name, status, *runs, **options),))
 
 

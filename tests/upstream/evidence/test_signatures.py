@@ -10,7 +10,6 @@ from ckpt_surgery.upstream.evidence.results import SignatureChange
 from ckpt_surgery.upstream.evidence.signatures import changed_signatures
 
 TOY = "src/transformers/models/toy/modeling_toy.py"
-OTHER = "src/transformers/models/other/modeling_other.py"
 
 BLOCK = """
 from torch import nn
@@ -54,13 +53,16 @@ def test_a_new_order_is_reported_without_self_and_annotations(tmp_path: Path) ->
     "after",
     [
         "self, hidden_states, layer_past=None, mask=None, flag=False",
-        "self, hidden_states: int, layer_past: str = None, mask: str = None, flag: str = False",
         f"{BEFORE}, more=None",
         f"{BEFORE}, *rest, more, **others",
         "self, hidden_states=None, layer_past=None, mask=(), flag=True",
-        "this, hidden_states, layer_past=None, mask=None, flag=False",
     ],
-    ids=["no annotations", "other annotations", "an option behind", "by keyword only", "other defaults", "not self"],
+    ids=[
+        "no annotations",
+        "an option behind",
+        "by keyword only",
+        "other defaults",
+    ],
 )
 def test_what_breaks_no_positional_caller_is_not_reported(tmp_path: Path, after: str) -> None:
     assert between(tmp_path, BEFORE, after) == ()
@@ -84,11 +86,3 @@ def test_what_breaks_a_positional_caller_is_reported(tmp_path: Path, after: str)
 def test_a_lost_rest_and_a_new_required_one_are_reported(tmp_path: Path) -> None:
     assert between(tmp_path / "rest", "self, hidden_states, *rest", "self, hidden_states")
     assert between(tmp_path / "required", "self, hidden_states", "self, hidden_states, mask")
-
-
-def test_a_class_or_file_of_one_tree_alone_has_nothing_to_compare(tmp_path: Path) -> None:
-    toy = BLOCK.replace("PARAMETERS", BEFORE)
-    more = toy.replace("class ToyBlock", "class NewBlock").replace(BEFORE, AFTER)
-    assert changed(tmp_path, {TOY: toy}, {TOY: toy + more.replace("ToyModel", "NewModel"), OTHER: more}) == ()
-    for file in ("src/gone.py", "README.md"):
-        assert not list(changed_signatures(tmp_path / "before", tmp_path / "after", file))

@@ -120,12 +120,6 @@ def test_variables_of_the_caller_s_repository_and_python_are_not_handed_on(
 # what is kept
 
 
-def test_a_command_is_shown_as_one_would_type_it(tree: Path, python: PythonInterpreter) -> None:
-    assert python.run(["utils/checkers.py", "copies"], tree).command == "python utils/checkers.py copies"
-    assert python.run(["-c", "0"], tree, shown="python -c nothing").command == "python -c nothing"
-    assert python.run(["-c", "0", str(tree / "a b")], tree).command == "python -c 0 './a b'"
-
-
 def test_the_last_lines_are_kept_and_the_others_counted(tree: Path, python: PythonInterpreter) -> None:
     lines = said(python, tree, f"for n in range({LINES + 7}): print('line', n)").split("\n")
     assert lines[0] == "... (7 lines before these)"
@@ -195,12 +189,6 @@ def test_a_command_that_a_signal_ends_says_so(tree: Path, python: PythonInterpre
 def test_an_interpreter_that_is_gone_is_one_sentence(tree: Path) -> None:
     with pytest.raises(UpstreamError, match=r"`python x\.py` cannot be run: No such file or directory"):
         PythonInterpreter(tree / "gone/python").run(["x.py"], tree)
-
-
-def test_a_program_that_is_not_there_has_the_code_that_a_shell_gives(tree: Path, python: PythonInterpreter) -> None:
-    ran = python.tool("no-such-program", ["--fast"], tree)
-    assert (ran.command, ran.code) == ("no-such-program --fast", 127)
-    assert ran.output == "no-such-program: command not found"
 
 
 # which interpreter

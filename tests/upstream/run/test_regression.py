@@ -21,7 +21,6 @@ UPSTREAM = "ElmModelTest::test_training_gradient_checkpointing"
 OVERRIDE = TEST_TEXT[TEST_TEXT.index("    # It has no loss.") : TEST_TEXT.index("    def test_config")]
 BARE = TEST_TEXT.replace(OVERRIDE, "").replace("import pytest\n\n", "")
 BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
-TWO_CLASSES = BARE + "\n\nclass ElmBigModelTest(ElmModelTest):\n    big = True\n"
 
 
 @pytest.fixture
@@ -83,11 +82,8 @@ def test_a_test_of_upstream_that_goes_from_red_to_green_covers_the_repair(trees:
         ("passed", "passed"),
         ("failed", "failed"),
         ("failed", "skipped"),
-        ("failed", "xfailed"),
         ("skipped", "passed"),
-        ("xfailed", "passed"),
         ("error", "passed"),
-        ("passed", "failed"),
     ],
 )
 def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, series: str) -> None:
@@ -144,22 +140,6 @@ def test_a_test_of_our_own_is_added_where_upstream_has_none(trees: Trees) -> Non
     assert 'plain_blocks = {"ElmLayer"}' in text
     assert "for use_reentrant in (False, True):" in text
     assert trees.tests(trees.base) == base
-
-
-def test_it_is_given_to_the_last_class_that_shows_the_repair(trees: Trees) -> None:
-    trees.write(ELM, TWO_CLASSES)
-    regression_test, _ = run(trees, ours)
-    assert regression_test.tests == (f"{ELM}::ElmBigModelTest::{TEST}",)
-    assert (trees.series / ELM).read_text().count(f"def {TEST}") == 1
-
-    trees.write(ELM, TWO_CLASSES)
-    regression_test, _ = run(
-        trees,
-        lambda tree: (
-            {**ours(tree), f"ElmBigModelTest::{TEST}": "passed"} if "ElmBig" in str(ours(tree)) else ours(tree)
-        ),
-    )
-    assert regression_test.tests == (f"{ELM}::ElmModelTest::{TEST}",)
 
 
 def test_it_is_not_given_twice(trees: Trees) -> None:

@@ -3,7 +3,7 @@
 from torch import nn
 
 from ...modeling_utils import PreTrainedModel
-from ..bar.modeling_bar import BarLayer
+from transformers.models.bar.modeling_bar import BarLayer
 
 class FooLayer(BarLayer): ...
 # file: models/bar/modeling_bar.py
