@@ -102,6 +102,10 @@ class TestThePullRequest:
             text = page(adoption(tmp_path, ClassProof(BAD, GOOD, frozenset(uses))), "pull_request.md")
             assert ("`ToyModel` (CKPT002) was repaired and not measured: no measured model has it." in text) is said
 
+    def test_warns_of_unsafe_repairs(self, tmp_path: Path) -> None:
+        found = adoption(tmp_path, ClassProof(BAD, GOOD), unsafe=True)
+        assert "Repairs were made that may break code elsewhere" in page(found, "pull_request.md")
+
 
 class TestTheFolder:
     def test_has_a_diff_that_applies_and_pages_without_a_path_of_the_machine(self, tmp_path: Path) -> None:
@@ -150,3 +154,11 @@ class TestTheFolder:
         folder = ModelFolder.read(write_shape(tmp_path / "toy", "healthy"))
         with pytest.raises(AdoptError, match=said):
             check_output(tmp_path / out, folder)
+
+    def test_that_fills_up_meanwhile_is_left_alone(self, tmp_path: Path) -> None:
+        found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/mine").touch()
+        with pytest.raises(AdoptError, match="is not empty, and nothing in it is overwritten"):
+            write_pages(found, tmp_path / "out")
+        assert sorted(path.name for path in tmp_path.rglob("*") if path.parent.name != "toy") == ["mine", "out", "toy"]

@@ -118,3 +118,17 @@ def test_training_scripts_beside_the_model_are_left_out(tmp_path: Path) -> None:
     assert examined(folder).repair.findings == ()
     with pytest.raises(AdoptError, match="only rules for training scripts are selected"):
         SourceResult.of(ModelFolder.read(folder), select=["CKPT104"])
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_shape(tmp_path, "module dict")
+    original = static_apply.apply
+
+    def changing(*arguments: object, **options: object) -> object:
+        result = original(*arguments, **options)  # type: ignore[arg-type]
+        (folder / "modeling_toy.py").write_text("x = 1\n")
+        return result
+
+    monkeypatch.setattr("ckpt_surgery.adopt.source.apply", changing)
+    with pytest.raises(AdoptError, match="changed while it was read: run this again"):
+        examined(folder)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import CheckResult
 from tests.cli.stand_ins import INFO, PROBLEM, UNKNOWN, StandIn, checked, configure, finding
 
@@ -109,6 +110,16 @@ def test_an_output_that_cannot_be_written_is_reported_before_the_work(
     reason = f"there is no folder {Path('gone').absolute()}"
     assert capsys.readouterr().err == (f"ckpt_surgery: error: --output gone/report cannot be written to: {reason}\n")
     assert check.calls == []
+
+
+def test_a_file_name_that_is_no_text_can_be_printed(
+    check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check.answer = checked(Finding("CKPT003", "\udcff.py", 1, 1, "B", "→ wrong", Applicability.SAFE))
+    with open(tmp_path / "out", "w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["check"]) == 1
+    assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()
 
 
 # -- baseline and since

@@ -112,15 +112,6 @@ def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> Non
     assert kept == {rule_code: rule_code != code for rule_code in kept}
 
 
-@pytest.mark.parametrize(
-    "left_out", [{"exclude": ["foo"]}, {"per_file_ignores": {"modeling_foo.py": ["CKPT001"]}}], ids=str
-)
-def test_what_is_left_out_is_not_repaired(tmp_path: Path, left_out: dict[str, Any]) -> None:
-    root = tree(tmp_path, PLAIN)
-    assert apply([root], jobs=1, **left_out).changes == ()
-    assert texts(root) == {FOO: PLAIN}
-
-
 # -- how a file is written
 
 
