@@ -96,6 +96,16 @@ def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, s
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
+def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
+    runs = []
+
+    def answer(tree: Path) -> Answers:
+        runs.append(tree)
+        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
+
+    assert run(trees, answer)[0].kind == RegressionKind.NONE
+
+
 # -- upstream's tests without what excuses the family
 
 

@@ -71,3 +71,18 @@ def test_a_shallow_and_a_linked_checkout_get_their_series(repository: Path, tmp_
     assert sh(place, "rev-list", "--count", f"{base.sha}..{BRANCH}").strip() == "1"
     assert sh(place, "show", f"{BRANCH}:oak.py") == "oak = 2\n"
     sh(place, "fsck", "--strict")
+
+
+def test_who_commits_may_depend_on_the_place_of_the_checkout(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sh(repository, "config", "--unset", "user.name")
+    sh(repository, "config", "--unset", "user.email")
+    (tmp_path / "here").write_text("[user]\nname = Here\nemail = here@example.org\n")
+    (tmp_path / "settings").write_text(f'[includeIf "gitdir:{repository}/"]\npath = {tmp_path / "here"}\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    _, _, tip = series(repository)
+    assert sh(repository, "show", "--no-patch", "--format=%an %ae %cn %ce", tip).split() == [
+        *("Here", "here@example.org"),
+        *("Here", "here@example.org"),
+    ]
