@@ -17,7 +17,9 @@ from ckpt_surgery.adopt.proof import ClassProof
 from ckpt_surgery.cli.main import main
 from tests.adopt.examples import BAD, GOOD, REENTRANT_BAD, UNBUILT, UNSUPPORTED
 from tests.survey.own_code import write_folder
-from tests.zoo.own_code_shapes import write_shape
+from tests.zoo.own_code_shapes import modeling, write_shape
+
+IMPORTED = "from pathlib import Path\nPath('imported').touch()\n"
 
 
 class Proofs:
@@ -75,6 +77,12 @@ class TestWithoutTrust:
         assert ("--- a/modeling_toy.py\n+++ b/modeling_toy.py\n" in out) == (shape == "old switch")
         assert "the proof needs --trust-remote-code, which runs" in " ".join(out.split())
         assert not proofs.asked
+
+    def test_no_code_is_imported(self, proofs: Proofs) -> None:
+        folder = write_folder(Path("toy"), {"modeling_toy": IMPORTED + modeling("module dict")})
+        (folder / "__init__.py").write_text(IMPORTED)
+        assert run("toy --output out") == 1
+        assert not Path("imported").exists()
 
     def test_it_runs_where_torch_is_not_installed(
         self, proofs: Proofs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -112,16 +112,6 @@ def test_an_output_that_cannot_be_written_is_reported_before_the_work(
     assert check.calls == []
 
 
-def test_a_file_name_that_is_no_text_can_be_printed(
-    check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    check.answer = checked(Finding("CKPT003", "\udcff.py", 1, 1, "B", "→ wrong", Applicability.SAFE))
-    with open(tmp_path / "out", "w", encoding="ascii") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert main(["check"]) == 1
-    assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()
-
-
 # -- baseline and since
 
 
@@ -178,3 +168,13 @@ def test_only_findings_in_changed_lines_are_reported(
     assert "  4:5 CKPT" in out
     assert "  3:5 CKPT" not in out
     assert main(["check", ".", "--since", "v9"]) == 2
+
+
+def test_a_file_name_that_is_no_text_can_be_printed(
+    check: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check.answer = checked(Finding("CKPT003", "\udcff.py", 1, 1, "B", "→ wrong", Applicability.SAFE))
+    with open(tmp_path / "out", "w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["check"]) == 1
+    assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()

@@ -91,6 +91,7 @@ def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("per-file-ignores = {'a.py' = 'CKPT001'}", "per-file-ignores must be a table of glob pattern"),
         ("jobs = 0", "jobs must be a whole number from 1 up, not 0"),
         ("select = 'CKPT001'", "select must be a list of strings, not 'CKPT001'"),
         ("ignore = [1]", "ignore must be a list of strings, not [1]"),
@@ -140,3 +141,14 @@ def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, said: str) ->
 )
 def test_codes_and_prefixes_expand_in_the_order_of_the_rules(given: list[str], expected: tuple[str, ...]) -> None:
     assert expand_codes(given, KNOWN, "--select") == expected
+
+
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        Config.load(tmp_path)

@@ -68,9 +68,11 @@ def test_the_first_line_says_what_the_options_it_names_would_give(
 def test_the_requested_steps_are_shown_and_written_as_json_and_as_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*EXPLAIN, config(tmp_path), "--checkpointing", "on", "--optimizer", "none"]) == 0
+    options = ["--checkpointing", "on", "--optimizer", "none", "--long-context"]
+    assert main([*EXPLAIN, config(tmp_path), *options]) == 0
     output = capsys.readouterr().out
     assert "checkpointing off" not in output
+    assert ", as with long_context\n" in output
     assert "optimizer (none)" in output
     file = tmp_path / "told.json"
     page = tmp_path / "told.html"
@@ -159,3 +161,25 @@ def test_layers_of_4_bits_cannot_be_trained(tmp_path: Path, capsys: pytest.Captu
     assert refusal(capsys, config(tmp_path), "--load-in-4bit") == said
     assert main(["plan", config(tmp_path), "--memory", "1GB", "--load-in-4bit"]) == 2
     assert said in capsys.readouterr().err
+
+
+def reads_values() -> Any:
+    return ReadsValues(), [torch.zeros(2**26)]
+
+
+class ReadsValues(nn.Linear):
+    """A layer whose forward branches on values computed from its weights."""
+
+    def __init__(self) -> None:
+        super().__init__(2**26, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weighted = x * self.weight
+        return weighted[weighted > 0]
+
+
+def test_a_line_that_reads_values_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, f"{__name__}:reads_values")
+    assert "reads values that depend on weights (test_explain.py, line" in said
+    assert "`return weighted[weighted > 0]`" in said
+    assert "`ckpt_surgery verify` measures" in said

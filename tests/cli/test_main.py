@@ -132,3 +132,12 @@ def test_help_that_cannot_be_written_is_one_line_and_2(arguments: str) -> None:
         2,
         "ckpt_surgery: error: standard output cannot be written to: No space left on device\n",
     )
+
+
+def test_all_without_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--all"]) == 2
+    assert main(["--all", "rule"]) == 2
+    assert (
+        capsys.readouterr().err.splitlines()
+        == ["ckpt_surgery: error: --all needs --version here: run `ckpt_surgery --version --all`"] * 2
+    )

@@ -133,3 +133,13 @@ def test_bad_input_is_one_sentence(
     assert said in sentence
     assert "error: " in sentence.lower()
     assert all(line.startswith(("Usage: ", "Try ")) for line in output.err.splitlines()[:-1] if line)
+
+
+def test_what_is_said_to_make_a_plan_fit_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config(tmp_path, hidden_size=256, intermediate_size=1024)
+    asked = ["plan", str(tmp_path), "--tokens", "64", "--memory", "92MB"]
+    assert main(asked) == 1
+    levers = re.findall(r"ith `([^`]+)` it fits: ", capsys.readouterr().err)
+    assert len(levers) >= 3
+    for options in levers:
+        assert main([*asked, *options.split()]) == 0

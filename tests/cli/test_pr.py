@@ -288,3 +288,13 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(toy: Path, tmp_path: P
     assert state(toy) == before
     assert list(scratch.iterdir()) == []
     assert not (toy.parent / pr_command.OUT).exists()
+
+
+def test_an_interrupt_says_what_is_as_it_was(prepare: StubPrepare, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(_: object) -> None:
+        raise KeyboardInterrupt
+
+    prepare.work = work
+    code, _, err = said(capsys, "transformers", "--all")
+    assert code == 130
+    assert err == "ckpt_surgery: interrupted; the checkout is as it was; nothing was made\n"

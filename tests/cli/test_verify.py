@@ -235,9 +235,11 @@ class TestErrors:
             ("bert --all", "--all and a named model exclude each other: give one of them"),
             ("", "no model is named: give a model type such as gpt_bigcode, a class, a folder, or --all"),
             ("bert --modes reentrent", "--modes does not know reentrent: did you mean reentrant?"),
+            ("bert --modes ,", "--modes names nothing: it takes non_reentrant, reentrant"),
             ("bert --levels xyz", "--levels does not know xyz: it takes all, run, recompute, set, values, state"),
             ("bert --shard 5/4", "--shard '5/4' is not a shard: write i/n with i from 1 to n, such as 2/4"),
             ("bert --timeout nan", "--timeout nan is not a time limit: give seconds from 0.1 to 86400"),
+            (f"bert --output {'a' * 300}", f"--output {'a' * 300} cannot be written to: "),
             ("bert --output no/report.txt", "--output no/report.txt cannot be written to: there is no folder"),
         ],
     )

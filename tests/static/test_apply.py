@@ -303,3 +303,12 @@ def test_a_modular_file_and_what_is_made_from_it_get_the_same_edit(tmp_path: Pat
     root = tree(tmp_path / "1", {FOO: HEADER + INLINE, MODULAR: modular, BAR: parent})
     repair(root)
     assert texts(root) == {FOO: HEADER + FIXED, MODULAR: modular, BAR: FIXED.replace("Foo", "Bar")}
+
+
+def test_a_part_that_is_too_deep_for_libcst_is_left_alone(tmp_path: Path) -> None:
+    loop = "        for layer in self.layers:\n"
+    words = " + ".join(["'a'"] * 700)
+    text = BY_KEYWORD.replace(loop, f"        words = {words}\n{loop}")
+    result = apply([tree(tmp_path, text)], jobs=1)
+    assert texts(tmp_path)[FOO] == text
+    assert [note.text.partition(":")[0] for note in result.notes] == ["left alone"]

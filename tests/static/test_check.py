@@ -232,10 +232,12 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(tmp_path: Path, monkeypat
     [
         ("[tool.ruff]\nline-length = 99\n", 99),
         ("[tool.ruff.lint]\nselect = []\n", 119),
+        ("[tool.ruff\n", 119),
     ],
     ids=[
         "set",
         "not set",
+        "broken",
     ],
 )
 def test_the_line_length_is_that_of_the_tree(tmp_path: Path, text: str, expected: int) -> None:

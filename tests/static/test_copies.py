@@ -70,3 +70,15 @@ def test_a_comment_on_a_forward_follows_the_same_rule(tmp_path: Path, same: bool
     result = repair(root)
     assert (METHOD in texts(root)[FOO]) is (same or bool(len(result.notes) == 0))
     assert MODEL.split("\n")[0] in texts(root)[FOO]
+
+
+def test_a_copy_in_all_casings_is_still_compared_with_its_source(tmp_path: Path) -> None:
+    comment = COMMENT.replace("Bar->Foo", "Bar->Foo all-casing")
+    named = PLAIN.replace("return self.self_attn(hidden_states)", "return self.self_attn(hidden_states)  # FOO of foo")
+    assert named != PLAIN
+    plain_model = bar(named).replace("    supports_gradient_checkpointing = True\n\n", "")
+    source = plain_model.replace("FOO of foo", "BAR of bar")
+    root = tree(tmp_path, {FOO: copied(named, comment), BAR: source})
+    result = repair(root)
+    assert comment not in texts(root)[FOO]  # it was equal before, and is not any more
+    assert len(result.notes) == 1

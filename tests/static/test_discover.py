@@ -324,3 +324,11 @@ def test_what_is_outside_the_folder_excluded_or_broken_is_left(tmp_path: Path) -
     tree(folder, files)
     (folder / "linked.py").symlink_to(tmp_path / "outside.py")
     assert followed(folder, files, ("old.py",)) == {"broken.py"}
+
+
+def test_what_is_neither_file_nor_folder_is_a_problem_and_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    for path in (tmp_path, tmp_path / "pipe.py"):
+        files, problems = discover([path])
+        assert files == []
+        assert len(problems) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ckpt_surgery import apply, check
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Finding, RuleContext
+from ckpt_surgery.codemods.repair import DropImports, SourceRepair
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static import reading, snapshot
 from ckpt_surgery.static.edits import edits_of
@@ -150,3 +151,15 @@ def test_what_a_worker_cannot_send_or_a_cache_keep_is_no_error(
     assert (len(result.findings), len(result.problems)) == (29, 1)
     monkeypatch.setattr(pickle, "dump", fail(RecursionError()))
     assert len(check([tree(tmp_path / "1", PLAIN)], jobs=1).findings) == 1
+
+
+def test_a_repair_of_the_last_step_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, "from functools import partial\n\n" + INLINE.replace("layer.__call__", "partial(layer)"))
+    real = reading.ParsedFile.rewritten_parts
+
+    def failing(file: reading.ParsedFile, repairs: Collection[SourceRepair]) -> object:
+        return fail(KeyError("odd"))() if isinstance(next(iter(repairs)), DropImports) else real(file, repairs)
+
+    monkeypatch.setattr(reading.ParsedFile, "rewritten_parts", failing)
+    result = apply([root], jobs=1)
+    assert (len(result.problems), len(result.changes)) == (1, 1)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery import apply, check
+from ckpt_surgery.static.discover import read_sources
 from ckpt_surgery.static.newer import as_older
-from tests.codemods.snippets import LAYER, PLAIN
+from ckpt_surgery.static.snapshot import RULE_CODES, take_snapshot
+from tests.codemods.snippets import BAR, CHILD, LAYER, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, texts, tree
 
 NEWER = [
@@ -40,6 +42,9 @@ def test_newer_syntax_becomes_blank_and_all_else_stays_in_its_place(text: str) -
         "%matplotlib inline\n",
         "{% if x %}\n",
         "x = (\n",
+        "try:\n    pass\nexcept IOError, error:\n    pass\n",
+        "x = " + "(" * 5000 + ")" * 5000,
+        "x = " + "-" * 500000 + "1",
     ],
 )
 def test_what_is_no_python_at_all_is_a_problem(tmp_path: Path, text: str) -> None:
@@ -77,3 +82,12 @@ def test_a_file_of_a_newer_python_is_checked_and_repaired(tmp_path: Path) -> Non
     assert "class FooLayer[T](GradientCheckpointingLayer)" in repaired
     assert LAYER.partition("\n")[2] in repaired
     assert check([root], jobs=1).findings == ()
+
+
+def test_a_newer_file_beside_those_that_are_checked_is_understood(tmp_path: Path) -> None:
+    parent = f"type X = int\n{PARENT_LAYERED}"
+    root = tree(tmp_path, {FOO: CHILD, BAR: parent})
+    snapshot, problems = take_snapshot(read_sources([root / FOO])[0], jobs=1, cache=False, progress=None)
+    findings, bugs = snapshot.findings_and_bugs(RULE_CODES, include_unsupported=False)
+    assert (findings, bugs, problems) == ([], {}, [])
+    ast.parse(snapshot.text(str(root / BAR)))

@@ -69,6 +69,7 @@ def test_every_form_is_read(tmp_path: Path, name: str, text: str) -> None:
         ("environment.yml", "name: transformers>=4.40\ndependencies:\n  - transformers\n"),
         ("config.yaml", "- transformers>=4.40\n"),
         ("config.yaml", "dependencies:\n  - torch\nmodels:\n  - transformers>=4.40\n"),
+        ("docker.yaml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
         (".gitlab-ci.yml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
         ("other/foo.yaml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
         (

@@ -159,3 +159,10 @@ def test_an_interrupt_at_any_step_leaves_a_whole_file_and_no_other(
         write_atomically(file, BEFORE, AFTER)
     monkeypatch.undo()
     assert unchanged(file, AFTER.encode() if (call, after_the_call) == ("replace", True) else BEFORE.encode())
+
+
+def test_equal_content_is_not_written(file: Path) -> None:
+    file.chmod(0o444)
+    status = file.stat()
+    assert write_atomically(file, BEFORE, BEFORE) is None
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)

@@ -154,7 +154,7 @@ class Recomputing(nn.Module):
 
 
 def test_blocks_inside_wrappers_of_torch(tmp_path: Path) -> None:
-    assert not codes(tmp_path, model(methods=RUN, imports=IMPORTS + WRAPPER)), "where it wraps them is elsewhere"
+    assert not codes(tmp_path, model(methods=RUN, imports=IMPORTS + WRAPPER))
     wrapped = model(imports=IMPORTS + WRAPPER).replace("[FooLayer(config) ", "[checkpoint_wrapper(FooLayer(config)) ")
     assert not codes(tmp_path, wrapped)
 

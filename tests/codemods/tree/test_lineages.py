@@ -40,3 +40,14 @@ def test_a_class_that_the_modular_file_defines_itself_is_not_the_parents() -> No
     tree = family(CHILD + "class FooLayer: ...\n")
     assert same(tree, "FooLayer", FOO) == {("modeling_foo.py", "FooLayer"), ("modular_foo.py", "FooLayer")}
     assert same(tree, "BarLayer", BAR) == {("modeling_bar.py", "BarLayer")}
+
+
+def test_a_file_that_says_nothing_of_its_origin_has_no_lineage() -> None:
+    tree = family(generated=GENERATED)
+    assert same(tree, "FooLayer", FOO) == {("modeling_foo.py", "FooLayer")}
+    assert same(tree, "FooModel", FOO) == {("modeling_foo.py", "FooModel")}
+
+
+def test_a_modular_file_without_a_parent_gives_nothing_to_others() -> None:
+    tree = family("class FooModel: ...\n")
+    assert same(tree, "BarLayer", BAR) == {("modeling_bar.py", "BarLayer")}

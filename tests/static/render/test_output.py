@@ -185,7 +185,7 @@ class TestApplySummary:
             "Notes:",
             "  - a.py: the copy comment went",
         ]
-        assert "  CKPT001 plain_block: 1 repaired" in apply_lines(applied((finding("CKPT001"),), ()), RULES)
+        assert "  CKPT001 plain_block: 1 repaired, none left" in apply_lines(applied((finding("CKPT001"),), ()), RULES)
 
     def test_what_another_rules_repair_settles_counts_as_repairable(self) -> None:
         reordered, settled = finding("CKPT005", UNSAFE, repairs=REPAIRS), finding(kind=UNSAFE, follows="CKPT005")

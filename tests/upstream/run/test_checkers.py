@@ -389,3 +389,11 @@ def test_what_a_checker_changes_is_put_back_before_the_next_one(maker: Maker) ->
     toy.check()
     assert toy.changed() == [ASH]
     assert toy.text(ASH) == before
+
+
+def test_the_worktree_is_put_back_where_a_fixer_cannot_be_run(maker: Maker) -> None:
+    broken = f"import sys\nfrom pathlib import Path\nPath('{ASH}').write_text('')\nsys.exit('list' in str(sys.argv))\n"
+    toy = maker(scripts={"utils/checkers.py": broken})
+    with pytest.raises(UpstreamError, match=r"`python utils/checkers.py all --list` does not list the checkers"):
+        toy.drift()
+    assert toy.changed() == []

@@ -96,16 +96,6 @@ def test_anything_but_red_and_then_green_is_not_taken(trees: Trees, base: str, s
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
-def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
-    runs = []
-
-    def answer(tree: Path) -> Answers:
-        runs.append(tree)
-        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
-
-    assert run(trees, answer)[0].kind == RegressionKind.NONE
-
-
 # -- upstream's tests without what excuses the family
 
 
@@ -234,3 +224,13 @@ def test_the_trees_are_as_they_were_after_an_interrupt_in_any_run(
         with pytest.raises(error):
             run(trees, answer)
         assert trees.tests(trees.base) == trees.tests(trees.series) == before
+
+
+def test_a_test_that_fails_by_chance_is_not_taken(trees: Trees) -> None:
+    runs = []
+
+    def answer(tree: Path) -> Answers:
+        runs.append(tree)
+        return {UPSTREAM: "failed" if len(runs) == 1 else "passed"}
+
+    assert run(trees, answer)[0].kind == RegressionKind.NONE

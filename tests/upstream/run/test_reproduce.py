@@ -21,8 +21,9 @@ from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.evidence.rows import rows_of
 from ckpt_surgery.upstream.layout import MODELS
+from ckpt_surgery.upstream.run import reproduce
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.reproduce import verify_tree, versions_of
+from ckpt_surgery.upstream.run.reproduce import failed_import, targets_of, verify_tree, versions_of
 from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
 
 HERE = PythonInterpreter(Path(sys.executable))
@@ -228,3 +229,27 @@ def test_clvp_is_repaired_and_what_cannot_be_imported_is_worse(temp: Path, tmp_p
         assert row.after == ("run",)
         assert f"cannot import this from {broken}" in row.faults_after[0]
         assert str(tmp_path) not in row.faults_after[0]
+
+
+def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UpstreamError, match=r"python is Python 3\.9\.2, and 3\.11 or later is needed: name another"):
+        versions(tmp_path, "import sys; sys.version_info = (3, 9, 2)")
+
+
+@pytest.mark.torch
+def test_a_router_gives_a_variant_and_what_is_not_a_model_no_target() -> None:
+    targets = targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
+    assert [job["variant"] for job in targets["mixtral"]] == ["", "router loss"]
+    assert targets["none"] == []
+
+
+def test_the_first_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {"sound_toy": "", "broken_toy": "import nowhere\n", "leaving_toy": "raise SystemExit\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert failed_import(None, modules=["sound_toy", "json"]) == ""
+    said = failed_import(None, modules=["sound_toy", "broken_toy", "leaving_toy"])
+    assert said.endswith("ModuleNotFoundError: No module named 'nowhere'")
+    assert "broken_toy.py" in said
+    assert Path(reproduce.__file__).name not in said
+    assert failed_import(None, modules=["leaving_toy"]).endswith("SystemExit")

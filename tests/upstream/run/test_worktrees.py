@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.run.checkout import SeriesBranch, check_checkout, worktrees
 from ckpt_surgery.upstream.run.git import Git
 from tests.upstream.git_toys import BRANCH, series, sh, state
@@ -71,6 +73,14 @@ def test_a_shallow_and_a_linked_checkout_get_their_series(repository: Path, tmp_
     assert sh(place, "rev-list", "--count", f"{base.sha}..{BRANCH}").strip() == "1"
     assert sh(place, "show", f"{BRANCH}:oak.py") == "oak = 2\n"
     sh(place, "fsck", "--strict")
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = Git(repository)
+    base = check_checkout(git, "main")
+    monkeypatch.setattr(tempfile, "tempdir", str(repository / "nowhere"))
+    with pytest.raises(UpstreamError, match="no temporary folder could be made"), worktrees(git, base, "series"):
+        pass
 
 
 def test_who_commits_may_depend_on_the_place_of_the_checkout(
