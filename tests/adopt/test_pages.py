@@ -162,11 +162,3 @@ class TestTheFolder:
         folder = ModelFolder.read(write_shape(tmp_path / "toy", "healthy"))
         with pytest.raises(AdoptError, match=said):
             check_output(tmp_path / out, folder)
-
-    def test_that_fills_up_meanwhile_is_left_alone(self, tmp_path: Path) -> None:
-        found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out/mine").touch()
-        with pytest.raises(AdoptError, match="is not empty, and nothing in it is overwritten"):
-            write_pages(found, tmp_path / "out")
-        assert sorted(path.name for path in tmp_path.rglob("*") if path.parent.name != "toy") == ["mine", "out", "toy"]
