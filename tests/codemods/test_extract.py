@@ -1,4 +1,4 @@
-"""Facts of one file: the calls of a method, and the meaning of its names."""
+"""Facts of one file: the calls of blocks in a method, whatever statement they stand in, and no others."""
 
 from __future__ import annotations
 
