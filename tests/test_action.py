@@ -195,6 +195,10 @@ def test_a_clean_repository_passes(static: Runner, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_ignored_rules_fail_nothing(static: Runner, faulty: Path) -> None:
+    assert static.run(faulty, CHECK, ignore="CKPT001,CKPT003").returncode == 0
+
+
 @pytest.mark.parametrize(
     "path",
     [

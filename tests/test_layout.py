@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ckpt_surgery.version import __version__
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
 BASE = {"errors", "text", "torch_names", "version", "optional", "undo", "flops"}
@@ -310,6 +312,11 @@ def test_a_long_file_is_seen(tmp_path: Path) -> None:
     write(tmp_path, f"{PACKAGE}/codemods/just_right.py", "x = 1\n" * MOST_LINES)
     tree = write(tmp_path, f"{PACKAGE}/codemods/long.py", "x = 1\n" * (MOST_LINES + 1))
     assert long_files(tree) == [f"{PACKAGE}/codemods/long.py: 451 lines"]
+
+
+def test_the_version_is_the_projects() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == __version__
 
 
 def test_no_two_classes_share_a_name() -> None:

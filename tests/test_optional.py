@@ -211,3 +211,12 @@ def test_a_script_runs_with_a_torch_that_lacks_it(tmp_path: Path) -> None:
     assert said.startswith("ckpt_surgery: the script runs unwrapped and unwatched, because run cannot be imported: ")
     assert said.endswith("has no attribute '_current_graph_task_id'")
     assert trained == "trained 2.0"
+
+
+@pytest.mark.torch
+def test_a_broken_torch_is_no_bug_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open')\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    (line,) = run(MAIN.format(["explain", "llama"]), tmp_path, PYTHONPATH=path).stdout.splitlines()
+    assert line.endswith("does not work here: OSError: libcudart.so.12: cannot open")

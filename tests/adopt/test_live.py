@@ -194,6 +194,13 @@ def test_files_beside_the_code_are_there_for_the_repaired_copy_too(pool: WorkerP
     assert (code, document["decision"]) == (1, "proved")
 
 
+def test_a_module_that_registers_its_classes_can_be_measured_twice(pool: WorkerPool) -> None:
+    register = "\nfrom transformers import AutoConfig\nAutoConfig.register('toy_of_mine', ToyConfig)\n"
+    write_folder(Path("toy"), {"modeling_toy": modeling("module dict") + register}, vocab_size=64)
+    _, document = adopted()
+    assert document["decision"] == "proved"
+
+
 def test_a_repaired_class_that_no_measured_model_has_is_named(
     pool: WorkerPool, capsys: pytest.CaptureFixture[str]
 ) -> None:

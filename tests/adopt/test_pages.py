@@ -102,6 +102,10 @@ class TestThePullRequest:
             text = page(adoption(tmp_path, ClassProof(BAD, GOOD, frozenset(uses))), "pull_request.md")
             assert ("`ToyModel` (CKPT002) was repaired and not measured: no measured model has it." in text) is said
 
+    def test_warns_of_unsafe_repairs(self, tmp_path: Path) -> None:
+        found = adoption(tmp_path, ClassProof(BAD, GOOD), unsafe=True)
+        assert "Repairs were made that may break code elsewhere" in page(found, "pull_request.md")
+
 
 class TestTheFolder:
     def test_has_a_diff_that_applies_and_pages_without_a_path_of_the_machine(self, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.cli.main import main
+from ckpt_surgery.text import size
 from tests.planning.test_target import config
 
 pytestmark = pytest.mark.torch
@@ -42,6 +43,26 @@ def test_it_says_what_is_kept_with_and_without_checkpointing(
         assert heading in output.out
     assert "model.layers.*.mlp" in output.out
     assert output.err == ""
+
+
+def test_the_first_line_says_what_the_options_it_names_would_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = config(tmp_path, hidden_size=512, intermediate_size=2048)
+
+    def answered(*options: str) -> tuple[str, str]:
+        file = tmp_path / "told.json"
+        assert main([*EXPLAIN, large, *options, "--json", str(file)]) == 0
+        lines = capsys.readouterr().out.partition("\n\n")[0]
+        return " ".join(lines.split()), size(json.loads(file.read_text())["checkpointing_on"]["peak_bytes"])
+
+    whole, _ = answered()
+    adapted, with_lora = answered("--lora", "16")
+    _, packed = answered("--lora", "16", "--load-in-4bit")
+    assert "Most effect: LoRA (`--lora 16`), " in whole
+    assert f" less: {with_lora} with checkpointing; checkpointing alone saves " in whole
+    assert "Most effect: frozen weights in 4 bits (`--load-in-4bit`), " in adapted
+    assert f" less: {packed} with checkpointing; checkpointing alone saves " in adapted
 
 
 def test_the_requested_steps_are_shown_and_written_as_json_and_as_a_page(
@@ -78,6 +99,23 @@ def test_one_rank_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert rank["kept_bytes"] == alone["kept_bytes"]
 
 
+def test_offload_and_long_context_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, name = tmp_path / "told.json", config(tmp_path, num_hidden_layers=8, vocab_size=5000)
+
+    def told(*options: str) -> Any:
+        assert main([*EXPLAIN, name, "--checkpointing", "on", "--json", str(file), *options]) == 0
+        return json.loads(file.read_text())["checkpointing_on"]
+
+    plain, offloaded, long, host = told(), told("--offload"), told("--long-context"), told("--long-context", "--host")
+    # the last block's input stays, and two are on their way
+    assert plain["kept_bytes"] - offloaded["kept_bytes"] == 5 * 32 * 64 * 2
+    assert long["kept_bytes"] < offloaded["kept_bytes"] / 2
+    assert host["peak_bytes"] < long["peak_bytes"]
+    output = capsys.readouterr().out
+    for said in ("block inputs in host memory", "as with long_context", "as with long_context(host=True)"):
+        assert f", {said}\n" in output
+
+
 def flat() -> Any:
     return nn.Linear(8, 8), [torch.zeros(2, 8)]
 
@@ -87,8 +125,6 @@ def test_a_model_without_blocks_is_explained_without_checkpointing(capsys: pytes
     output = capsys.readouterr()
     assert "checkpointing on" not in output.out
     assert "with checkpointing off alone: " in output.err
-
-    # the last block's input stays, and two are on their way
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

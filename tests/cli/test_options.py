@@ -60,6 +60,13 @@ def test_the_command_line_wins_over_the_configuration(check: StandIn) -> None:
     assert (check.options["select"], check.options["ignore"]) == (("CKPT001", "CKPT003"), ("CKPT101",))
 
 
+def test_the_configuration_is_looked_up_from_the_first_path(check: StandIn) -> None:
+    Path("sub").mkdir()
+    Path("sub/pyproject.toml").write_text("[tool.ckpt_surgery]\njobs = 7\n")
+    main(["check", "sub/m.py"])
+    assert check.options["jobs"] == 7
+
+
 def test_apply_takes_the_shared_options_and_the_configuration(apply: StandIn) -> None:
     configure("exclude = ['old']\nper-file-ignores = {'a.py' = ['CKPT101']}")
     run("apply m.py --select CKPT0 --ignore CKPT001 --jobs 2 --include-unsupported --no-cache")

@@ -30,6 +30,11 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
     assert output.err == ""
 
 
+def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save", "--ranks", "8", "--fsdp") == 0
+    assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
+
+
 def test_a_page_shows_the_front(tmp_path: Path) -> None:
     file = tmp_path / "plan.html"
     assert planned(tmp_path, "73.1MB", "--html", str(file)) == 0

@@ -17,7 +17,7 @@ from ckpt_surgery import SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.cli import run
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
-from ckpt_surgery.long_sequences.long_context import LongContext
+from ckpt_surgery.long_sequences.long_context import LongContext, long_context
 from ckpt_surgery.planning.devices import DEVICES
 from tests.zoo.tiny_models import llama, tokens
 
@@ -73,12 +73,24 @@ def test_the_command_has_every_option_of_wrap_blocks_and_the_guard(started: list
     assert arrived.keys() >= signature(guard).parameters.keys() - {"model"}
 
 
+def test_where_inputs_wait_and_unsafe_random_states_arrive(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "--offload-to", "disk", "--unsafe-rng-state", "train.py"]) == 0
+    assert started[0][4]["wrap_options"] == {"offload": "disk", "preserve_rng_state": "unsafe"}
+
+
 def test_long_context_is_done_to_every_model_that_trains(started: list[tuple[Any, ...]]) -> None:
     assert main(["run", "--long-context", "--tokens", "96", "--host", "--keep", "2GB", "train.py"]) == 0
     ((_, _, _, wrap, options, _),) = started
     assert wrap is True
     assert options["wrap_options"] == {}
     assert options["operation"].args == ({"tokens": 96, "host": True, "keep": 2 * 10**9},)
+
+
+def test_long_context_by_itself_has_its_own_defaults(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "--long-context", "train.py"]) == 0
+    defaults = {name: each.default for name, each in signature(long_context).parameters.items()}
+    for name, value in started[0][4]["operation"].args[0].items():
+        assert value == defaults[name]
 
 
 def test_auto_chooses_for_models_that_are_wrapped_with_the_other_options(started: list[tuple[Any, ...]]) -> None:
@@ -159,6 +171,13 @@ def test_a_surgery_that_cannot_be_undone_at_the_end_is_a_line_and_no_error() -> 
     takeover.remove()
     assert len(said) == 1
     assert "is no longer at its place" in said[0]
+
+
+def test_what_is_not_given_is_left_to_wrap_blocks_and_the_guard(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "train.py"]) == 0
+    ((_, arguments, module, wrap, options, _),) = started
+    assert (arguments, module, wrap) == ([], False, None)
+    assert options == {"wrap_options": {}, "operation": None, "prove": True}
 
 
 def test_numbers_of_first_blocks_are_by_stack_where_stacks_are_named(started: list[tuple[Any, ...]]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ckpt_surgery.cli import terminal
 from ckpt_surgery.cli.main import main
+from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import CheckResult
 from tests.cli.stand_ins import StandIn, checked, finding
 
@@ -43,6 +44,15 @@ def test_a_terminal_gets_colour_and_the_same_words(
     assert "\x1b[" in coloured
     assert "\x1b" not in plain
     assert "CKPT003" in plain
+
+
+def test_markup_in_a_message_is_printed_as_it_is(
+    check: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check.answer = checked(Finding("CKPT003", "m.py", 1, 1, "", "[bold]:smile:[/x]", Applicability.SAFE))
+    monkeypatch.setattr(sys, "stdout", FakeTerminal(sys.stdout))
+    assert main(["check"]) == 1
+    assert "[bold]:smile:[/x]" in capsys.readouterr().out
 
 
 def test_progress_is_drawn_on_standard_error_only_where_that_is_a_terminal(

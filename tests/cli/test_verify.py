@@ -163,6 +163,7 @@ class TestExitCodes:
             ((GOOD, BAD), "bert", 1),
             ((GOOD, BAD), "bert --exit-zero", 0),
             ((BAD,), "--all --output-format json", 1),
+            ((GOOD, UNSUPPORTED), "bert", 0),
             ((GOOD, UNBUILT), "bert", 2),
             ((BAD, UNBUILT), "bert --exit-zero", 2),
             ((GOOD, UNBUILT), "--all", 0),
@@ -266,6 +267,14 @@ class TestErrors:
         assert "ckpt_surgery-report.html cannot be written to: it is a folder" in capsys.readouterr().err
         assert not survey.named
 
+    def test_looking_at_the_place_of_the_report_changes_nothing(self, survey: Survey) -> None:
+        Path("old.txt").write_text("kept", encoding="utf-8")
+        survey.error = KeyboardInterrupt()
+        for name in ("old.txt", "new.txt"):
+            assert run(f"bert --output {name}") == 130
+        assert [path.name for path in Path().iterdir()] == ["old.txt"]
+        assert Path("old.txt").read_text(encoding="utf-8") == "kept"
+
     @pytest.mark.parametrize(
         "error", [ResumeError("--resume a is not a file of a survey"), WorkerPoolError("no worker")]
     )
@@ -313,6 +322,13 @@ class TestTheReport:
         said = " ".join(captured.split())
         assert "non_reentrant: OddLayer layers.0 hides a gradient: return it" in said
         assert said.endswith("2 failed, 2 ok; after wrap_blocks: 1 ok, 1 refused, 1 failed.")
+
+    def test_as_a_page_goes_into_a_file_in_any_case(self, survey: Survey, capsys: pytest.CaptureFixture[str]) -> None:
+        run("--all --output-format html")
+        assert "GoodModel" in Path("ckpt_surgery-report.html").read_text(encoding="utf-8")
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.endswith("The report is in ckpt_surgery-report.html.\n")
 
     @pytest.mark.parametrize(
         ("output_format", "begin"),

@@ -1,4 +1,4 @@
-"""Facts of one file: the calls of blocks in a method, whatever statement they stand in."""
+"""Facts of one file: the calls of blocks in a method, whatever statement they stand in, and no others."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def callees(body: str) -> list[str]:
 )
 def test_a_call_of_a_block_is_seen(body: str) -> None:
     assert len(callees(body)) >= 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x = other(x)",
+        "x = layer.attribute.method(x)",
+        "layer = wrap(layer)\nx = layer(x)",
+        "layer, other = x\nx = layer(x)",
+        "for layer in range(3):\n    x = layer(x)",
+        "x = [layer(x) for layer in functions]",
+        "with open(x) as layer:\n    x = layer(x)",
+        "def run(layer):\n    return layer(x)\nx = run(print)",
+        "x = (lambda layer: layer(x))(print)",
+    ],
+)
+def test_a_call_of_something_else_is_not_taken_for_one(body: str) -> None:
+    assert [callee for callee in callees(body) if callee.startswith("layer")] == []

@@ -114,11 +114,17 @@ def test_a_rule_alone_makes_no_edit_of_another(tmp_path: Path, code: str) -> Non
 
 # -- how a file is written
 
+LONG = BY_KEYWORD.replace(
+    "attention_mask=attention_mask)", "attention_mask=attention_mask,  # why\n                past_key_values=None)"
+)
 
-def test_line_endings_stay(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE.replace("\n", "\r\n"))
-    repair(root)
-    assert texts(root)[FOO] == FIXED.replace("\n", "\r\n")
+
+@pytest.mark.parametrize("text", [PLAIN, INLINE, LONG], ids=["base class", "branch", "arguments one a line"])
+def test_line_endings_stay(tmp_path: Path, text: str) -> None:
+    unix, windows = tree(tmp_path / "unix", text), tree(tmp_path / "windows", text.replace("\n", "\r\n"))
+    assert repair(unix).changes
+    repair(windows)
+    assert texts(windows)[FOO] == texts(unix)[FOO].replace("\n", "\r\n")
 
 
 @pytest.mark.parametrize(

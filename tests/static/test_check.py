@@ -192,6 +192,13 @@ def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypat
     assert gc.isenabled(), "what is paused during the work goes on after an error too"
 
 
+def test_an_entry_serves_a_file_of_the_same_text_under_its_own_path(tmp_path: Path) -> None:
+    text = "# ckpt: ignore[CKPT999] no such rule\nx = 1\n"
+    for folder in ("a", "b"):
+        (problem,) = check(tree(tmp_path / folder, text), jobs=1).problems
+        assert problem.path == str(tmp_path / folder / FOO)
+
+
 def test_without_the_cache_nothing_is_kept(tmp_path: Path, own_cache: Path) -> None:
     check([tree(tmp_path, INLINE)], jobs=1, cache=False)
     assert list(own_cache.iterdir()) == []

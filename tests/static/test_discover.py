@@ -145,6 +145,21 @@ def test_what_cannot_be_read_is_a_problem_and_the_rest_is_found(tmp_path: Path) 
     assert discover(["a\0.py"])[1][0].message == "is not a path: it contains a NUL character"
 
 
+def test_a_folder_that_may_not_be_listed_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "shut/a.py", "open/b.py")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if path.endswith("shut"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    files, problems = discover([tmp_path])
+    assert [file.name for file in files] == ["b.py"]
+    assert "may not be read" in problems[0].message
+
+
 @pytest.mark.parametrize(
     ("pattern", "left"),
     [

@@ -107,6 +107,15 @@ def test_a_rule_that_fails_at_no_file_is_named_alone(tmp_path: Path, monkeypatch
     assert len(check([root], jobs=1).findings) > 2, "what a failing rule left out is not kept"
 
 
+def test_apply_leaves_out_a_rule_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, FILES)
+    plant(monkeypatch, "CKPT003", KeyError("odd"), ODD)
+    result = apply([root], jobs=1)
+    assert [problem.path for problem in result.problems] == [str(root / ODD)]
+    assert {change.codes for change in result.changes} == {("CKPT001",), ("CKPT002",)}
+    assert texts(root)[KEYWORD] == BY_KEYWORD
+
+
 def test_a_repair_that_fails_leaves_its_file_and_makes_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

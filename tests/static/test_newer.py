@@ -91,3 +91,9 @@ def test_a_newer_file_beside_those_that_are_checked_is_understood(tmp_path: Path
     findings, bugs = snapshot.findings_and_bugs(RULE_CODES, include_unsupported=False)
     assert (findings, bugs, problems) == ([], {}, [])
     ast.parse(snapshot.text(str(root / BAR)))
+
+
+def test_imports_of_a_newer_script_are_followed(tmp_path: Path) -> None:
+    files = {"train.py": "from models.foo import modeling_foo\ntype X = int\n", FOO: PLAIN}
+    tree(tmp_path, files)
+    assert [finding.code for finding in check([tmp_path / "train.py"], jobs=1).findings] == ["CKPT001"]

@@ -58,6 +58,8 @@ def test_every_form_is_read(tmp_path: Path, name: str, text: str) -> None:
     ("name", "text"),
     [
         ("pyproject.toml", '[project]\ndependencies = ["sentence-transformers>=2", "transformers-neuronx>=0.1"]\n'),
+        ("pyproject.toml", "[project\n"),
+        ("setup.py", "def setup(:\n"),
         ("setup.cfg", "transformers>=4.40\n"),
         ("setup.cfg", "[metadata]\nkeywords =\n    transformers>=4.40\n"),
         ("bar-1.0.dist-info/METADATA", "Requires-Dist: transformers>=4.40\n"),
@@ -98,6 +100,12 @@ def test_the_nearest_folder_that_names_a_release_counts(tmp_path: Path) -> None:
     files = {"requirements.txt": "transformers>=4.40\n", "foo/requirements.txt": "transformers>=4.50\n"}
     files["foo/setup.py"] = '"transformers>=4.45"\n'
     assert required(tmp_path / "1", files) == ("transformers>=4.45", "transformers>=4.50")
+
+
+def test_a_distribution_of_another_name_is_known_by_its_record(tmp_path: Path) -> None:
+    files = {"bar-1.0.dist-info/METADATA": "Requires-Dist: transformers>=4.40\n"}
+    files["bar-1.0.dist-info/RECORD"] = "bar-1.0.dist-info/METADATA,,\nfoo/__init__.py,,\n"
+    assert required(tmp_path, files) == ("transformers>=4.40",)
 
 
 def test_the_file_that_states_a_requirement_is_named(tmp_path: Path) -> None:

@@ -29,6 +29,29 @@ def imported(text: str, module: str = "...layers", name: str = "Layer", guard: s
     return after
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\n",
+            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\nfrom ...layers import Layer\n",
+        ),
+        (
+            "from __future__ import annotations\n\nimport os\n\nx = 1\n",
+            "from __future__ import annotations\n\nimport os\n\nfrom ...layers import Layer\n\nx = 1\n",
+        ),
+        ('"""Says."""\n\nclass A: ...\n', '"""Says."""\n\nfrom ...layers import Layer\n\nclass A: ...\n'),
+        (
+            "from ...aaa import b\nclass A: ...\nfrom ...layers import C\n",
+            "from ...aaa import b\nfrom ...layers import Layer\nclass A: ...\nfrom ...layers import C\n",
+        ),
+    ],
+    ids=["comments stay as they are", "nothing of the kind", "no import at all", "below the first class is too late"],
+)
+def test_a_name_is_imported_where_isort_puts_it(before: str, after: str) -> None:
+    assert imported(before) == after
+
+
 def test_a_name_is_imported_under_a_guard() -> None:
     text = "import os\n\nif is_torch_available():\n    import torch\n\n    from transformers.b import B\n"
     after = text + "    from transformers.layers import Layer\n"

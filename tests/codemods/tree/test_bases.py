@@ -1,4 +1,4 @@
-"""A base class in another file, however the file is imported."""
+"""Whether a class is a layer, by base classes of its file, of another file, and of none that is at hand."""
 
 from __future__ import annotations
 
@@ -22,3 +22,21 @@ def test_a_base_class_is_followed_into_another_file(line: str) -> None:
     text = f"{line}\nclass A({'modeling_bar.BarLayer' if 'Base =' in line else 'Base'}): ..."
     for tree in (source_tree({FOO: text, BAR: bar}), source_tree({FOO: text}, {BAR: bar})):
         assert tree.bases.is_layer(class_named(tree, "A")) is Answer.YES
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class A(GradientCheckpointingLayer): ...", Answer.YES),
+        ("class A(B): ...\nclass B(GradientCheckpointingLayer): ...", Answer.YES),
+        ("class A(Mixin, modeling_layers.GradientCheckpointingLayer): ...", Answer.YES),
+        ("from torch import nn\nclass A(nn.Module): ...", Answer.NO),
+        ("class A: ...", Answer.NO),
+        ("from elsewhere import B\nclass A(B): ...", Answer.UNKNOWN),
+        ("class A(make_base()): ...", Answer.UNKNOWN),
+        ("from ..bar.modeling_bar import B\nclass A(B): ...", Answer.UNKNOWN),
+    ],
+)
+def test_whether_a_class_is_a_layer_has_three_answers(text: str, expected: Answer) -> None:
+    tree = source_tree({FOO: text})
+    assert tree.bases.is_layer(class_named(tree, "A")) is expected

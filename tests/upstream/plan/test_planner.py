@@ -96,6 +96,21 @@ def test_what_a_repair_needs_elsewhere_comes_with_it(toy: Path) -> None:
     assert f"{MODELS}/ash/modeling_ash.py" in {change.path for change in commit.changes}
 
 
+def test_paths_and_messages_name_no_place_of_the_machine(toy: Path) -> None:
+    made = plan(toy)
+    commits = [commit for entry in made.series for commit in entry.commits]
+    said = [change.path for commit in commits for change in commit.changes] + [
+        str(note) for entry in made.series for note in entry.notes
+    ]
+    said += [
+        text
+        for finding in (*made.findings, *(f for commit in commits for f in commit.findings))
+        for text in (finding.path, finding.message)
+    ]
+    assert said
+    assert not [text for text in said if str(toy.parent) in text]
+
+
 def test_a_family_without_a_repair_is_idle(tmp_path: Path, toy: Path) -> None:
     toy_checkout.write(tmp_path / MODELS / "oak" / "__init__.py", "")
     toy_checkout.write(tmp_path / MODELS / "oak" / "modeling_oak.py", "import torch\n")

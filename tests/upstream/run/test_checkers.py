@@ -154,6 +154,20 @@ def test_what_is_generated_and_what_is_copied_follows(maker: Maker, generation: 
     assert toy.changed() == [ASH, BIRCH, CEDAR]
 
 
+def test_a_fixer_that_never_rests_is_run_a_few_times_only(maker: Maker) -> None:
+    restless = f"""\
+import sys
+from pathlib import Path
+
+if "--fix" in sys.argv:
+    path = Path("{ASH}")
+    path.write_text(path.read_text() + "# once more\\n")
+print("  copies  (it)\\n  modular_conversion  (it)")
+"""
+    ran = maker(scripts={"utils/checkers.py": restless}).fix()
+    assert ["copies" in command_run.command for command_run in ran[:-2]] == [False, True] * 3
+
+
 def test_only_changed_files_are_formatted(maker: Maker) -> None:
     toy = maker(generation="scripts", scripts={"src/transformers/other.py": "untidy = 1  \n"})
     toy.repair()

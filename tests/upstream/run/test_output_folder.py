@@ -93,6 +93,22 @@ def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
+def test_a_move_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver(tmp_path)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name.startswith(".oak-") and not self.name.endswith(".old"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(UpstreamError, match="Permission denied"):
+        deliver(tmp_path, evidence="# More\n")
+    assert (tmp_path / "oak" / "evidence.md").read_text() == "# Evidence\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["oak"]
+
+
 def test_places_that_will_not_do_are_refused_before_the_work(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()

@@ -123,6 +123,24 @@ def test_excuses_come_back_where_the_test_shows_nothing(trees: Trees, base: str,
     assert trees.tests(trees.base) == trees.tests(trees.series) == before
 
 
+def test_only_the_excuses_that_hide_the_repair_go(trees: Trees) -> None:
+    other = OVERRIDE.replace("# It has no loss.", "# Another class.")
+    both = TEST_TEXT + f"\n\nclass ElmBigModelTest(ModelTesterMixin, unittest.TestCase):\n    big = True\n\n{other}"
+    trees.write(ELM, both.rstrip() + "\n")
+
+    def answer(tree: Path) -> Answers:
+        text = (tree / ELM).read_text()
+        small: Answers = plain(tree, {f"ElmModelTest::{SWITCH}": "failed"}, {f"ElmModelTest::{SWITCH}": "passed"})
+        return {
+            **(small if "# It has" not in text else {f"ElmModelTest::{SWITCH}": "xfailed"}),
+            f"ElmBigModelTest::{SWITCH}": "xfailed" if "# Another" in text else "failed",
+        }
+
+    regression_test, _ = run(trees, answer)
+    assert (regression_test.kind, regression_test.tests) == ("exception removed", (f"{ELM}::ElmModelTest::{SWITCH}",))
+    assert (trees.series / ELM).read_text() == both.replace(OVERRIDE, "").rstrip() + "\n"
+
+
 # -- a test of our own
 
 

@@ -98,6 +98,17 @@ def test_the_layer_is_imported_where_torch_is_known_to_be_there(block: str, expe
     assert expected in with_method(TEST_TEXT.replace(TORCH_BLOCK, block), [], TEXT)
 
 
+def test_the_modes_are_those_it_is_given() -> None:
+    assert "for use_reentrant in (False, True):" in TEXT
+    assert "for use_reentrant in (True,):" in method([], ["reentrant"], OLD)
+    assert "for use_reentrant in (False,):" in method([], ["non_reentrant"], OLD)
+
+
+def test_plain_blocks_are_named_and_nothing_is_where_there_are_none() -> None:
+    assert 'plain_blocks = {"ElmLayer"}' in TEXT
+    assert "plain_blocks" not in method([], ["reentrant"], OLD)
+
+
 def test_checkpointing_is_switched_on_by_the_name_that_the_checkout_has() -> None:
     assert "model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=" in TEXT
     new = method([], ["reentrant"], NEW)

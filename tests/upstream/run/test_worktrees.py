@@ -81,3 +81,18 @@ def test_a_temporary_folder_that_cannot_be_made_is_reported(repository: Path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(repository / "nowhere"))
     with pytest.raises(UpstreamError, match="no temporary folder could be made"), worktrees(git, base, "series"):
         pass
+
+
+def test_who_commits_may_depend_on_the_place_of_the_checkout(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sh(repository, "config", "--unset", "user.name")
+    sh(repository, "config", "--unset", "user.email")
+    (tmp_path / "here").write_text("[user]\nname = Here\nemail = here@example.org\n")
+    (tmp_path / "settings").write_text(f'[includeIf "gitdir:{repository}/"]\npath = {tmp_path / "here"}\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    _, _, tip = series(repository)
+    assert sh(repository, "show", "--no-patch", "--format=%an %ae %cn %ce", tip).split() == [
+        *("Here", "here@example.org"),
+        *("Here", "here@example.org"),
+    ]

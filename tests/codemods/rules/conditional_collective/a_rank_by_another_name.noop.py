@@ -1,4 +1,5 @@
 # CKPT102 unsafe | dist.reduce(loss, 0) | `chief`
+# CKPT102 unsafe | dist.all_reduce(loss) | `worker`
 # file: train.py
 import torch
 import torch.distributed as dist
@@ -6,6 +7,7 @@ import os
 
 me = int(os.environ["RANK"])
 chief = me == 0
+worker = not (me == 0)
 
 
 def log(loss):
@@ -13,3 +15,5 @@ def log(loss):
         dist.reduce(loss, 0)
     else:
         print("waiting")
+    if worker:
+        dist.all_reduce(loss)

@@ -6,3 +6,10 @@ model.gradient_checkpointing_enable()
 for batch in range(3):
     model(batch).loss.backward()
 model.eval()
+# file: of_a_loaded_configuration.py
+from transformers import AutoConfig, AutoModel
+
+model = AutoModel.from_config(AutoConfig.from_pretrained("m"))
+model.gradient_checkpointing_enable()
+for batch in range(3):
+    model(batch).loss.backward()
