@@ -337,7 +337,7 @@ def run(monkeypatch: pytest.MonkeyPatch, apply: FakeApply) -> int:
     return replay.main(["4.52.4", "4.53.0"])
 
 
-def test_upstreams_own_tree_as_ours_ends_with_0_and_leaves_the_release_as_it_was(
+def test_upstreams_own_tree_as_ours_ends_with_0_and_changes_nothing(
     releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apply = FakeApply(releases / "4.53.0/models")

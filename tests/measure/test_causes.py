@@ -80,7 +80,7 @@ def test_the_way_a_block_is_called_explains_faults_of_the_modes_it_harms(
             assert (text, code) == ("", "")
 
 
-def test_a_block_called_so_that_it_is_not_recomputed_is_explained_by_its_call() -> None:
+def test_a_block_that_is_not_recomputed_is_explained_by_its_call() -> None:
     assert cause(NEVER, case(KEYWORD))[1] == "CKPT003"
 
 

@@ -114,7 +114,7 @@ def parts(way: str) -> Callable[[Any, Any], None]:
     return switch
 
 
-def test_blocks_may_checkpoint_their_parts_and_a_part_that_is_left_out_is_named() -> None:
+def test_blocks_may_checkpoint_parts_and_one_that_is_left_out_is_named() -> None:
     assert kinds(examined(Toy(), parts("both parts"))) == []
     report = examined(Toy(), parts("attention"))
     assert kinds(report) == [FaultKind.PART_NOT_RECOMPUTED]

@@ -162,7 +162,7 @@ def test_kernels_that_add_up_in_any_order_are_no_fault() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_half_dtype_clears_a_sound_model_and_catches_a_gradient_that_is_off(name: str, dtype: torch.dtype) -> None:
+def test_a_half_dtype_clears_what_is_sound_and_catches_what_is_off(name: str, dtype: torch.dtype) -> None:
     model, inputs = in_dtype(name, dtype)
     planter = Planter()
     sound, other_seed = (

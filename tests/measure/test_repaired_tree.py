@@ -59,7 +59,7 @@ def test_as_released_two_families_are_never_checkpointed(released: Failed) -> No
         assert released[name] == in_both("recompute", "cost")
 
 
-def test_after_the_repair_every_level_holds_but_for_what_a_recompute_does_again(repaired_tree: Path) -> None:
+def test_after_the_repair_all_holds_but_what_a_recompute_does_again(repaired_tree: Path) -> None:
     repaired = failed_levels(repaired_tree, *VERIFIED)
     assert repaired.keys() == {*VERIFIED}
     for name, failed in repaired.items():
