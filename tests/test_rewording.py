@@ -13,6 +13,8 @@ import pytest
 
 from tests.rewording import is_sentence
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PLANTED = """
 import sys

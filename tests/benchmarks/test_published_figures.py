@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from benchmarks.published_figures import PAGE, Row, long_text, million, mosaic, offload, page
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_all_predictions_are_close_and_on_the_page() -> None:

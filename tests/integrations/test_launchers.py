@@ -11,7 +11,7 @@ pytest.importorskip("accelerate")
 
 from tests.integrations.local_files import python
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SCRIPT = """
 import sys

@@ -14,7 +14,7 @@ import pytest
 
 from tests.processes import run_ranks
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PATIENCE = 240
 MODES = ("non_reentrant", "reentrant")
 Results = Mapping[int, Mapping[str, list[dict[str, Any]]]]

@@ -27,7 +27,7 @@ from ckpt_surgery.planning.training import Optimizer, Sharding, TrainingSetup
 from ckpt_surgery.text import size
 from tests.planning.test_target import config, model_of
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ADAMW = TrainingSetup.of("adamw", 1, None, "H100")
 
 

@@ -21,7 +21,7 @@ from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup
 
-pytestmark = [pytest.mark.both, pytest.mark.torch]
+pytestmark = [pytest.mark.both, pytest.mark.torch, pytest.mark.slow]
 
 WAYS = [{"offload": offload, "save": save} for offload in (False, True) for save in (False, True)]
 

@@ -25,7 +25,7 @@ from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.runtime.blocks.discovery import nearest
 from tests.zoo.tiny_models import llama, tokens
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def gpt_oss() -> nn.Module:

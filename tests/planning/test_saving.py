@@ -28,7 +28,7 @@ from tests.planning.test_plan import checked
 from tests.runtime.transports import Recorded
 from tests.zoo.tiny_models import llama, llama_config, tokens
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 BLOCKS = 2
 
