@@ -146,6 +146,7 @@ def test_a_model_whose_text_must_have_one_length_gets_it() -> None:
     assert model_of("reformer", tokens=None, dtype=torch.float32).tokens == 64 * 64
 
 
+@pytest.mark.skipif(installed_major("transformers") == 4, reason="its model came with 5")
 def test_features_get_the_width_of_the_text() -> None:
     from transformers import GlmOcrConfig
 
@@ -156,6 +157,7 @@ def test_features_get_the_width_of_the_text() -> None:
     assert fit_parts(glm) == ()
 
 
+@pytest.mark.skipif(installed_major("transformers") == 4, reason="its model came with 5")
 def test_defaults_that_do_not_fit_are_changed_and_named() -> None:
     model = model_of("uvdoc", tokens=None)
     told = model.explained()
