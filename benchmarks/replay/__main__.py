@@ -40,6 +40,11 @@ class Replay:
     problems: Sequence[str]
     notes: Sequence[str]
 
+    @property
+    def worse(self) -> int:
+        """How many sites and classes are worse than upstream's."""
+        return sum(item.grade is Grade.WORSE for item in (*self.sites, *self.classes))
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the replay. Return 0; 1 where anything is worse or a file was left out; 2 where it could not run."""
@@ -60,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(f"{options.before} repaired by codemods against {options.after}:")
     print(*table(result), *report(result), sep="\n")
-    worse = any(item.grade is Grade.WORSE for item in (*result.sites, *result.classes))
-    return 1 if worse or result.problems else 0
+    return 1 if result.worse or result.problems else 0
 
 
 def replay(before: Path, after: Path, apply: Apply) -> Replay:

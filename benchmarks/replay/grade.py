@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import difflib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from benchmarks.replay.sites import Arguments, ClassFact, Site, Snapshot, Wanted
 
+SHOWN = 4
+"""The lines of a changed body that are shown."""
 PAST = {
     "past_key_value", "past_key_values", "layer_past", "past_states", "past_buckets_states", "cache_params", "cache",
     "kv_cache", "padding_cache", "state", "mems", "shared_kv_states", "prev_states", "encoder_past_key_values",
 }  # fmt: skip
-MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 GRADIENT = {
     "hidden_states", "hidden_state", "hidden", "x", "input", "residual", "activations", "inputs_embeds",
     "hidden_states_in", "encoder_hidden_states", "vision_encoder_hidden_states", "text_encoder_hidden_states",
@@ -26,11 +28,18 @@ GRADIENT = {
     "self_attn_prompt", "cross_attn_prompt", "input_features", "mel_spec",
 }  # fmt: skip
 """What the names of arguments mean: a list of its own, kept apart from the codemods' vocabulary."""
+LEARNED = {"position_embeddings": "query", "reference_points": "reference_points_input"}
+"""Names that carry gradient only where the expression says so.
+
+Position embeddings where they are those of learned queries, reference points where a decoder scales its own
+for the levels; elsewhere both are computed from shapes alone.
+"""
 
 
 def carries_gradient(parameter: str, expression: str) -> bool:
     """Tell whether an argument can carry gradient, by its parameter, or its expression if no signature names it."""
-    return _name(parameter, expression) in GRADIENT
+    name = _name(parameter, expression)
+    return name in GRADIENT or (name in LEARNED and LEARNED[name] in expression)
 
 
 def is_past(parameter: str, expression: str) -> bool:
@@ -40,6 +49,9 @@ def is_past(parameter: str, expression: str) -> bool:
 
 def _name(parameter: str, expression: str) -> str:
     return expression.rsplit(".", 1)[-1] if parameter.startswith("#") else parameter
+
+
+MODULE = frozenset({"nn.Module", "torch.nn.Module", "Module"})
 
 
 class Grade(StrEnum):
@@ -89,7 +101,7 @@ def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Compar
     faults = _faults(before, ours, upstream)
     if before.inline and not before.switched and ours and ours.inline and ours.arguments == before.arguments:
         grade, reasons = Grade.LEFT_ALONE, ["the checkpoint call does not hang on the model's flag"]
-    elif ours and upstream and _same(ours, upstream):
+    elif ours and upstream and ours.body in (before.body, upstream.body) and _same(ours, upstream):
         grade, reasons = Grade.IDENTICAL, []
     elif faults or ours is None:
         grade, reasons = Grade.WORSE, faults
@@ -129,6 +141,8 @@ def _faults(before: Site, ours: Site | None, upstream: Site | None) -> list[str]
         faults.append(f"the inline branch is gone and {_names(ours)} is no layer: nothing is recomputed any more")
     if ours.target != before.target:
         faults.append(f"the result goes elsewhere: {before.target} became {ours.target}")
+    elif before.body and (lines := changed_lines(before.body, ours.body)):
+        faults.append(f"other code of the method changed: {lines}")
     return faults + _changed_arguments(before, ours) + _wrong_kinds(before, ours, upstream)
 
 
@@ -143,9 +157,9 @@ def _changed_arguments(before: Site, ours: Site) -> list[str]:
     faults += [
         f"invented {name}={value}" for name, value in new.items() if name not in old and defaults.get(name) != value
     ]
-    was, now = before.arguments.spread, ours.arguments.spread
+    was, now = _spread(before.arguments), _spread(ours.arguments)
     if was != now:
-        faults.append(f"{', '.join(was) or 'no **'} became {', '.join(now) or 'no **'}")
+        faults.append(f"{was or 'no **'} became {now or 'no **'}")
     return faults
 
 
@@ -170,6 +184,10 @@ def _kinds(arguments: Arguments) -> dict[str, str]:
     return dict.fromkeys(dict(arguments.keywords), "keyword") | dict.fromkeys(dict(arguments.positional), "position")
 
 
+def _spread(arguments: Arguments) -> str:
+    return ", ".join([*(f"*{name}" for name in arguments.stars), *(f"**{name}" for name in arguments.double_stars)])
+
+
 def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[str]]:
     """Find how a faultless site differs from upstream's, and the grade that follows."""
     safer, changed, harmless = _sort_arguments(before, ours, upstream)
@@ -180,8 +198,8 @@ def _differences(before: Site, ours: Site, upstream: Site) -> tuple[Grade, list[
         changed.append(f"upstream calls {upstream.callee} instead of {ours.callee}")
     if ours.target != upstream.target:
         changed.append(f"upstream's result goes elsewhere: {upstream.target}")
-    if ours.arguments.spread != upstream.arguments.spread:
-        changed.append(f"upstream passes {', '.join(upstream.arguments.spread) or 'no **'}")
+    if _spread(ours.arguments) != _spread(upstream.arguments):
+        changed.append(f"upstream passes {_spread(upstream.arguments) or 'no **'}")
     reasons = safer + changed + harmless
     for grade, differences in ((Grade.SAFER, safer), (Grade.CHANGED, changed), (Grade.HARMLESS, harmless)):
         if differences:
@@ -196,7 +214,7 @@ def _same(ours: Site, upstream: Site) -> bool:
     return (
         not (ours.inline or upstream.inline)
         and (ours.callee, ours.target) == (upstream.callee, upstream.target)
-        and (one.positional, one.spread) == (other.positional, other.spread)
+        and (one.positional, one.stars, one.double_stars) == (other.positional, other.stars, other.double_stars)
         and dict(one.keywords) == dict(other.keywords)
         and bool(ours.layers) == bool(upstream.layers)
         and {*ours.layers} & {*upstream.blocks} == {*upstream.layers} & {*ours.blocks}  # it may have renamed one
@@ -237,23 +255,15 @@ def _names(site: Site) -> str:
 
 def grade_classes(before: Snapshot, ours: Snapshot, upstream: Snapshot) -> list[Comparison]:
     """Grade every class of BEFORE that either side made a layer, and every other one whose bases ours changed."""
-    mine, theirs = _by_place(ours), _by_place(upstream)
+    mine = {fact.key: fact for fact in ours.classes}
+    theirs = {fact.key: fact for fact in upstream.classes}
     graded = []
-    for place, old in _by_place(before).items():
-        our, their = mine.get(place), theirs.get(place)
-        if our is None or our.bases != old.bases or (their and their.is_layer_itself and not old.is_layer_itself):
+    for old in before.classes:
+        our, their = mine.get(old.key), theirs.get(old.key)
+        ours_changed = not old.imported and (our is None or our.bases != old.bases)
+        if ours_changed or (their and their.is_layer_itself and not old.is_layer_itself):
             graded.append(grade_class(old, our, their))
     return graded
-
-
-def _by_place(tree: Snapshot) -> dict[tuple[str, str, int], ClassFact]:
-    """Return the classes of a tree by file, name, and place among those of one name."""
-    seen: Counter[tuple[str, str]] = Counter()
-    places = {}
-    for fact in tree.classes:
-        places[fact.path, fact.name, seen[fact.path, fact.name]] = fact
-        seen[fact.path, fact.name] += 1
-    return places
 
 
 def grade_class(before: ClassFact, ours: ClassFact | None, upstream: ClassFact | None) -> Comparison:
@@ -298,7 +308,11 @@ def _class_faults(before: ClassFact, ours: ClassFact | None, upstream: ClassFact
 
 
 def _heading(fact: ClassFact | None) -> str:
-    return f"class {fact.name}({', '.join(fact.bases)})" if fact else ""
+    if fact is None:
+        return ""
+    if fact.imported:
+        return f"import {fact.bases[0]} as {fact.name}"
+    return f"class {fact.name}({', '.join(fact.bases)})"
 
 
 def wanted_by(before: Snapshot) -> Wanted:
@@ -306,27 +320,55 @@ def wanted_by(before: Snapshot) -> Wanted:
     return frozenset((site.place, site.callee) for site in before.sites if site.inline)
 
 
-_Key = Callable[[Site], object]
-_KEYS: Sequence[_Key] = (
+_KEYS: Sequence[Callable[[Site], tuple[object, ...]]] = (
     lambda site: (site.place, site.callee),
     lambda site: (site.place, site.blocks or site.callee),
-    lambda site: (site.place[:2], site.blocks or site.callee),
+    lambda site: (site.place[:3], site.blocks or site.callee),
 )
+_SAME: Sequence[Callable[[Site, Site], bool]] = (
+    lambda one, other: one.arguments.bound == other.arguments.bound,
+    lambda one, other: one.target == other.target,
+    lambda one, other: True,
+)
+"""By what sites are the same, from the surest on: in all, and within a group of as many as there are."""
 
 
 def align(before: Iterable[Site], other: Iterable[Site]) -> dict[Site, Site]:
     """Match sites of two trees: by method, callee and order; then, for what is left, by the block's class."""
+    left, right = list(before), list(other)
     partners: dict[Site, Site] = {}
     for key in _KEYS:
+        pools: dict[tuple[object, ...], list[Site]] = defaultdict(list)
         taken = set(partners.values())
-        free = _grouped((site for site in other if site not in taken), key)
-        for group, sites in _grouped((site for site in before if site not in partners), key).items():
-            partners.update(zip(sites, free.get(group, []), strict=False))
+        for site in right:
+            if site not in taken:
+                pools[key(site)].append(site)
+        waiting: dict[tuple[object, ...], list[Site]] = defaultdict(list)
+        for site in left:
+            if site not in partners:
+                waiting[key(site)].append(site)
+        for group, sites in waiting.items():
+            partners.update(_pair(sites, pools.get(group, [])))
     return partners
 
 
-def _grouped(sites: Iterable[Site], key: _Key) -> dict[object, list[Site]]:
-    groups: dict[object, list[Site]] = defaultdict(list)
-    for site in sites:
-        groups[key(site)].append(site)
-    return groups
+def _pair(left: list[Site], right: list[Site]) -> dict[Site, Site]:
+    """Pair in order; where the numbers differ, those with the same arguments, then the same target, go first."""
+    if len(left) == len(right):
+        return dict(zip(left, right, strict=True))
+    partners: dict[Site, Site] = {}
+    free = list(right)
+    for same in _SAME:
+        for site in left:
+            partner = next((o for o in free if site not in partners and same(site, o)), None)
+            if partner:
+                partners[site] = partner
+                free.remove(partner)
+    return partners
+
+
+def changed_lines(before: str, after: str) -> str:
+    """Show what differs between two bodies, as `- line` and `+ line`, on one line and cut short."""
+    pairs = difflib.ndiff(before.splitlines(), after.splitlines()) if before != after else ()
+    lines = [f"{line[0]} {line[2:].strip()}" for line in pairs if line[0] in "+-"]
+    return "; ".join(lines[:SHOWN] + (["..."] if len(lines) > SHOWN else []))

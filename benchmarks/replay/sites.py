@@ -7,15 +7,15 @@ site: its `else` branch says which arguments are passed.
 from __future__ import annotations
 
 import ast
+import copy
 import gc
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
 LAYER = "GradientCheckpointingLayer"
-SWITCH = "gradient_checkpointing"
 SELF = "self"
 PACKAGE = "transformers.models."
 
@@ -38,10 +38,11 @@ class Signature:
 
 @dataclass(eq=False)
 class Class:
-    """One class statement."""
+    """One class statement. `guard` distinguishes definitions of one name: the branch around it, or ""."""
 
     file: File
     node: ast.ClassDef
+    guard: str
 
     @property
     def name(self) -> str:
@@ -108,25 +109,32 @@ class File:
     classes: dict[str, list[Class]] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     aliases: dict[str, ast.expr] = field(default_factory=dict)
+    guarded_imports: list[ClassFact] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._read(self.module.body)
+        self._read(self.module.body, "")
 
-    def _read(self, body: list[ast.stmt]) -> None:
+    def _read(self, body: list[ast.stmt], guard: str) -> None:
         for statement in body:
             if isinstance(statement, ast.ClassDef):
-                self.classes.setdefault(statement.name, []).append(Class(self, statement))
+                self.classes.setdefault(statement.name, []).append(Class(self, statement, guard))
             elif isinstance(statement, ast.ImportFrom) and statement.module:
                 target = self._resolve(statement.level, statement.module)
                 for alias in statement.names:
                     self.imports[alias.asname or alias.name] = (target, alias.name)
+                    if guard:
+                        name, line = alias.asname or alias.name, statement.lineno
+                        made = ClassFact(self.path, name, guard, line, (alias.name,), imported=True)
+                        self.guarded_imports.append(made)
             elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 self.aliases[statement.targets[0].id] = statement.value
             elif isinstance(statement, ast.If):
-                self._read([*statement.body, *statement.orelse])
+                test = ast.unparse(statement.test)
+                self._read(statement.body, f"{guard}if {test}: ")
+                self._read(statement.orelse, f"{guard}if not ({test}): ")
             elif isinstance(statement, ast.Try):
                 for branch in (statement.body, statement.orelse, *(h.body for h in statement.handlers)):
-                    self._read(branch)
+                    self._read(branch, guard)
 
     def _resolve(self, level: int, module: str) -> str:
         """Return the path, relative to the models folder, of the file that an import names; "" for one outside."""
@@ -220,13 +228,50 @@ def dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
+SWITCH = "gradient_checkpointing"
+
+
+def plain_body(function: ast.FunctionDef, calls: Container[tuple[int, int]]) -> str:
+    """Return the body as if no checkpointing were asked for, arguments left out of the calls at these places.
+
+    `calls` are (line, column). A test on the flag gives way to its other branch; one that guards no
+    checkpoint call, such as the one that turns `use_cache` off, is left out: it may stay or go.
+    """
+    bare = _Bare(calls).visit(copy.deepcopy(function))
+    return "\n".join(ast.unparse(statement) for statement in bare.body)
+
+
+class _Bare(ast.NodeTransformer):
+    def __init__(self, calls: Container[tuple[int, int]]) -> None:
+        self.calls = calls
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        here, there = (
+            any(isinstance(n, ast.Call) and is_checkpoint(n) for statement in body for n in ast.walk(statement))
+            for body in (node.body, node.orelse)
+        )
+        test = ast.unparse(node.test)
+        if SWITCH not in test and not ("checkpoint" in test and here != there):
+            self.generic_visit(node)
+            return node
+        kept = node.body if there and not here else node.orelse
+        holder = self.generic_visit(ast.Module(body=kept, type_ignores=[]))
+        return holder.body if isinstance(holder, ast.Module) else []
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if (node.lineno, node.col_offset) in self.calls:
+            node.args, node.keywords = [], []
+        return node
+
+
 FORWARDS = ("__call__", "forward")
 ITERATES_ITS_FIRST = ("reversed", "list", "tuple", "iter", "sorted")
 ITERATES_ITS_OBJECT = ("values", "children", "modules")
 DEEPEST = 8
 
-Place = tuple[str, str, str]
-"""A method: file, class, method."""
+Place = tuple[str, str, str, str]
+"""A method: file, class, the guard around the class, method."""
 
 Wanted = frozenset[tuple[Place, str]]
 """Methods and callees whose checkpoint calls BEFORE has."""
@@ -237,12 +282,13 @@ class Arguments:
     """A call's arguments, expressions as normalized text.
 
     `positional` are (parameter, expression) in order, `#2` standing for a parameter that no signature
-    tells. `keywords` are in the order written, `spread` is what stands behind stars.
+    tells. `keywords` are in the order written.
     """
 
     positional: tuple[tuple[str, str], ...]
     keywords: tuple[tuple[str, str], ...] = ()
-    spread: tuple[str, ...] = ()
+    stars: tuple[str, ...] = ()
+    double_stars: tuple[str, ...] = ()
 
     @property
     def bound(self) -> dict[str, str]:
@@ -251,8 +297,10 @@ class Arguments:
 
     def __str__(self) -> str:
         parts = [value if name in (value, "") else f"{name}: {value}" for name, value in self.positional]
+        parts += [f"*{star}" for star in self.stars]
         parts += [f"{name}={value}" for name, value in self.keywords]
-        return f"({', '.join([*parts, *self.spread])})"
+        parts += [f"**{value}" for value in self.double_stars]
+        return f"({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +310,8 @@ class Site:
     `target` is the statement with the call cut out, `blocks` the classes that may be called and `layers`
     those of them that checkpoint themselves, `inline` the line of the checkpoint call or 0, `switched`
     whether the model's checkpointing flag guards that call, `through` whether what is called is a local
-    function that calls the block.
+    function that calls the block, `body` the method's text apart from branches and
+    arguments (only where BEFORE has a branch in it).
     """
 
     place: Place
@@ -276,6 +325,7 @@ class Site:
     inline: int = 0
     switched: bool = False
     through: bool = False
+    body: str = ""
 
     @property
     def path(self) -> str:
@@ -293,14 +343,23 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class ClassFact:
-    """One class statement. `is_layer_itself` where a base written here is the layer, `is_layer` anywhere above."""
+    """One class statement. `is_layer_itself` where a base written here is the layer, `is_layer` anywhere above.
+
+    `imported`: an import inside a guard, which may be turned into a class; its base is what is imported.
+    """
 
     path: str
     name: str
+    guard: str
     line: int
     bases: tuple[str, ...]
     is_layer: bool = False
     is_layer_itself: bool = False
+    imported: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.path, self.name, self.guard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +382,10 @@ def read(root: Path, wanted: Wanted = frozenset()) -> Snapshot:
         sites: list[Site] = []
         classes: list[ClassFact] = []
         for file in filter(None, map(tree.file, tree.paths)):
+            classes += file.guarded_imports
             for each in chain.from_iterable(file.classes.values()):
                 layer = {"is_layer": each.is_layer, "is_layer_itself": each.is_layer_itself}
-                classes.append(ClassFact(file.path, each.name, each.node.lineno, each.bases, **layer))
+                classes.append(ClassFact(file.path, each.name, each.guard, each.node.lineno, each.bases, **layer))
                 for method in each.methods.values():
                     sites += _Method(each, method, wanted).sites()
         return Snapshot(tuple(sites), tuple(classes))
@@ -335,17 +395,19 @@ def read(root: Path, wanted: Wanted = frozenset()) -> Snapshot:
 
 def bind(call: ast.Call, signature: Signature | None) -> Arguments:
     """Bind a call's positionals to the signature's parameters."""
+    positional: list[tuple[str, str]] = []
+    stars: list[str] = []
     names = signature.positional if signature else ()
-    positional = []
     for place, argument in enumerate(call.args):
         if isinstance(argument, ast.Starred):
-            names = ()
+            stars.append(ast.unparse(argument.value))
+        elif stars or place >= len(names):
+            positional.append((f"#{place}", ast.unparse(argument)))
         else:
-            positional.append((names[place] if place < len(names) else f"#{place}", ast.unparse(argument)))
+            positional.append((names[place], ast.unparse(argument)))
     keywords = tuple((k.arg, ast.unparse(k.value)) for k in call.keywords if k.arg)
-    stars = [ast.unparse(argument) for argument in call.args if isinstance(argument, ast.Starred)]
-    double_stars = [f"**{ast.unparse(k.value)}" for k in call.keywords if not k.arg]
-    return Arguments(tuple(positional), keywords, (*stars, *double_stars))
+    spread = tuple(ast.unparse(k.value) for k in call.keywords if not k.arg)
+    return Arguments(tuple(positional), keywords, tuple(stars), spread)
 
 
 def is_checkpoint(call: ast.Call) -> bool:
@@ -381,7 +443,7 @@ class _Method:
         self.owner = owner
         self.function = function
         self.wanted = wanted
-        self.place = (owner.file.path, owner.name, function.name)
+        self.place = (owner.file.path, owner.name, owner.guard, function.name)
         self.parents = owner.parents[function.name]
         self.nodes = list(self.parents)
         self.closures = {n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef)}
@@ -436,6 +498,9 @@ class _Method:
         for call in direct:
             if call not in sites and (site := self._site(call, None)):
                 sites[call] = site
+        if branches or any(place == self.place for place, _ in self.wanted):
+            body = plain_body(self.function, {(c.lineno, c.col_offset) for c in sites})
+            sites = {call: replace(site, body=body) for call, site in sites.items()}
         return sorted(sites.values(), key=lambda site: site.line)
 
     def _branch(self, call: ast.Call) -> _Branch | None:

@@ -120,6 +120,10 @@ def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Pa
         ),
         ("layer(hidden_states, mask, encoder_hidden_states, past_key_value=past)", "lost use_cache=use_cache"),
         (
+            "layer(hidden_states, mask, past_key_value=past, use_cache=use_cache)",
+            "lost encoder_hidden_states=encoder_hidden_states",
+        ),
+        (
             "layer(hidden_states, None, encoder_hidden_states, past_key_value=past, use_cache=use_cache)",
             "attention_mask=mask became None",
         ),
@@ -131,6 +135,10 @@ def test_an_unrepaired_model_is_worse_in_branch_class_and_arguments(tmp_path: Pa
             "layer(hidden_states, mask, encoder_hidden_states, past_key_value=past, use_cache=use_cache, **kwargs)",
             "no ** became **kwargs",
         ),
+        (
+            "layer(hidden_states, encoder_hidden_states, mask, past_key_value=past, use_cache=use_cache)",
+            "attention_mask=mask became encoder_hidden_states",
+        ),
         ("hidden_states", "the call is gone"),
     ],
 )
@@ -141,17 +149,39 @@ def test_a_fault_of_ours_is_worse(tmp_path: Path, call: str, reason: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("upstream", "reason"),
+    ("line", "reason"),
     [
-        (repaired(), "ToyLayer is no layer, upstream's is"),
-        (BEFORE, "the inline branch is gone and ToyLayer is no layer: nothing is recomputed any more"),
+        ("            if mask is None:\n                continue\n", "+ if mask is None:; + continue"),
+        ("            return mask\n", "+ return mask"),
     ],
-    ids=["upstream repaired it", "upstream left it"],
 )
-def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path, upstream: str, reason: str) -> None:
+def test_a_change_to_other_code_of_the_method_is_worse(tmp_path: Path, line: str, reason: str) -> None:
+    ours = repaired().replace("            outputs =", f"{line}            outputs =")
+    site = graded(tmp_path, ours, repaired())
+    assert (site.grade, site.reasons) == (Grade.WORSE, (f"other code of the method changed: {reason}",))
+
+
+def test_another_condition_around_the_call_is_worse(tmp_path: Path) -> None:
+    ours = repaired(f"{REPAIRED} if mask is None else None")
+    assert graded(tmp_path, ours, repaired()).grade is Grade.WORSE
+    moved = repaired(target="if use_cache: outputs = ")
+    site = graded(tmp_path / "other", moved, repaired())
+    assert site.grade is Grade.WORSE
+    assert "+ if use_cache:" in site.reasons[0]
+
+
+def test_a_block_left_plain_is_worse_at_its_call_too(tmp_path: Path) -> None:
     plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
-    site = graded(tmp_path, plain, upstream)
-    assert (site.grade, site.reasons) == (Grade.WORSE, (reason,))
+    site = graded(tmp_path, plain, repaired())
+    assert site.grade is Grade.WORSE
+    assert site.reasons == ("ToyLayer is no layer, upstream's is",)
+
+
+def test_removing_a_branch_from_a_plain_block_is_worse_than_keeping_it(tmp_path: Path) -> None:
+    plain = repaired().replace(LAYER, HEAD.format(base="nn.Module"))
+    site = graded(tmp_path, plain, BEFORE)
+    assert site.grade is Grade.WORSE
+    assert site.reasons == ("the inline branch is gone and ToyLayer is no layer: nothing is recomputed any more",)
 
 
 def test_a_fault_is_worse_where_upstream_no_longer_has_the_call(tmp_path: Path) -> None:
@@ -209,14 +239,41 @@ def test_what_upstream_changed_does_not_count_against_ours(tmp_path: Path, upstr
     assert (site.grade, site.reasons) == (Grade.CHANGED, (reason,))
 
 
+@pytest.mark.parametrize(
+    ("parameter", "learned", "computed"),
+    [
+        ("position_embeddings", "query_position_embeddings", "(cos, sin)"),
+        ("reference_points", "reference_points_input", "reference_points"),
+    ],
+)
+def test_learned_and_computed_embeddings_differ_by_their_expression(
+    parameter: str, learned: str, computed: str
+) -> None:
+    assert replay_grade.carries_gradient(parameter, learned)
+    assert not replay_grade.carries_gradient(parameter, computed)
+
+
 # Classes
+
+
+def bases(tmp_path: Path, before: str, ours: str, upstream: str) -> list[Comparison]:
+    return grade_classes(*snapshots(tmp_path, before, ours, upstream))
 
 
 def test_a_class_that_lost_a_base_is_worse(tmp_path: Path) -> None:
     before, ours = "class A(Mixin, nn.Module): pass", "class A(GradientCheckpointingLayer): pass"
-    upstream = "class A(Mixin, GradientCheckpointingLayer): pass"
-    (item,) = grade_classes(*snapshots(tmp_path, before, ours, upstream))
+    (item,) = bases(tmp_path, before, ours, "class A(Mixin, GradientCheckpointingLayer): pass")
     assert (item.grade, item.reasons) == (Grade.WORSE, ("lost the base Mixin",))
+
+
+def test_both_definitions_of_a_guarded_class_are_graded_import_or_class(tmp_path: Path) -> None:
+    guard = "if is_available():\n    {0}\nelse:\n    class Block({1}): pass\n"
+    before = guard.format("from outside import Inner as Block", "nn.Module")
+    upstream = guard.format("class Block(GradientCheckpointingLayer, Inner): pass", "GradientCheckpointingLayer")
+    half = guard.format("from outside import Inner as Block", "GradientCheckpointingLayer")
+    assert [item.grade for item in bases(tmp_path / "all", before, upstream, upstream)] == [Grade.IDENTICAL] * 2
+    grades = {item.before: item.grade for item in bases(tmp_path / "half", before, half, upstream)}
+    assert grades == {"import Inner as Block": Grade.WORSE, "class Block(nn.Module)": Grade.IDENTICAL}
 
 
 # What is read
@@ -234,12 +291,15 @@ def test_the_else_branch_says_what_is_passed_and_the_branch_counts_once(tmp_path
     ("stack", "loop"),
     [
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers:"),
+        ("self.layers = nn.ModuleList([ToyLayer(config)])", "for layer in self.layers[: self.depth]:"),
         ("self.layers = nn.ModuleList([ToyLayer(config)])", "for i, (layer, m) in enumerate(zip(self.layers, ms)):"),
         ("self.layers = nn.ModuleDict({'a': ToyLayer(config)})", "for name, layer in self.layers.items():"),
+        ("blocks = [ToyLayer(config)]; self.layers = nn.ModuleList(blocks)", "for layer in self.layers:"),
         (
             "blocks = []; blocks.append(ToyLayer(config)); self.layers = nn.Sequential(*blocks)",
             "for layer in self.layers:",
         ),
+        ("self.layers = nn.ModuleList(); self.layers.append(ToyLayer(config))", "for layer in self.layers:"),
         ("kind = ToyLayer if config.a else ToyLayer; self.layers = [kind(config)]", "for layer in self.layers:"),
         ("self.layers = nn.ModuleList([ToyLayer(config, tail=ToyModel)])", "for layer in reversed(self.layers):"),
     ],
@@ -263,6 +323,15 @@ def test_signature_and_layer_come_from_a_parent_in_another_file(tmp_path: Path, 
     site = only_site(tmp_path, child, base__modeling_base=parent)
     assert site.arguments.positional == (("first", "a"), ("second", "b"))
     assert site.layers == ("ToyLayer",)
+
+
+def test_arguments_bind_to_a_local_function_and_inside_it_to_the_block(tmp_path: Path) -> None:
+    function = "            def run(module, hidden, past=None):\n                return module(hidden, past)\n"
+    branch = INLINE.format(call="run(layer, hidden_states, past=past)").replace("layer.__call__, ", "run, layer, ")
+    inside, through = read(tree(tmp_path, HEAD.format(base="nn.Module") + function + branch)).sites
+    assert inside.arguments.positional == (("hidden_states", "hidden"), ("attention_mask", "past"))
+    assert through.arguments.positional == (("module", "layer"), ("hidden", "hidden_states"))
+    assert through.blocks == inside.blocks == ("ToyLayer",)
 
 
 def test_a_local_function_takes_gradient_keywords_and_its_block_does_not(tmp_path: Path) -> None:
@@ -353,16 +422,21 @@ def test_upstreams_own_tree_as_ours_ends_with_0_and_changes_nothing(
     assert (releases / "4.52.4/models/toy/modeling_toy.py").read_text() == BEFORE
 
 
-def test_a_codemod_that_does_nothing_or_has_a_problem_ends_with_1(
+def test_a_codemod_that_does_nothing_ends_with_1_and_names_every_site(
     releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    problem = Problem("toy.py", "cannot be read")
-    assert run(monkeypatch, FakeApply(releases / "4.53.0/models", (problem,))) == 1
-    assert "problem: toy.py: cannot be read" in capsys.readouterr().out
     assert run(monkeypatch, FakeApply(None)) == 1
     printed = capsys.readouterr().out
     assert "WORSE (4)" in printed
     assert "toy/modeling_toy.py:23 ToyModel: the inline branch is left" in printed
+
+
+def test_a_problem_of_apply_ends_with_1(
+    releases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply = FakeApply(releases / "4.53.0/models", (Problem("toy.py", "cannot be read"),))
+    assert run(monkeypatch, apply) == 1
+    assert "problem: toy.py: cannot be read" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("source", ["def broken(:\n", None], ids=["does not parse", "no file"])
