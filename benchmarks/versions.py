@@ -9,6 +9,7 @@ where something fails.
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import sys
@@ -125,6 +126,43 @@ def _compile(model: Any, inputs: Mapping[str, Any]) -> None:
     _same(before, after, most=_MOST_APART)
 
 
+def _compiled_save(model: Any, inputs: Mapping[str, Any]) -> None:
+    import torch
+
+    from ckpt_surgery import wrap_blocks
+
+    surgery = wrap_blocks(model)
+    before, most = _products(model, inputs)
+    surgery.undo()
+    for whole in (True, False):
+        torch._dynamo.reset()
+        again = copy.deepcopy(model)
+        stacks = wrap_blocks(again, save=["attention", "matmul:2"]).stacks
+        blocks = [block.module for stack in stacks for block in stack.blocks]
+        for part in [again] if whole else blocks:
+            part.compile(backend="aot_eager")
+        after, ran = _products(again, inputs)
+        _same(before, after, most=_MOST_APART)
+        assert ran <= most - len(blocks), f"the backward runs {ran} products, and {most} without save"
+
+
+def _products(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
+    import torch
+
+    from ckpt_surgery.measure.loss import loss_of
+    from ckpt_surgery.runtime.selective.policies import VOCABULARY
+
+    model.zero_grad()
+    torch.manual_seed(0)  # tiny models have dropout
+    loss = loss_of(model(**inputs))
+    with torch.autograd.profiler.profile() as seen:  # sees what operators of higher order run, in each release
+        torch.autograd.backward(loss)
+    kernels = VOCABULARY["matmul"] - {"aten::linear"}  # which runs one of the others
+    ran = sum(event.name in kernels for event in seen.function_events or ())
+    return {name: each.grad for name, each in model.named_parameters()}, ran
+
+
 def _run(model: Any, inputs: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         script = Path(folder) / "train.py"
@@ -156,6 +194,12 @@ DOORS: Mapping[str, Door] = {
     "offload": Door('`wrap_blocks(offload="cpu")`: gradients are equal', partial(_wrap, offload="cpu")),
     "long_context": Door("`long_context`: gradients are equal but for rounding", _long_context, OF_LANGUAGE),
     "compile": Door("`torch.compile` after `wrap_blocks`: gradients are equal but for rounding", _compile),
+    "compiled save": Door(
+        "`torch.compile` of the model, and of each block, after `wrap_blocks(save=...)`: gradients are equal but for "
+        "rounding, and the backward runs fewer products for each block than without `save`",
+        _compiled_save,
+        ("LlamaForCausalLM", "GPT2LMHeadModel"),  # torch takes its time
+    ),
     "run": Door(
         "a script that trains the model ends under `ckpt_surgery run`, with every block proved", _run, OF_LANGUAGE
     ),
