@@ -24,6 +24,10 @@ class Target:
     limit: float
     at_least: bool = False
 
+    def met_by(self, value: float) -> bool:
+        """Tell whether a value is good enough."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
     def __str__(self) -> str:
         return f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
 
@@ -47,8 +51,7 @@ class Figure:
         """`ok`, `missed`, or an empty string without a target."""
         if self.target is None:
             return ""
-        above = self.median - self.target.limit
-        return "ok" if (above >= 0 if self.target.at_least else above <= 0) else "missed"
+        return "ok" if self.target.met_by(self.median) else "missed"
 
 
 def document(measured: Sequence[Figure], **more: object) -> str:
