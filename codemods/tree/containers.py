@@ -86,10 +86,10 @@ class Containers:
         """Return some classes and everything that they are made of, at any depth."""
         return reachable(refs, self.parts)
 
-    def block_and_parts(self, block: ClassRef) -> list[ClassRef]:
-        """Return a block, and then everything that it is made of, in the order of the source."""
-        parts = set(self.with_parts(block)) - {block}
-        return [block, *sorted(parts, key=lambda ref: (ref.path, ref.cls.span.line))]
+    def block_and_parts(self, block: ClassRef) -> Iterator[ClassRef]:
+        """Yield a block, and then everything that it is made of, in the order of the source."""
+        yield block
+        yield from sorted(set(self.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
 
     @kept
     def parts(self, ref: ClassRef) -> tuple[ClassRef, ...]:
