@@ -698,6 +698,17 @@ def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
     assert counts[0] == counts[1]
 
 
+def trains_as_unwrapped(trained: Callable[[nn.Module], list[Tensor | None]]) -> list[str]:
+    """Hold the gradients of a wrapped model against those of a plain copy; return what was said."""
+    torch.manual_seed(0)
+    model, said = Own(plainly), list[str]()
+    expected = trained(copy.deepcopy(model))
+    with running(TakeoverOptions(True), said.append):
+        seen = trained(model)
+    assert _same(seen, expected)
+    return said
+
+
 def replacing(_: nn.Module, given: tuple[Tensor], *__: Any) -> Tensor:
     return given[0] * 3
 
@@ -718,12 +729,7 @@ def test_hooks_inside_a_block_give_the_same_results_as_unwrapped(before: bool, l
         assert [*linear._forward_hooks, *linear._forward_pre_hooks] == []
         return [parameter.grad for parameter in model.parameters()]
 
-    torch.manual_seed(0)
-    model, said = Own(plainly), list[str]()
-    expected = trained(copy.deepcopy(model))
-    with running(TakeoverOptions(True), said.append):
-        seen = trained(model)
-    assert _same(seen, expected)
+    said = trains_as_unwrapped(trained)
     assert said == []
 
 
@@ -749,12 +755,7 @@ def test_a_hook_that_fails_as_it_runs_again_leaves_results_as_they_are(lasts: bo
             handle.remove()
         return [parameter.grad for parameter in model.parameters()]
 
-    torch.manual_seed(0)
-    model, said = Own(plainly), list[str]()
-    expected = trained(copy.deepcopy(model))
-    with running(TakeoverOptions(True), said.append):
-        seen = trained(model)
-    assert _same(seen, expected)
+    said = trains_as_unwrapped(trained)
     assert len(said) == lasts
     assert all("a hook of the script inside of PlainLayer blocks.1 failed as it ran again" in text for text in said)
 
