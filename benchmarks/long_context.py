@@ -33,7 +33,7 @@ _MAKERS = ("empty", "empty_like", "full", "full_like", "ones", "ones_like", "ten
 Step = tuple[float, Mapping[str, Any]]
 """A loss, and the gradients by name."""
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-NOTHING = {"way": None, "far": 0.0, "why": "", "tiled": 0, "cut": 0, "not_cut": "", "half": 0.0, "own_half": 0.0}
+UNCOMPARED = {"way": None, "far": 0.0, "why": "", "tiled": 0, "cut": 0, "not_cut": "", "half": 0.0, "own_half": 0.0}
 """What is found of a class that is not compared.
 
 Of one that is: the `way` of its loss, and why it is not `FUSED`; `far`, the largest relative difference in the loss,
@@ -327,7 +327,7 @@ def differs(row: Row) -> bool:
 def row_of(data: Row) -> Row:
     """Return the row of a class for the page."""
     kind = Problem.ENDED if "problem" in data else data.get("kind")
-    found = {name: data.get(name, plain) for name, plain in NOTHING.items()}
+    found = {name: data.get(name, plain) for name, plain in UNCOMPARED.items()}
     return {"name": data["case"], **found, "problem": kind, "why": data.get("problem", found["why"])}
 
 
