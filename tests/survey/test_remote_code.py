@@ -14,7 +14,7 @@ from ckpt_surgery.survey.build import build
 from ckpt_surgery.survey.remote_code import load_remote
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.target import TargetError
-from tests.survey.own_code import modeling, write_folder
+from tests.survey.own_code import CONFIGURATION, modeling, write_folder
 
 pytestmark = pytest.mark.both
 
@@ -91,6 +91,16 @@ class TestWhyNot:
         folder = write_folder(tmp_path, {"modeling_toy": f"{line}\n{modeling()}"}, transformers_version="4.1.0")
         assert said in problem(folder)
 
+    def test_a_class_that_is_not_in_its_file_is_named(self, tmp_path: Path) -> None:
+        assert "modeling_toy.py has no ToyModel" in problem(write_folder(tmp_path, {"modeling_toy": ""}))
+
+    def test_code_that_fails_is_named_with_its_place_and_release(self, tmp_path: Path) -> None:
+        source = modeling().replace("    def forward(self, input_ids", "    def forward(self, first, input_ids")
+        source = source.replace("self.embedding(input_ids)", "self.embedding(input_ids, first.gone)")
+        said = problem(write_folder(tmp_path, {"modeling_toy": source}, transformers_version="4.1.0"))
+        assert said.startswith("no tiny ToyModel can be made: ")
+        assert f"; config.json is from transformers 4.1.0, and {HERE} is installed" in said
+
     def test_the_place_is_the_line_of_the_folder(self, tmp_path: Path) -> None:
         source = modeling().replace(
             "        super().__init__(config)\n", "        super().__init__(config)\n        config.gone\n"
@@ -99,3 +109,7 @@ class TestWhyNot:
         said = problem(write_folder(tmp_path, {"modeling_toy": source}, transformers_version=HERE))
         assert "construction raised AttributeError" in said
         assert said.endswith(f" (modeling_toy.py, line {line}: config.gone)")
+
+    def test_a_configuration_that_is_refused_is_named(self, tmp_path: Path) -> None:
+        source = CONFIGURATION.replace("        self.vocab", "        raise ValueError('odd')\n        self.vocab")
+        assert "raised ValueError: odd" in problem(write_folder(tmp_path, {"configuration_toy": source}))

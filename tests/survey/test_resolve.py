@@ -189,6 +189,15 @@ class TestConfigurations:
         (target,) = resolve([name], variants=False)
         assert (target.kind, target.code_file) == ("config", "")
 
+    def test_trust_changes_nothing_where_no_model_class_comes_with_it(self, tmp_path: Path) -> None:
+        name = folder(tmp_path, {**CONFIG, "auto_map": {"AutoTokenizer": ["tokenization_toy.Toy", None]}})
+        (target,) = resolve([name], trust_remote_code=True, variants=False)
+        assert target.kind == "config"
+        (target,) = resolve([folder(tmp_path, {**CONFIG, "auto_map": AUTO_MAP})], variants=False)
+        assert target.kind == "config"
+        name = folder(tmp_path, {"model_type": "toy", "auto_map": {"AutoConfig": "a.B"}})
+        assert "names no model class" in refusal(name, trust_remote_code=True)
+
 
 @pytest.mark.both
 class TestTheInstalledTransformers:
@@ -200,6 +209,10 @@ class TestTheInstalledTransformers:
 
     def test_an_option_that_the_forward_does_not_use_makes_no_variant(self) -> None:
         assert [target.label for target in resolve(["Llama4ForCausalLM"])] == ["Llama4ForCausalLM"]
+
+    def test_the_nearest_of_all_its_names_are_offered(self) -> None:
+        assert "did you mean" in refusal("gpt_bigcod")
+        assert "gpt_bigcode" in refusal("gpt_bigcod")
 
     def test_each_of_its_classes_is_a_job(self) -> None:
         targets = resolve([], everything=True, variants=False)
