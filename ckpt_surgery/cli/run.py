@@ -87,7 +87,8 @@ def run_command(
         typer.Option(
             metavar="[BLOCKS=]NAME",
             rich_help_panel=_KEPT,
-            help="Keep results of operators: attention, matmul:2, router, aten.mm, ... (repeatable).",
+            help="Keep results of operators: attention, matmul, norm, conv, router, random, collectives, or one such "
+            "as aten.mm; matmul:2 is every second (repeatable).",
         ),
     ] = None,
     save_offload: Annotated[

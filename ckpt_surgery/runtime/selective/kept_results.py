@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.flops import flops_of
-from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of, memory_of
+from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of, memory_of, written_by
 from ckpt_surgery.runtime.selective.policies import (
     ROUTER,
     Choice,
@@ -116,7 +116,7 @@ class KeptResults:
         self._counted = counted = KeptOfCall(self._block)
         leaving: list[OperatorResult] = []
         for result in kept:
-            memory = dict(map(memory_of, result.tensors()))
+            memory = dict(map(memory_of, (*result.tensors(), *result.written.values())))
             if self._moves or not returned.keys().isdisjoint(memory):
                 leaving.append(result)
                 memory = {key: size for key, size in memory.items() if key not in returned}
@@ -171,10 +171,11 @@ class KeptResults:
         elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
             noted.watch(result)
 
-    def kept_by(self, plan: Replay, choices: Sequence[Choice], output: Any) -> OperatorResult:
-        """Keep the output of a call, because of these choices."""
+    def kept_by(self, plan: Replay, choices: Sequence[Choice], output: Any, args: tuple[Any, ...]) -> OperatorResult:
+        """Keep the output of a call with `args`, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
         result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
+        result.written = written_by(plan.operator, args)
         self._results.setdefault(None, []).append(result)  # the modes count theirs by operator
         return result
 
@@ -191,7 +192,9 @@ class KeptResults:
         self.show_read(args[: plan.read])
         if self._plainly:
             return run(*args, **kwargs)
-        return plan.again([alias_of(tensor) for tensor in result.value], args, kwargs)
+        output = plan.again([alias_of(tensor) for tensor in result.value], args, kwargs)
+        result.write(args)
+        return output
 
     @property
     def in_forward(self) -> bool:
@@ -276,7 +279,7 @@ class _KeepingCalls:
             return run(*args, **kwargs)
         self._kept.show_read(args[: plan.read])
         output = run(*args, **kwargs)
-        result = self._kept.kept_by(plan, chosen, output)
+        result = self._kept.kept_by(plan, chosen, output, args)
         self._sequence.append(_WatchedCall(operator, form, plan, result))
         return output
 

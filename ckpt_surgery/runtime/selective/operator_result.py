@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.runtime.offload.offloader import MovedTensor, keep_result
-from ckpt_surgery.runtime.selective.policies import Choice, is_mutable
+from ckpt_surgery.runtime.selective.policies import Choice, arguments_read, is_mutable
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, version, versions
 from ckpt_surgery.torch_names import DispatchKey, ExcludeDispatchKey, tree_leaves, tree_map
 
@@ -22,6 +22,7 @@ class OperatorResult:
     `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
     it; `restore` puts generators where it left them. With `copied` the value is a copy; with `in_place` that of the
     argument that the operator wrote. `aliases` are tensors of the same memory with their own counts of writes.
+    `written` has the values of arguments that it wrote unmarked, by number, such as running statistics.
     """
 
     operator: Any
@@ -34,6 +35,7 @@ class OperatorResult:
     aliases: list[Tensor] = field(default_factory=list)
     copied: bool = False
     in_place: bool = False
+    written: Mapping[int, Tensor] = field(default_factory=dict)
     restore: list[Callable[[], object]] = field(default_factory=list)
 
     def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
@@ -43,6 +45,7 @@ class OperatorResult:
         self.copied = copied or self.in_place
         self.value = tree_map(_copy if self.copied else alias_of, args[0] if self.in_place else result)
         self.versions = versions(self.tensors())
+        self.written = written_by(self.operator, args)
 
     def watch(self, alias: Tensor) -> None:
         """Also refuse the result if this tensor, which shares its memory, is written to."""
@@ -85,7 +88,22 @@ class OperatorResult:
             restore()
         if self.in_place:
             return args[0].copy_(_returned(self.value))
+        self.write(args)
         return tree_map(_copy if self.copied else alias_of, self.value)
+
+    def write(self, args: tuple[Any, ...]) -> None:
+        """Write into the arguments what the operator wrote unmarked, and leave their counts of writes as it does."""
+        for index, values in self.written.items():
+            args[index].data.copy_(values)
+
+
+def written_by(operator: Any, args: tuple[Any, ...]) -> dict[int, Tensor]:
+    """Return the values of the arguments that an operator has just written unmarked, by number."""
+    if (read := arguments_read(operator)) is None:
+        return {}
+    return {
+        index: _copy(each.detach()) for index, each in enumerate(args) if index >= read and isinstance(each, Tensor)
+    }
 
 
 def _leaves(value: Any) -> list[Any]:

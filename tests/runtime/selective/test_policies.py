@@ -39,6 +39,8 @@ aten = torch.ops.aten
         ("router", aten.topk.default, 1),
         ("collectives", torch.ops._c10d_functional.all_reduce.default, 1),
         ("norm", aten.native_layer_norm.default, 1),
+        ("norm", aten.native_group_norm.default, 1),
+        ("norm", aten._fused_rms_norm.default, 1),
         ("conv", aten.convolution.default, 1),
         ("random", aten.rand.default, 1),
         ("random", aten.bernoulli_.float, 1),
@@ -92,10 +94,13 @@ def unlisted(vocabulary: Mapping[str, Collection[str]]) -> list[str]:
     page = (Path(__file__).parents[3] / PAGE).read_text(encoding="utf-8")
     table = page.partition("| name | what is kept |")[2].partition("\n\n")[0]
     rows = set(re.findall(r'`"([a-z]+)"`', "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))))
+    cli = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text(encoding="utf-8")
+    (help_of_run,) = re.findall(r"^\| `--save \[BLOCKS=\]NAME` \|(.*)\|$", cli, re.MULTILINE)
     (option,) = re.findall(r"^ {8}save: (.*?):2", wrap_blocks.__doc__ or "", re.DOTALL | re.MULTILINE)
     planned = {name: names_for(map(in_words, operators)) for name, operators in vocabulary.items()}
     listed_in = {
         PAGE: rows,
+        "the help of `run --save`": set(re.findall(r"[a-z]+", help_of_run.partition("operators:")[2])),
         "the docstring of wrap_blocks": set(re.findall(r'"([a-z]+)"', option)),
         "planning/mixtures.py or NOT_PLANNED": {n for n, offered in planned.items() if n in offered} | NOT_PLANNED,
         "benchmarks/policies.py, or NOT_MEASURED here": {*POLICIES} | NOT_MEASURED,
@@ -110,7 +115,7 @@ def test_every_name_is_listed_where_names_are() -> None:
 
 
 def test_a_name_that_is_listed_nowhere_is_seen() -> None:
-    assert len(unlisted({"scale": {"aten::mul"}})) == 4
+    assert len(unlisted({"scale": {"aten::mul"}})) == 5
 
 
 @pytest.mark.parametrize(
