@@ -82,6 +82,8 @@ class Takeover:
         self.switches = SwitchCalls()
         self.through = RunThrough()
         self._needs_blocks = False
+        self._expected: WeakSet[nn.Module] = WeakSet()
+        """The blocks that train inside the module that is looked at, if that is known."""
         self._calls: dict[int, LastCall] = {}  # by the ids of models
         self._forwards_ended = 0
         self.failed: FailedStep | None = None
@@ -98,8 +100,9 @@ class Takeover:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more is expected from the models that were found."""
-        return all(waiting.forwards >= LOOKS for waiting in self._waiting.values())
+        """Whether models were found, and no more are expected, nor anything more from these."""
+        found = bool(self._calls) and self._expected <= self._seen
+        return found and all(waiting.forwards >= LOOKS for waiting in self._waiting.values())
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
@@ -114,6 +117,8 @@ class Takeover:
         self._needs_blocks = True
         look, behind = ModelHook(self._look), ModelHook(self._look_behind)
         modules = list(model.modules())
+        blocks = [block.module for block in blocks_of(model).values()]
+        self._expected.update(each for each in blocks if any(p.requires_grad for p in nn.Module.parameters(each)))
         hooks = [module.register_forward_pre_hook(look) for module in modules]
         hooks += [module.register_forward_hook(behind, with_kwargs=True) for module in modules]
         self.looking = UndoableHooks(hooks)
