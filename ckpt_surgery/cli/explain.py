@@ -31,6 +31,7 @@ from ckpt_surgery.cli.released import (
     WeightDtype,
     Zero,
     check_adapters,
+    check_own_inputs,
     quiet,
     sharding_of,
     target_named,
@@ -135,7 +136,7 @@ def explain_command(
         request = _ExplainRequest(
             model,
             tokens,
-            batch or 1,
+            batch,
             dtype,
             lora,
             four_bits,
@@ -169,7 +170,7 @@ class _ExplainRequest:
 
     name: str
     tokens: int | None
-    batch: int
+    batch: int | None
     dtype: WeightDtype
     lora: int | None
     four_bits: bool
@@ -208,13 +209,15 @@ class _ExplainRequest:
                 target,
                 why,
                 tokens=self.tokens,
-                batch=self.batch,
+                batch=self.batch or 1,
                 dtype=DTYPES[self.dtype],
                 training=self.training,
             )
             both = {ExplainedSteps.OFF: off, ExplainedSteps.ON: on}
             wanted = {when: step for when, step in both.items() if self.steps in (when, ExplainedSteps.BOTH)}
             return found, wanted, None
+        if self.steps is not ExplainedSteps.ON and ExplainedSteps.OFF not in told[1]:
+            say(f"ckpt_surgery: {self.name} returns a model that is checkpointed already: it is explained as it is")
         return *told, self._tried(target, told[1], at, total)
 
     def _tried(
@@ -243,13 +246,22 @@ class _ExplainRequest:
     ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
         """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
         from ckpt_surgery.errors import SurgeryError
+        from ckpt_surgery.measure.switch import has_surgery
         from ckpt_surgery.planning.lora import add_lora
         from ckpt_surgery.planning.target import DTYPES, ReleasedModel
 
-        found = ReleasedModel.of(target, tokens=self.tokens, batch=self.batch, dtype=DTYPES[self.dtype])
+        found = ReleasedModel.of(target, tokens=self.tokens, batch=self.batch or 1, dtype=DTYPES[self.dtype])
+        check_own_inputs(found, self.tokens, self.batch)
         if self.lora:
             add_lora(found.model, self.lora, found.shapes, four_bits=self.four_bits)
         explanations = {}
+        if has_surgery(found.model) or getattr(found.model, "is_gradient_checkpointing", False):
+            if self.save or self.offload or self.for_long_context:
+                raise OptionError(
+                    f"{self.name} returns a model that is checkpointed already: --save, --offload and --long-context "
+                    "are for one that is not"
+                )
+            return found, {ExplainedSteps.ON: found.explained(self.training)}
         if self.steps is not ExplainedSteps.ON:
             at("a step", 1)
             explanations[ExplainedSteps.OFF] = found.explained(self.training)
@@ -282,6 +294,7 @@ class _ExplainRequest:
 
         any_one, training = next(iter(explanations.values())), self.training
         text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
+        inputs = "its own inputs" if released.has_own_inputs else f"{plural(self.batch or 1, 'sample')}{text}"
         peaks = [step.peak for step in explanations.values()]
         state = f"optimizer ({self.training.optimizer})"
         lora = f", adapters of rank {self.lora}" if self.lora else ""
@@ -307,7 +320,7 @@ class _ExplainRequest:
         lines = [
             *wrapped(answer_line(list(explanations.values()), training.device, tried), LINE),
             "",
-            f"{any_one.model}: {plural(self.batch, 'sample')}{text}, {self.dtype}, attention: {released.attention}, "
+            f"{any_one.model}: {inputs}, {self.dtype}, attention: {released.attention}, "
             f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
             *(
                 line

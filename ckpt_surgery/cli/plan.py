@@ -29,6 +29,7 @@ from ckpt_surgery.cli.released import (
     WeightDtype,
     Zero,
     check_adapters,
+    check_own_inputs,
     quiet,
     sharding_of,
     target_named,
@@ -138,6 +139,7 @@ def plan_command(
                         f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
                     )
                 found = ReleasedModel.of(target, tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
+                check_own_inputs(found, tokens, batch)
                 if lora:
                     add_lora(found.model, lora, found.shapes, four_bits=four_bits)
                 head: list[str] = []

@@ -19,6 +19,7 @@ from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.text import error_line
 
 if TYPE_CHECKING:
+    from ckpt_surgery.planning.target import ReleasedModel
     from ckpt_surgery.survey.target import SurveyTarget
 
 _CONFIG = "config.json"
@@ -131,6 +132,13 @@ def check_adapters(lora: int | None, *, four_bits: bool) -> None:
     """Raise OptionError where weights of 4 bits would be trained."""
     if four_bits and not lora:
         raise OptionError("--load-in-4bit freezes the linear layers: give --lora RANK too, or leave it out")
+
+
+def check_own_inputs(found: ReleasedModel, tokens: int | None, batch: int | None) -> None:
+    """Raise OptionError where a size is given, and a factory returned inputs of its own."""
+    if found.has_own_inputs and (tokens or batch):
+        option = "--tokens" if tokens else "--batch"
+        raise OptionError(f"{option} is for inputs that are made here, and the factory returned its own: leave it out")
 
 
 @contextmanager

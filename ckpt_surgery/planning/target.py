@@ -76,7 +76,8 @@ class ReleasedModel:
 
     `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 if the model takes none.
     `attention` names the implementation that the model chose. `defaults` names the configuration class whose defaults
-    decide its size, if they do, and `changed` the fields that were changed because these do not fit together.
+    decide its size, if they do, and `changed` the fields that were changed because these do not fit together. With
+    `has_own_inputs` a factory returned the inputs, too.
     """
 
     model: nn.Module
@@ -86,6 +87,7 @@ class ReleasedModel:
     attention: str
     changed: tuple[str, ...] = ()
     defaults: str = ""
+    has_own_inputs: bool = False
 
     def resized(self, batch: int, tokens: int) -> ReleasedModel:
         """Return the same model with inputs of another size. Raises PlanningError."""
@@ -225,7 +227,7 @@ def _released(
     model = shapes_of(model, shapes).train()
     attention = str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "its own")
     if given is not None:
-        return ReleasedModel(model, given, shapes, 0, attention, changed)
+        return ReleasedModel(model, given, shapes, 0, attention, has_own_inputs=True)
     length = _length(model, tokens, most_tokens)
     try:
         inputs = _inputs(model, shapes, batch, length)

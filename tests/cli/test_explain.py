@@ -183,3 +183,62 @@ def test_a_line_that_reads_values_is_named(capsys: pytest.CaptureFixture[str]) -
     assert "reads values that depend on weights (test_explain.py, line" in said
     assert "`return weighted[weighted > 0]`" in said
     assert "`ckpt_surgery verify` measures" in said
+
+
+STACK = """\
+import torch
+from torch import nn
+from ckpt_surgery import wrap_blocks
+from tests.zoo.tiny_models import llama
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, hidden_states):
+        return torch.tanh(self.linear(hidden_states))
+
+class Stack(nn.Sequential):
+    def forward(self, hidden_states):
+        return super().forward(hidden_states).sum()
+
+def make():
+    return Stack(*(Block() for _ in range(4))), [torch.ones(3, 8)]
+
+def wrapped():
+    model, inputs = make()
+    wrap_blocks(model)
+    return model, inputs
+
+def on():
+    model = llama(2)
+    model.gradient_checkpointing_enable()
+    return model
+"""
+
+
+def test_a_factorys_own_inputs_are_not_counted_as_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(STACK)
+    name = f"{tmp_path / 'mine.py'}:make"
+    assert main(["explain", name]) == 0
+    assert "Stack: its own inputs, bf16" in capsys.readouterr().out
+    assert "--batch is for inputs that are made here" in refusal(capsys, name, "--batch", "8")
+    assert main(["plan", name, "--memory", "8GB", "--tokens", "9"]) == 2
+    assert "--tokens is for inputs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factory", ["wrapped", "on"])
+def test_a_model_that_a_factory_checkpoints_is_explained_as_it_is(
+    factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(STACK)
+    name = f"{tmp_path / 'mine.py'}:{factory}"
+    assert main(["explain", name]) == 0
+    output = capsys.readouterr()
+    assert (
+        output.err == f"ckpt_surgery: {name} returns a model that is checkpointed already: it is explained as it is\n"
+    )
+    assert "without checkpointing" not in output.out
+    assert "checkpointing off" not in output.out
+    assert "checkpointed already" in refusal(capsys, name, "--save", "matmul")

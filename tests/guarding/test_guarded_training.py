@@ -112,54 +112,6 @@ def test_models_that_train_in_turn_are_all_found_whenever_one_asks() -> None:
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["named", "found in a module"])
-def test_the_end_reports_what_was_wrapped_and_undoes_it(within: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    model, guarded = llama(2), training()
-    recipe = Recipe(model)
-    guarded.begin_within(recipe) if within else guarded.begin(model)
-    for _ in range(3):
-        step(model)
-        guarded.check()
-    assert not guarded.reports
-    guarded.end(prints=True)
-    (report,) = guarded.reports
-    assert [row.counts for row in report.blocks] == [(1, 1)] * 2
-    assert str(report) in capsys.readouterr().err
-    assert is_untouched(recipe)
-    guarded.end(prints=True)
-    assert [*guarded.reports] == [report]
-    assert capsys.readouterr().err == ""
-
-
-def test_other_ranks_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    model, guarded = llama(2), training()
-    guarded.begin(model)
-    step(model)
-    guarded.fail(torch.OutOfMemoryError("full"), prints=False)
-    guarded.end(prints=False)
-    assert len(guarded.reports) == 1
-    assert capsys.readouterr().err == ""
-
-
-def test_a_training_that_begins_again_is_guarded_once() -> None:
-    model, guarded = llama(2), training()
-    for _ in range(2):
-        guarded.begin(model)
-        step(model)
-    guarded.end(prints=False)
-    assert guarded.reports[0].steps == 1
-    assert is_untouched(model)
-
-
-def test_a_check_before_the_first_step_does_not_end_the_search() -> None:
-    model, guarded = llama(2), training()
-    guarded.begin_within(Recipe(model))
-    guarded.check()
-    step(model)
-    guarded.end(prints=False)
-    assert len(guarded.reports) == 1
-
-
-@pytest.mark.parametrize("within", [False, True], ids=["named", "found in a module"])
 def test_a_model_that_cannot_be_wrapped_is_an_error_or_a_warning(within: bool) -> None:
     def run(on_fault: str) -> Any:
         model, guarded = refusing(), training(on_fault)
