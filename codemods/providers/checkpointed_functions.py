@@ -372,7 +372,7 @@ class _Scope(ModuleFlow):
                 value = arguments.get(name, named.get(name))
                 carried = isinstance(value, ast.Name) and value.id in place.names
                 has_gradient = carried or is_gradient(name)
-                if value is not None and (has_gradient or how in ("method", "method again")):
+                if value is not None and (has_gradient or how in ("method", "idempotent")):
                     yield WrittenInput(name, how, name not in arguments, has_gradient)
 
     def _functions(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:

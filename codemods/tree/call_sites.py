@@ -34,7 +34,7 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.tree.layer_releases import LayerReleases
 from ckpt_surgery.codemods.wording import Because
 from ckpt_surgery.model_patches import family_facts
 
@@ -62,7 +62,7 @@ class CallSites:
     bases: BaseChains
     containers: Containers
     blocks: Blocks
-    layers: LayerSources
+    layers: LayerReleases
 
     @kept
     def all(self) -> tuple[CallSite, ...]:

@@ -18,7 +18,7 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.tree.layer_releases import LayerReleases
 from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.module_modes import ModuleModes
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
@@ -69,7 +69,7 @@ class SourceTree:
         self.names = TreeNames(files, load, unparsed)
         self.bases = BaseChains(self.names)
         self.containers = Containers(self.names, self.bases, self.function_node)
-        self.layers = LayerSources(self.names, required, installed_layers)
+        self.layers = LayerReleases(self.names, required, installed_layers)
         self.switches = Switches(self.bases, self.containers, self.layers)
         self._converts = converts
         self.blocks = Blocks(self.bases, self.containers, self.switches, self.function_node, self.keeps_branches)

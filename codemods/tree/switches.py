@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import BASE_MODEL, Answer, ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.tree.layer_releases import LayerReleases
 from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 
@@ -47,7 +47,7 @@ class Switches:
 
     bases: BaseChains
     containers: Containers
-    layers: LayerSources
+    layers: LayerReleases
 
     @kept
     def of_branches(self, owner: ClassRef) -> Because | None:
@@ -62,7 +62,7 @@ class Switches:
         return self._release(ref, Missing.RELEASE)
 
     def _release(self, ref: ClassRef, reason: Missing) -> Because | None:
-        requirement = self.layers.outdated(ref.path)
+        requirement = self.layers.old_requirement(ref.path)
         return reason.about(requirement) if requirement else None
 
     def _by_models(self, owner: ClassRef) -> Because | None:
