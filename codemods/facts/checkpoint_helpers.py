@@ -23,7 +23,7 @@ CHECKPOINT_ATTRIBUTES = frozenset({FUNCTION, FUNCTION.removeprefix("_")})
 _CURRIED = re.compile(r"checkpoint\((?:[^()]|\([^()]*\))*\)\s*\(")
 _SIGNS = (FUNCTION.removeprefix("_"), "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
 """What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
-Places: TypeAlias = frozenset[int | str]
+ArgumentKeys: TypeAlias = frozenset[int | str]
 """Arguments of a call, by position and by name."""
 _SPEAKS = re.compile(
     r"heckpoint(?:ing"
@@ -37,7 +37,7 @@ _SPEAKS = re.compile(
 
 All begins with one literal, which is what makes the search fast.
 """
-FIRST: Places = frozenset({0, "function"})
+FIRST_ARGUMENT: ArgumentKeys = frozenset({0, "function"})
 """Where torch's checkpoint function takes what it runs."""
 TORCH_OPTIONS = frozenset(
     {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
@@ -114,7 +114,7 @@ def function_of(call: ast.Call) -> ast.expr | None:
 
 def passed_on(names: Iterable[str | None]) -> tuple[str, ...]:
     """Return the names, among those of a checkpoint call's arguments, of what it passes on by keyword."""
-    own = {None, "", "*", "**", *TORCH_OPTIONS, *FIRST}
+    own = {None, "", "*", "**", *TORCH_OPTIONS, *FIRST_ARGUMENT}
     return tuple(name for name in names if name is not None and name not in own)
 
 
@@ -176,7 +176,7 @@ class CheckpointHelpers:
     """The helpers of one file. `names` are its names for a checkpoint function."""
 
     names: frozenset[str]
-    functions: dict[str, Places] = field(default_factory=dict)
+    functions: dict[str, ArgumentKeys] = field(default_factory=dict)
     """Functions that checkpoint parameters, and which."""
     makers: set[str] = field(default_factory=set)
     """Functions that return a checkpoint function."""
@@ -198,7 +198,7 @@ class CheckpointHelpers:
         assigned = [node for node in statements if isinstance(node, ast.Assign) and self._is_function(node.value)]
         return frozenset(target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
 
-    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[tuple[str, Places]]:
+    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[tuple[str, ArgumentKeys]]:
         """Yield the methods and attributes of a class that checkpoint what they are given, and what of it."""
         for method in methods:
             if handed := self._hands_on(method):
@@ -209,9 +209,9 @@ class CheckpointHelpers:
                         ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
                         | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
                     ) if self._is_function(value):
-                        yield name, FIRST
+                        yield name, FIRST_ARGUMENT
 
-    def _hands_on(self, function: ast.FunctionDef) -> Places:
+    def _hands_on(self, function: ast.FunctionDef) -> ArgumentKeys:
         """Return the parameters that a function gives to a checkpoint function to run."""
         names = {*self.names, *self.functions}
         arguments = function.args

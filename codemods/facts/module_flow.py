@@ -91,7 +91,7 @@ class ModuleFlow(Interpreter[Value]):
 
     def __init__(self, env: dict[str, Value]) -> None:
         super().__init__({"self": SELF, **env})
-        self.off = False
+        self.no_gradient = False
         """Whether no gradient is wanted where the statement stands."""
 
     def join(self, values: Sequence[Value]) -> Value:
@@ -105,13 +105,15 @@ class ModuleFlow(Interpreter[Value]):
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
-        return Value(results=total.results if self.off else total.results | total.itself(), inside=total.inside)
+        return Value(
+            results=total.results if self.no_gradient else total.results | total.itself(), inside=total.inside
+        )
 
     def contain(self, values: Sequence[Value]) -> Value:
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
-        return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
+        return Value(elements=total.paths, inside=total.all if self.no_gradient else total.all | total.itself())
 
     def collect(self, item: Value) -> Value:
         """Return nothing: a comprehension may make masks, sizes or shapes."""
@@ -154,10 +156,10 @@ class ModuleFlow(Interpreter[Value]):
 
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
         """Follow what runs in a context, perhaps without gradient."""
-        before = self.off
-        self.off = before or any(drops_gradient(item.context_expr) for item in node.items)
+        before = self.no_gradient
+        self.no_gradient = before or any(drops_gradient(item.context_expr) for item in node.items)
         ended = self.follow(node.body)
-        self.off = before
+        self.no_gradient = before
         return ended
 
     def function(self, node: ast.Lambda) -> Value:
@@ -206,12 +208,12 @@ class ModuleFlow(Interpreter[Value]):
                 return base.without_results()
             case ast.Attribute(attr=name) if () in base.paths and (returned := self.env.get(f"self.{name}()")):
                 return returned
-            case ast.Attribute(attr=name) if not self.off and _COMPUTING.match(name):
+            case ast.Attribute(attr=name) if not self.no_gradient and _COMPUTING.match(name):
                 results = self.join([base, *values])
                 return Value(
                     results=frozenset(Result(path, plain=False) for path, _ in results.all) | results.itself()
                 )
-        return NOTHING if self.off else Value(results=callee.itself())
+        return NOTHING if self.no_gradient else Value(results=callee.itself())
 
     def _add(self, name: str, results: Results) -> None:
         if results:

@@ -99,10 +99,10 @@ class LateBinding(NamedTuple):
     function: str
     names: tuple[str, ...]
     in_loop: bool
-    place: int | str
-    """Which of the call's arguments the function is."""
+    argument: int | str
+    """The position or the keyword by which the call passes the function."""
     callees: tuple[str, ...]
-    """What is called may be any of these: a name that the file has, or `self.run`; empty for a checkpoint function."""
+    """What may be called: a name of the file, `self.run`, or "" for a checkpoint function."""
 
 
 @dataclass(slots=True)

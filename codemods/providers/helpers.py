@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import Places, speaks_of_checkpointing
+from ckpt_surgery.codemods.facts.checkpoint_helpers import ArgumentKeys, speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 
-FUNCTIONS = FileFact[dict[str, Places]](
+FUNCTIONS = FileFact[dict[str, ArgumentKeys]](
     "checkpointing_functions",
     lambda file: file.helpers.functions,
     nothing={},
@@ -14,7 +14,7 @@ FUNCTIONS = FileFact[dict[str, Places]](
     worth=speaks_of_checkpointing,
 )
 """Functions that checkpoint what they are given, and which arguments."""
-METHODS = ClassFact[dict[str, Places]](
+METHODS = ClassFact[dict[str, ArgumentKeys]](
     "checkpointing_methods",
     lambda cls, file: (
         dict(file.helpers.of_class([each for each in methods_of(cls) if file.helpers.may_be_in(file.text(each))]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.providers.layer_class import CLEARED_HERE
-from ckpt_surgery.codemods.tree.answers import kept
+from ckpt_surgery.codemods.tree.caching import cached_method
 from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.codemods.tree.requirements import (
     FIRST_WITH_LAYERS,
@@ -58,7 +58,7 @@ class LayerReleases:
             folder = os.path.dirname(folder)
         return dots if self._is_core_folder(folder, module) else ""
 
-    @kept
+    @cached_method
     def _is_core_folder(self, folder: str, module: str) -> bool:
         others = ("__init__", module, os.path.join(module, "__init__"))
         return self._is_there(folder, LAYERS_MODULE) or not any(self._is_there(folder, other) for other in others)
@@ -66,7 +66,7 @@ class LayerReleases:
     def _is_there(self, folder: str, module: str) -> bool:
         return self.names.facts(os.path.join(folder, f"{module}.py")) is not None
 
-    @kept
+    @cached_method
     def is_core(self, path: str) -> bool:
         """Tell whether a file is one of transformers' own."""
         return any(self.core_dots(path, item) for item in self.names.read(path).imports)
@@ -80,14 +80,14 @@ class LayerReleases:
         imports = self._imports(path)
         return not imports or any(not item.guard for item in imports)
 
-    @kept
+    @cached_method
     def _imports(self, path: str) -> list[Import]:
         imports = self.names.read(path).imports
         return [
             item for item in imports if item.module.partition(".")[0] == "transformers" or self.core_dots(path, item)
         ]
 
-    @kept
+    @cached_method
     def old_requirement(self, path: str) -> str:
         """Return the requirement of a file that admits a release without the layer class; empty if none does."""
         if self.is_core(path):
@@ -113,7 +113,7 @@ class LayerReleases:
             names = self.names.read(self.installed)[CLEARED_HERE]
         return dict.fromkeys(_cleared_in(_DEFAULT_REQUIREMENT) if names is None else names, ("", ""))
 
-    @kept
+    @cached_method
     def _cleared_by_own_class(self, folder: str) -> tuple[str, ...] | None:
         """Return what the tree's own layer class clears for the files of a folder; None if it defines none.
 
