@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
     is_checkpoint,
     is_checkpoint_function,
-    is_given,
+    is_model_function,
     passed_on,
     refused_keywords,
     runs_what_it_is_given,
@@ -355,7 +355,7 @@ class MethodReader(ModuleFlow):
             span=span_of(node),
             keywords=passed_on(keyword.arg for keyword in node.keywords),
             refused=refused_keywords(node, self._functions),
-            is_given=is_given(node.func),
+            uses_model_function=is_model_function(node.func),
             runs_several=self._runs_several(callee),
             body=span_of(local) if local else None,
         )

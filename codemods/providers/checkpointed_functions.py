@@ -18,7 +18,7 @@ from ckpt_surgery.codemods.facts.argument_names import is_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     CHECKPOINT_ATTRIBUTES,
     is_checkpoint,
-    is_given,
+    is_model_function,
     refused_keywords,
     speaks_of_checkpointing,
 )
@@ -183,7 +183,7 @@ class _Calls:
     def is_one(self, function: ast.expr) -> bool:
         """Tell whether a call's function is a checkpoint function, or a helper."""
         name = dotted(function)
-        return is_given(function) or name in self._torch_names or name in self._helpers
+        return is_model_function(function) or name in self._torch_names or name in self._helpers
 
     def learn(self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]) -> None:
         """Note a function as a helper if it hands its first parameter to a checkpoint function."""
@@ -233,7 +233,7 @@ class _Calls:
         helper = self._helpers.get(dotted(call.func))
         if helper:
             return helper.option if helper.option == "non_reentrant" else "unknown"
-        if is_given(call.func):
+        if is_model_function(call.func):
             return "model"
         given = keywords(call)
         match given.get("use_reentrant"):

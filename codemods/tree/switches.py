@@ -75,7 +75,7 @@ class Switches:
             # Nothing is lost if the branches need the function that transformers sets together with the flag, nor in
             # transformers itself, whose users do not set `gradient_checkpointing` by hand.
             calls = [call for inline in owner.cls.inlines for call in inline.checkpoints]
-            if self.layers.is_core(owner.path) or all(call.is_given for call in calls):
+            if self.layers.is_core(owner.path) or all(call.uses_model_function for call in calls):
                 return None
             for ref, claim in claims.items():
                 if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
