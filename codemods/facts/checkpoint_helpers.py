@@ -217,7 +217,7 @@ class CheckpointHelpers:
         arguments = function.args
         positional = [node.arg for node in (*arguments.posonlyargs, *arguments.args) if node.arg != "self"]
         calls = _ParameterFlow({*positional, *(node.arg for node in arguments.kwonlyargs)}, function).calls
-        handed = _NO_PARAMETERS.union(*(first for call, first in calls if is_checkpoint(call.func, names)))
+        handed = _NONE.union(*(first for call, first in calls if is_checkpoint(call.func, names)))
         return handed | {positional.index(name) for name in handed if name in positional}
 
     def _is_function(self, value: ast.expr | None) -> bool:
@@ -233,7 +233,7 @@ def handed_to(function: ast.FunctionDef) -> Iterator[str]:
             yield name
 
 
-_NO_PARAMETERS: frozenset[str] = frozenset()
+_NONE: frozenset[str] = frozenset()
 
 
 class _ParameterFlow(Interpreter[frozenset[str]]):
@@ -242,7 +242,7 @@ class _ParameterFlow(Interpreter[frozenset[str]]):
     A value is the set of parameters that it may be, or that it runs.
     """
 
-    nothing = _NO_PARAMETERS
+    nothing = _NONE
 
     def __init__(self, parameters: Iterable[str], function: ast.FunctionDef) -> None:
         super().__init__({name: frozenset({name}) for name in parameters})
@@ -250,11 +250,11 @@ class _ParameterFlow(Interpreter[frozenset[str]]):
         self.follow(function.body)
 
     def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        return _NO_PARAMETERS.union(*values)
+        return _NONE.union(*values)
 
     def compute(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return nothing: a computed value is not a module."""
-        return _NO_PARAMETERS
+        return _NONE
 
     def attribute(self, node: ast.Attribute, base: frozenset[str]) -> frozenset[str]:
         """Return the layer for `layer.forward`."""
@@ -272,16 +272,14 @@ class _ParameterFlow(Interpreter[frozenset[str]]):
 
     def _called_in(self, node: ast.AST) -> frozenset[str]:
         callees = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
-        return self.join(
-            [self.env.get(callee.id, _NO_PARAMETERS) for callee in callees if isinstance(callee, ast.Name)]
-        )
+        return self.join([self.env.get(callee.id, _NONE) for callee in callees if isinstance(callee, ast.Name)])
 
     def call(self, node: ast.Call) -> frozenset[str]:
         """Note the call. Its result runs the modules it is given, as in `partial(layer, x)`."""
-        owner = self.value(node.func) if isinstance(node.func, ast.Attribute) else _NO_PARAMETERS
+        owner = self.value(node.func) if isinstance(node.func, ast.Attribute) else _NONE
         values = [self.value(argument) for argument in node.args]
         for keyword in node.keywords:
             self.value(keyword.value)
-        self.calls.append((node, values[0] if values else _NO_PARAMETERS))
+        self.calls.append((node, values[0] if values else _NONE))
         handed = [value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name)]
         return self.join([owner, *handed])  # `fn.to(dtype)` is still `fn`

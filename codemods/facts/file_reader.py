@@ -37,14 +37,14 @@ from ckpt_surgery.codemods.facts.syntax import (
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
-_ADDING_CALLS = ("setattr", "add_module", ".append", ".extend", ".insert")
+_ADDS = ("setattr", "add_module", ".append", ".extend", ".insert")
 _ASSIGNMENT = re.compile(r"self\.\w+(?:\[[^\n]*\])*(?:\s*:[^=\n]+)?[\s\\]*\+?=(?!=)")
 _RETURNS = re.compile(r"return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(]|.*\b(?:if|or)\b)", re.M)
 """Statements that may return modules. A pattern that begins with a literal word is several times as fast."""
 _LOOP = re.compile(r"for .+ in .*")
-_FIRST_ARGUMENT = re.compile(r"\(self\.[a-z_]+, ")
-_OWN_FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
-_MAPPING_SIGNS = ("Output(", "dict(", "{", "[")
+_PASSED = re.compile(r"\(self\.[a-z_]+, ")
+_FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
+_MAPPINGS = ("Output(", "dict(", "{", "[")
 """A forward without any of these returns neither a dict nor a list."""
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
@@ -132,9 +132,7 @@ class _ClassReader:
             facts = [fact for fact in facts if not fact.signs or any(sign in text for sign in fact.signs)]
         functions = methods_of(node)
         makers = list(self._makers(functions, builder))
-        attributes = [
-            (name, built) for name, all_ in builder.attributes.items() for built in all_ if _can_matter(built)
-        ]
+        attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
         readers = self._readers(node, functions, attributes)
         forward = next((function for function in reversed(functions) if function.name == "forward"), None)
         return Class(
@@ -164,10 +162,10 @@ class _ClassReader:
         """Yield the methods that return modules, and add the attributes that methods set to `builder`."""
         for function in functions:
             text = self._file.text(function) if function.name != "forward" else ""
-            may_make = any(word in text for word in _ADDING_CALLS) or _ASSIGNMENT.search(text) or _RETURNS.search(text)
+            may_make = any(word in text for word in _ADDS) or _ASSIGNMENT.search(text) or _RETURNS.search(text)
             if function.name == "__init__" or may_make:
                 own = Builder.of(function, builder.attributes)
-                returned = [built for built in own.made if _can_matter(built)]
+                returned = [built for built in own.made if _useful(built)]
                 if returned and function.name != "__init__":
                     yield Maker(function.name, _params(function), Build.either(returned))
 
@@ -216,10 +214,8 @@ def _may_call_blocks(text: str) -> bool:
         if before.isspace() or "self." in loop.group():
             return True
     # a stack that is passed whole to a function
-    callees = (
-        text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _FIRST_ARGUMENT.finditer(text)
-    )
-    return any(map(_OWN_FUNCTION.search, callees))
+    callees = (text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _PASSED.finditer(text))
+    return any(map(_FUNCTION.search, callees))
 
 
 def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
@@ -245,7 +241,7 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
     nested, mapping = _returned(function.body)
-    returns_mapping = mapping and any(word in text for word in _MAPPING_SIGNS)
+    returns_mapping = mapping and any(word in text for word in _MAPPINGS)
     return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping)
 
 
@@ -255,7 +251,7 @@ def _params(function: ast.FunctionDef) -> tuple[str, ...]:
     )
 
 
-def _can_matter(built: Build) -> bool:
+def _useful(built: Build) -> bool:
     """Tell whether a build can lead to blocks: it names a class, a maker or another attribute."""
     if built.kind in ("maker", "attribute"):
         return True
@@ -263,7 +259,7 @@ def _can_matter(built: Build) -> bool:
         return True  # it is filled later
     if built.kind == "class":
         return built.name not in _COMMON and not built.name.startswith(_NOT_MODULES)
-    return any(map(_can_matter, built.items))
+    return any(map(_useful, built.items))
 
 
 def _returned(statements: list[ast.stmt]) -> tuple[tuple[Span, ...], bool]:

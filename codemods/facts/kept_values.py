@@ -114,10 +114,7 @@ def _input_flows(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
 
 
 class _ForwardReader(Interpreter[_Held]):
-    """Follows one forward, and the methods and functions it calls.
-
-    What it collects is keyed by place and method: `("self.loss", "forward")`.
-    """
+    """Follows one forward, and what it calls; collects by place and method, such as `("self.loss", "forward")`."""
 
     nothing = _NOTHING
     passes = 2
@@ -325,9 +322,7 @@ class _ForwardReader(Interpreter[_Held]):
         Dicts and lists are indexed by a string or by the block's own number.
         """
         index = target.slice
-        is_text = isinstance(index, ast.JoinedStr) or (
-            isinstance(index, ast.Constant) and isinstance(index.value, str)
-        )
+        is_text = isinstance(index, ast.JoinedStr) or isinstance(getattr(index, "value", None), str)
         if not isinstance(target.value, ast.Name) or is_text or dotted(index).startswith("self."):
             return False
         return bool(self.env.get(target.value.id, _NOTHING).flow)

@@ -87,7 +87,7 @@ class MethodReader(ModuleFlow):
         self._functions: dict[str, Function] = {}
         """The method's local functions."""
         self._parameters: frozenset[str] = frozenset()
-        self._argument_values: dict[Span, list[Value]] = {}
+        self._arguments: dict[Span, list[Value]] = {}
         self._branches: dict[int, list[ast.Call]] = {}
         """The checkpoint calls of each inline branch. Its nodes, like those below, are kept by identity."""
         self._in_branches: set[int] = set()
@@ -105,9 +105,7 @@ class MethodReader(ModuleFlow):
         follows_all = any(_has_unknown_keyword(call.args) for call in self.calls.values())
         for place, call in self.calls.items():
             carried: list[CarriedArgument] = []
-            for position, (argument, value) in enumerate(
-                zip(call.args, self._argument_values.get(place, ()), strict=False)
-            ):
+            for position, (argument, value) in enumerate(zip(call.args, self._arguments.get(place, ()), strict=False)):
                 # if names do not tell which arguments carry gradient, all results count
                 follows = follows_all or is_table(argument.name or "")
                 paths = {result.path for result in value.all if follows or result.plain}
@@ -137,7 +135,7 @@ class MethodReader(ModuleFlow):
 
     def side(self, node: ast.If, truth: bool) -> bool:
         """Follow one side of an `if`; of an inline branch, only the calls of the other side count."""
-        checkpoints = self._branch_checkpoints(node, node.body, node.orelse)
+        checkpoints = self._inlined(node, node.body, node.orelse)
         if not truth:
             chained = (part for part in node.orelse[:1] if isinstance(part, ast.If))
             self._elifs.update(id(part) for part in chained if part.col_offset == node.col_offset)
@@ -153,7 +151,7 @@ class MethodReader(ModuleFlow):
 
     def choice(self, node: ast.IfExp) -> Value:
         """Follow a conditional expression; one that checkpoints is an inline branch."""
-        checkpoints = self._branch_checkpoints(node, [node.body], [node.orelse])
+        checkpoints = self._inlined(node, [node.body], [node.orelse])
         value = super().choice(node)
         if checkpoints:
             other = {span_of(inner) for inner in walk(node.orelse) if isinstance(inner, ast.Call)}
@@ -187,8 +185,8 @@ class MethodReader(ModuleFlow):
         new_values = values
         if not self.no_gradient:  # a module or parameter that is passed counts as a result
             new_values = [value._replace(results=value.results | value.itself()) for value in values]
-        before = self._argument_values.get(place, [NOTHING] * len(values))
-        self._argument_values[place] = [old | new for old, new in zip(before, new_values, strict=True)]
+        before = self._arguments.get(place, [NOTHING] * len(values))
+        self._arguments[place] = [old | new for old, new in zip(before, new_values, strict=True)]
         self.calls[place] = ModuleCall(
             method=self._method,
             span=place,
@@ -235,9 +233,7 @@ class MethodReader(ModuleFlow):
 
     # -- inline branches
 
-    def _branch_checkpoints(
-        self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]
-    ) -> list[ast.Call]:
+    def _inlined(self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> list[ast.Call]:
         """Return the checkpoint calls of an inline branch, except those that another branch has.
 
         It is one if its test is about checkpointing, or if its else side calls what its body checkpoints.

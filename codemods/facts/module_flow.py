@@ -105,9 +105,8 @@ class ModuleFlow(Interpreter[Value]):
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
-        return Value(
-            results=total.results if self.no_gradient else total.results | total.itself(), inside=total.inside
-        )
+        results = total.results if self.no_gradient else total.results | total.itself()
+        return Value(results=results, inside=total.inside)
 
     def contain(self, values: Sequence[Value]) -> Value:
         total = self.join(values)
@@ -209,10 +208,9 @@ class ModuleFlow(Interpreter[Value]):
             case ast.Attribute(attr=name) if () in base.paths and (returned := self.env.get(f"self.{name}()")):
                 return returned
             case ast.Attribute(attr=name) if not self.no_gradient and _COMPUTING.match(name):
-                results = self.join([base, *values])
-                return Value(
-                    results=frozenset(Result(path, plain=False) for path, _ in results.all) | results.itself()
-                )
+                given = self.join([base, *values])
+                results = frozenset(Result(path, plain=False) for path, _ in given.all)
+                return Value(results=results | given.itself())
         return NOTHING if self.no_gradient else Value(results=callee.itself())
 
     def _add(self, name: str, results: Results) -> None:
@@ -277,9 +275,9 @@ class _CallCounter(ModuleFlow):
 def calls_several(
     function: Function, env: Mapping[str, Value], functions: Collection[str], given: Mapping[str, Value] = {}
 ) -> bool:
-    """Tell whether a local function calls anything but one module once: several, one in a loop, or none that is known.
+    """Tell whether a local function calls anything but one module once: several, one in a loop, none.
 
-    A function that calls only what the checkpoint call passes to it does not count, as in Idefics of transformers 4.52.
+    A function that calls only what the checkpoint call passes to it does not count, as in Idefics of 4.52.
 
     Args:
         function: the local function.

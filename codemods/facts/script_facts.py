@@ -116,7 +116,7 @@ class CheckpointSwitch(NamedTuple):
 class ScriptFacts(NamedTuple):
     """All facts of a training script.
 
-    `trainers` are the full names of the Trainers that it makes, or that those it makes extend. `gave_up`: its functions
+    `trainers` are the full names of the Trainers that it makes, or that its own ones extend. `gave_up`: its functions
     call each other too much for its losses to be followed to the end.
     """
 

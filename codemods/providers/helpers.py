@@ -1,4 +1,4 @@
-"""Find the functions, methods and attributes of a file that checkpoint what they are given."""
+"""Find the functions, methods and attributes of a file that checkpoint their arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FUNCTIONS = FileFact[dict[str, ArgumentKeys]](
     signs=("checkpoint",),
     worth=speaks_of_checkpointing,
 )
-"""Functions that checkpoint what they are given, and which arguments."""
+"""Functions that checkpoint arguments, each with those arguments."""
 METHODS = ClassFact[dict[str, ArgumentKeys]](
     "checkpointing_methods",
     lambda cls, file: (
@@ -24,4 +24,4 @@ METHODS = ClassFact[dict[str, ArgumentKeys]](
     nothing={},
     signs=(),
 )
-"""Methods, and attributes that hold a checkpoint function."""
+"""Methods that checkpoint arguments, and attributes that hold a checkpoint function, each with those arguments."""

@@ -149,7 +149,7 @@ class ArgumentPlan:
         call = _BoundCall(arguments, bound, forward.params, meaning)
         by_keyword = tuple(name for name in call.carriers if call.given[name].name)
         past_by_position = tuple(name for name in call.past if not call.given[name].name)
-        behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.first_past)
+        behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.stop)
         blocked = behind_past if by_keyword or past_by_position else ()
         new = call.repaired(blocked, repairs)
         return cls(
@@ -228,8 +228,8 @@ class _BoundCall:
         values = [name for name, argument in self.given.items() if argument.is_value]
         self.carriers = [name for name in values if name in self.gradient]
         self.past = [name for name in values if name in past]
-        self.first_past = min((self.order[name] for name in self.past if name in self.order), default=len(self.params))
-        """The index of the first past state that the call passes: the positional prefix ends before it."""
+        self.stop = min((self.order[name] for name in self.past if name in self.order), default=len(self.params))
+        """The index of the first past state that the call passes: the positional prefix has to end before it."""
 
     def containers(self) -> Iterator[int]:
         """Yield the positions of arguments that hold gradient tensors."""
@@ -263,10 +263,7 @@ class _BoundCall:
 
         None if a parameter before a gradient parameter is not passed and has no default that could be written out.
         """
-        last = max(
-            (self.order[name] for name in carriers if self.order.get(name, self.first_past) < self.first_past),
-            default=-1,
-        )
+        last = max((self.order[name] for name in carriers if self.order.get(name, self.stop) < self.stop), default=-1)
         new: list[NewArgument] = []
         for parameter in self.params[: last + 1]:
             if parameter.name in self.bound:

@@ -75,13 +75,8 @@ class Blocks:
         Those that cannot be layers, or that nothing would switch on, are left out.
         """
         in_stacks = (ref for ref in self.in_stacks if not self.switches.of_layer(ref))
-        inline = (
-            ref
-            for owner in self.with_inlines
-            if not self.switches.of_branches(owner)
-            for ref in self._run_inline(owner)
-        )
-        return frozenset(in_stacks).union(inline)
+        owners = (owner for owner in self.with_inlines if not self.switches.of_branches(owner))
+        return frozenset(in_stacks).union(*map(self._run_inline, owners))
 
     @cached_property
     def staying(self) -> frozenset[ClassRef]:

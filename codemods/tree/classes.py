@@ -98,9 +98,6 @@ def is_finished_model(target: Target) -> bool:
 
 @cache
 def renames(old: str, new: str) -> tuple[tuple[str, str], ...]:
-    """Return the prefixes in which two class names differ: LlamaModel and FooModel give Llama, Foo.
-
-    There is a pair for each common ending that begins with a capital letter.
-    """
+    """Return the prefixes of two class names before each common ending: LlamaModel and FooModel give Llama, Foo."""
     ends = range(-min(len(old), len(new)), 0)
     return tuple((old[:end], new[:end]) for end in ends if old[end].isupper() and old[end:] == new[end:])

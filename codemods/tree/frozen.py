@@ -25,7 +25,7 @@ def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributeP
             methods = methods_of(tree.class_node(holder))
             attributes = _Attributes(tree, holder, owner, {path[0] for path in paths if path})
             for method in methods:
-                trained = dict(_trained_by_owner(method))
+                trained = dict(_trained(method))
                 if trained.get("self") is False and True in trained.values():
                     is_front = any(attributes.lead_to_target(name) for name, _ in _used_attributes(method))
                 else:
@@ -68,12 +68,10 @@ class _Attributes:
         return not any(map(self.have_parameters, used[:start])) and bool(behind) and self.lead_to_target(behind[0])
 
 
-def _trained_by_owner(
-    node: ast.AST, loop_names: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[tuple[str, bool]]:
-    """Yield the expressions whose parameters a method sets to be trained or frozen: `self.encoder`, False.
+def _trained(node: ast.AST, loop_names: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, bool]]:
+    """Yield the modules (`self.encoder`) whose parameters a method trains (True) or freezes (False).
 
-    `loop_names` maps the variables of loops over parameters to the expression that these belong to.
+    `loop_names` maps the variables of loops over parameters to the module that these belong to.
     """
     for inner in ast.iter_child_nodes(node):
         match inner:
@@ -84,11 +82,11 @@ def _trained_by_owner(
                 yield dotted(owner), value
             case ast.For(target=target, iter=ast.Call(func=function)):
                 over = dotted(function).removesuffix(".parameters")
-                yield from _trained_by_owner(inner, {**loop_names, dotted(target): loop_names.get(over, over)})
+                yield from _trained(inner, {**loop_names, dotted(target): loop_names.get(over, over)})
             case ast.For(target=target, iter=ast.Attribute() as stack):
-                yield from _trained_by_owner(inner, {**loop_names, dotted(target): dotted(stack)})
+                yield from _trained(inner, {**loop_names, dotted(target): dotted(stack)})
             case _:
-                yield from _trained_by_owner(inner, loop_names)
+                yield from _trained(inner, loop_names)
 
 
 def _used_attributes(method: ast.FunctionDef) -> Iterator[tuple[str, bool]]:

@@ -14,12 +14,7 @@ from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.providers.layer_class import CLEARED_HERE
 from ckpt_surgery.codemods.tree.caching import cached_method
 from ckpt_surgery.codemods.tree.names import TreeNames
-from ckpt_surgery.codemods.tree.requirements import (
-    FIRST_WITH_LAYERS,
-    admits_releases_without_layers,
-    only_before,
-    only_since,
-)
+from ckpt_surgery.codemods.tree.requirements import FIRST_WITH_LAYERS, admits_old_releases, only_before, only_since
 from ckpt_surgery.model_patches.release_names import CLEARED, CLEARS_SINCE
 
 LAYERS_MODULE = "modeling_layers"
@@ -97,7 +92,7 @@ class LayerReleases:
         if package and self._is_there(transformers, "__init__") and not self._is_there(transformers, LAYERS_MODULE):
             return f"transformers<{FIRST_WITH_LAYERS}"
         required = self.required(path).items()
-        return next((f"{item} ({file})" for item, file in required if admits_releases_without_layers(item)), "")
+        return next((f"{item} ({file})" for item, file in required if admits_old_releases(item)), "")
 
     def cleared(self, path: str) -> Mapping[str, tuple[str, str]]:
         """Return the keywords that the layer class of a file's blocks clears before it checkpoints.

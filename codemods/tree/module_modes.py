@@ -48,9 +48,8 @@ class ModuleModes:
 
     def _held(self, holder: ClassRef, paths: Collection[AttributePath]) -> tuple[ClassRef, ...]:
         """Return what a class holds at some paths, by itself or in stacks."""
-        return self.containers.classes_at(
-            holder, [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
-        )
+        paths = [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
+        return self.containers.classes_at(holder, paths)
 
     def unregistered_at(self, owner: ClassRef, path: AttributePath) -> str:
         """Return the attribute at a path that holds blocks in a plain list, where no switch finds them; else empty."""

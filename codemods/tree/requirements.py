@@ -63,7 +63,7 @@ def _compared(release: str, requirements: Collection[str]) -> Iterator[list[tupl
             yield items
 
 
-def admits_releases_without_layers(requirement: str) -> bool:
+def admits_old_releases(requirement: str) -> bool:
     """Tell whether the lower or the upper bound of a requirement is before the first release with the layer class.
 
     Without a lower bound the newest release gets installed, so a missing one proves nothing.
@@ -73,8 +73,5 @@ def admits_releases_without_layers(requirement: str) -> bool:
     first = Version(FIRST_WITH_LAYERS)
     bounds = [(item.operator, Version(version.base_version)) for item, version in _specifiers(requirement) or ()]
     lowest = max((version for operator, version in bounds if operator in _LOWER_BOUNDS), default=first)
-    return lowest < first or any(
-        version < first or (operator == "<" and version == first)
-        for operator, version in bounds
-        if operator in _UPPER_BOUNDS
-    )
+    upper = [(version, operator != "<") for operator, version in bounds if operator in _UPPER_BOUNDS]
+    return lowest < first or min(upper, default=(first, True)) < (first, True)
