@@ -1,4 +1,4 @@
-"""Find out whether a method's caches are off in training: where it makes them, and reads them from blocks' outputs."""
+"""Find out whether a method's caches are off in training: those it makes, and those it reads from blocks' outputs."""
 
 from __future__ import annotations
 

@@ -256,11 +256,11 @@ class Class(Facts):
     name: str
     span: Span
     header: Span
-    """From `class` to the end of the last base, decorators left out."""
+    """From `class` to the end of the last base, without decorators."""
     bases: tuple[str, ...]
     base_spans: tuple[Span, ...]
     first_line: int
-    """The line of the first decorator, or of `class` where there is none."""
+    """The line of the first decorator, or of `class` if there is none."""
     guard: str
     """The test of the `if` around the class; empty at module level."""
     flags: tuple[tuple[str, str], ...]

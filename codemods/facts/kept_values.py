@@ -102,7 +102,7 @@ def written_inputs(function: ast.FunctionDef | ast.Lambda) -> dict[str, Write]:
 
 
 def _input_flows(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
-    """Yield what each parameter of a forward holds. The first always has gradient: it is what a block transforms."""
+    """Yield what each parameter of a forward holds. The first, unless an option, is what a block transforms."""
     nodes = [*forward.args.posonlyargs, *forward.args.args, *forward.args.kwonlyargs]
     for position, node in enumerate(node for node in nodes if node.arg != "self"):
         annotation = ast.unparse(node.annotation) if node.annotation else ""

@@ -288,6 +288,4 @@ def calls_several(
     counter = _CallCounter(dict(env), functions)
     counter.count(function, given)
     passed_in = {node.arg for node in function.args.args} - {name for name, value in given.items() if value.paths}
-    if not counter.calls and counter.callees & passed_in:
-        return False
-    return counter.calls != 1
+    return counter.calls > 1 or (not counter.calls and not counter.callees & passed_in)

@@ -421,7 +421,7 @@ class _Scope(ModuleFlow):
         return captured
 
     def _values(self, value: ast.expr) -> set[str]:
-        """Return the names of this scope that an expression hands on as they are."""
+        """Return the names of this scope that an expression is, or lists."""
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
 

@@ -59,4 +59,4 @@ GENERATED_FROM = FileFact(
     nothing="",
     signs=("modular_",),
 )
-"""The modular file named in a generated file's header; empty where there is none."""
+"""The modular file named in a generated file's header; empty if there is none."""

@@ -24,7 +24,7 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
-    """Return the paths to what the methods of a class take out of training mode, the class itself left out.
+    """Return the paths to the modules that the methods of a class take out of training mode, except the class itself.
 
     `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is passed to one
     of `functions` that does such a thing, or to a function named `set_eval` or the like that is not among them.

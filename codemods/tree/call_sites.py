@@ -215,7 +215,7 @@ class CallSites:
 def _by_position(checkpoint: CheckpointCall, call: ModuleCall, forward: ForwardSignature) -> frozenset[str]:
     """Return the parameters that a checkpoint call gets by position and the direct call by keyword.
 
-    Only by position do they keep a gradient. Those whose names say that they have none are left out.
+    Only by position do they keep a gradient. Those without one, as their names say, are left out.
     """
     inside, outside = given_arguments(checkpoint.args, forward) or {}, given_arguments(call.args, forward) or {}
     return frozenset(

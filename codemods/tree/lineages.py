@@ -21,7 +21,7 @@ from ckpt_surgery.codemods.tree.names import TreeNames
 class _Twins(NamedTuple):
     """Classes with names that begin with `prefix` are copies of those in `other_path` that begin with `other_prefix`.
 
-    A class is no copy if the file `modular` defines it, under the name that begins with `child_prefix`.
+    A class is not a copy if the file `modular` itself defines it, with a name that begins with `child_prefix`.
     """
 
     prefix: str

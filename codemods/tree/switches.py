@@ -23,15 +23,17 @@ from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 class Missing(WordedReason):
     """The reasons why nothing in transformers would switch a layer on, with advice."""
 
+    # why a class cannot be a layer
     RELEASE = (
         "the package asks for {}, and GradientCheckpointingLayer came with 4.52: checkpoint by an inline branch, or "
         "raise the requirement"
     )
-    RIGHT_BRANCH = "the package asks for {}, and GradientCheckpointingLayer came with 4.52"
     TRANSFORMERS = (
         "nothing of transformers holds {}, so nothing would switch a layer's checkpointing on: an inline branch is "
         "the way to checkpoint there"
     )
+    # why a class needs its inline branches
+    BRANCH_RELEASE = "the package asks for {}, and GradientCheckpointingLayer came with 4.52"
     NO_TRANSFORMERS = "nothing of transformers holds {}, so nothing would switch a layer on there"
     FUNCTIONS = "the functions of {} are put into models that are not among the files"
     MODEL = (
@@ -52,7 +54,7 @@ class Switches:
     @cached_method
     def of_branches(self, owner: ClassRef) -> Because | None:
         """Return why a class needs its inline branches to be switched on; None if layers would do as well."""
-        return self._by_models(owner) or self._release(owner, Missing.RIGHT_BRANCH)
+        return self._by_models(owner) or self._release(owner, Missing.BRANCH_RELEASE)
 
     def of_layer(self, ref: ClassRef) -> Because | None:
         """Return why a class cannot be a layer in its file; None if it can."""
