@@ -176,5 +176,5 @@ def test_the_installed_layer_is_asked_where_there_is_no_requirement(
         (" is what it needs", False),
     ],
 )
-def test_the_oldest_release_that_is_asked_for_decides(specifier: str, admits: bool) -> None:
+def test_a_bound_before_the_first_release_with_layers_admits_old_ones(specifier: str, admits: bool) -> None:
     assert admits_old_releases(f"transformers{specifier}") is admits
