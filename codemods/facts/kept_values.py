@@ -291,7 +291,7 @@ class _ForwardReader(Interpreter[_Held]):
         return ""
 
     def _keep(self, place: str, flow: ValueFlow) -> None:
-        """Record that a value is stored at a place outside the call; an empty place is none."""
+        """Record that a value is stored at a place outside the call; an empty place is inside."""
         if place.startswith("self."):
             attribute = place.removeprefix("self.").partition("[")[0]
             self._stored.add(attribute)

@@ -97,13 +97,13 @@ class Blocks:
 
     @cached_property
     def with_inlines(self) -> tuple[ClassRef, ...]:
-        """The checked classes that checkpoint by hand."""
+        """The checked classes with checkpoint calls of their own."""
         classes = self.bases.names.checked_classes()
         return tuple(ref for ref in classes if ref.cls.inlines and ref.name != LAYER_CLASS)
 
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
-        """The classes of the tree that an inline branch or a bare checkpoint call runs, whole or by a method."""
+        """The classes of the tree that a checkpoint call runs, in an inline branch or not, or runs a method of."""
         refs: set[ClassRef] = set()
         for owner in self.with_inlines:
             refs.update(self._run_inline(owner))
@@ -178,7 +178,7 @@ class Blocks:
         return readers
 
     def _handed_on(self, answer: Answer) -> Iterator[tuple[ClassRef, HandedOn]]:
-        """Yield what methods pass to functions that checkpoint it (yes), or may do so (unknown)."""
+        """Yield the modules that methods pass to functions for which `_is_helper` gives this answer."""
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
                 if self._is_helper(owner, handed.function) is answer:
