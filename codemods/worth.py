@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import speaks_of_checkpointing
 from ckpt_surgery.codemods.providers import declared_facts
-from ckpt_surgery.codemods.tree.answers import reachable
+from ckpt_surgery.codemods.tree.caching import reachable
 from ckpt_surgery.codemods.tree.names import by_module
 
 _IMPORTS = re.compile(

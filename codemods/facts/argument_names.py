@@ -1,4 +1,4 @@
-"""Judge a forward's parameter by its name and annotation: gradient, past state, option or table."""
+"""Judge a parameter of a forward by its name and annotation: gradient, past state, option or table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def is_past_state(name: str) -> bool:
 def is_gradient(name: str, annotation: str = "") -> bool:
     """Tell whether a parameter of this name carries gradient.
 
-    `position_embeddings` does not: a pair of rotary tables in most models, learned only in the families
-    that say so. An annotation (its source text) without a tensor type decides against any name.
+    `position_embeddings` does not: it is a pair of rotary tables in most models, and learned only in the families
+    whose facts say so. An annotation (source text) without a tensor type decides against any name.
     """
     if is_switch(name, annotation):
         return False
@@ -38,7 +38,7 @@ def is_gradient(name: str, annotation: str = "") -> bool:
 
 
 def is_switch(name: str, annotation: str = "") -> bool:
-    """Tell whether a parameter is surely no gradient: an option, a mask, indices, a size, or of plain types."""
+    """Tell whether a parameter surely carries no gradient: an option, mask, indices or size, or a plain type."""
     types = set(_WORD.findall(annotation)) - _TYPE_FORMS
     if "LongTensor" in annotation or (types and types <= _PLAIN_TYPES):
         return True
@@ -46,7 +46,7 @@ def is_switch(name: str, annotation: str = "") -> bool:
 
 
 def may_carry_gradient(name: str, annotation: str = "") -> bool:
-    """Tell whether a parameter may carry gradient, as far as its name shows: it is no option, mask, size or table."""
+    """Tell whether a parameter may carry gradient, as far as its name shows: not an option, mask, size or table."""
     return not is_switch(name, annotation) and not is_table(name)
 
 
@@ -58,11 +58,11 @@ def is_table(name: str) -> bool:
 def may_be_state(name: str) -> bool:
     """Tell whether a parameter of this name is recurrent state in some models.
 
-    What such a parameter is given proves nothing.
+    That it is given a gradient tensor proves nothing.
     """
     return name in STATE_SOMEWHERE or name.endswith(STATE_ENDINGS)
 
 
 def is_container(annotation: str) -> bool:
-    """Tell whether an annotation (its source text) is that of a list, tuple or dict."""
+    """Tell whether an annotation (source text) is that of a list, tuple or dict."""
     return _CONTAINER.search(annotation) is not None

@@ -1,4 +1,4 @@
-"""Find what attributes are made of: `self.layers = nn.ModuleList([...])`, and every other way to build a stack."""
+"""Find what attributes are built from: `self.layers = nn.ModuleList([...])`, and every other way to build a stack."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _CONTAINERS = frozenset(
 SEQUENTIAL = "Sequential"
 """The name of a container that calls what it holds."""
 _LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
-"""The names of torch's parameters, and of modules that have some of their own."""
-_SAME = frozenset({"_from_config", "from_config", "from_pretrained"}) | IN_PLACE
+"""The names of torch's parameters, and of its modules with parameters."""
+_SELF_RETURNING = frozenset({"_from_config", "from_config", "from_pretrained"}) | IN_PLACE
 """Methods that return an instance of their class, or the module itself."""
 LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _UNKNOWN = Build("unknown")
 _MOST_ITEMS = 24
-"""Entries beyond these are not followed: a literal with hundreds of them holds no blocks."""
+"""Further items are not followed: a literal with hundreds of them holds no blocks."""
 
 
 class Builder(Interpreter[Build]):
-    """Follows the builds of one function body."""
+    """Follows a function body and collects what attributes and results are built from."""
 
     nothing = _UNKNOWN
 
@@ -36,9 +36,9 @@ class Builder(Interpreter[Build]):
 
     @classmethod
     def of(cls, function: ast.FunctionDef, attributes: dict[str, list[Build]] | None = None) -> Builder:
-        """Follow a function; what it sets goes to `attributes`, if any are given.
+        """Follow a function; the attributes that it sets are added to `attributes`, if that is given.
 
-        What its parameters are made of its callers say, but a constructor's annotations name the layers it is handed.
+        Its parameters stand for what callers pass. Those of a constructor are layers if their annotations say so.
         """
         builder = cls()
         for node in (*function.args.posonlyargs, *function.args.args):
@@ -53,11 +53,11 @@ class Builder(Interpreter[Build]):
 
     @property
     def made(self) -> list[Build]:
-        """What the function returns, where that is known."""
+        """The builds of what the function returns, as far as they are known."""
         return [built for built in self.returned if built.kind != "unknown"]
 
     def learned(self, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
-        """Return the attributes that have parameters, and the methods that return what one of them makes."""
+        """Return the attributes with parameters, and the methods that return what one of them computes."""
         classes = {
             name: [each for b in builds for each in b.class_names()] for name, builds in self.attributes.items()
         }
@@ -85,13 +85,13 @@ class Builder(Interpreter[Build]):
         return Build("choice", items=value.items)
 
     def name(self, node: ast.Name) -> Build:
-        """Return what a name is bound to; else a class of that name."""
+        """Return what a name is bound to, or else a class of that name."""
         return self.env.get(node.id) or (
             _UNKNOWN if node.id.islower() else Build("class", node.id, span=span_of(node))
         )
 
     def attribute(self, node: ast.Attribute, base: Build) -> Build:
-        """Return an attribute of the class, or of what a name is bound to; else a class of a module."""
+        """Return an attribute of `self` or of what a name is bound to, or else a class of a module."""
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             return Build("attribute", node.attr)
         if isinstance(node.value, ast.Name) and self.env.get(node.value.id, _UNKNOWN) != _UNKNOWN:
@@ -118,7 +118,7 @@ class Builder(Interpreter[Build]):
             self.env[node.name] = Build("choice", items=tuple(made)) if made else _UNKNOWN
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, Build]]:
-        """Bind `cls` to either of `(A, B)` for `for cls in (A, B)`."""
+        """Bind `cls` to one of A and B in `for cls in (A, B)`; other loops bind nothing."""
         if isinstance(target, ast.Name) and isinstance(iterable, ast.Tuple | ast.List):
             return [(target, Build("choice", items=self.value(iterable).items))]
         return []
@@ -149,7 +149,7 @@ class Builder(Interpreter[Build]):
                 self.attributes.setdefault(name, []).append(Build("container", items=tuple(items)))
 
     def call(self, node: ast.Call) -> Build:
-        """Return what a call makes, after recording what it adds to a container or to the class."""
+        """Return what a call builds, after recording what it adds to a container or to `self`."""
         match node:
             case (
                 ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id="self"), name, value])
@@ -182,7 +182,7 @@ class Builder(Interpreter[Build]):
             modules = [keyword.value for keyword in node.keywords if keyword.arg == "modules"]
             items = tuple(self._unpacked([*node.args, *modules]))
             return Build("container", SEQUENTIAL * (last == SEQUENTIAL), items)
-        if last in _SAME and owner:
+        if last in _SELF_RETURNING and owner:
             return self.value(owner)
         if "clone" in last.lower() and first:
             return Build("container", items=(self.value(first),))
@@ -191,7 +191,7 @@ class Builder(Interpreter[Build]):
         if name.startswith("self.") and name.count(".") == 1:
             return Build("maker", last, tuple(map(self.value, node.args)))
         if last == "skip_init" or self.env.get(name) == _UNKNOWN:
-            # a function that is not known makes an instance of the class it is given: `make(Layer, config)`
+            # an unknown function is assumed to instantiate the class it gets: `make(Layer, config)`
             built = self.value(first) if first else _UNKNOWN
             return built if built.kind == "class" and not built.items else _UNKNOWN
         if name in self.env:

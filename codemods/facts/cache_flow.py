@@ -1,4 +1,4 @@
-"""Follow caches through a method: where it switches them off, makes them, and reads them from a block's outputs."""
+"""Find out whether a method's caches are off in training: those it makes, and those it reads from blocks' outputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ckpt_surgery.codemods.facts.syntax import Span, called, dotted, last_name, 
 from ckpt_surgery.model_patches.release_names import CACHE_STOPPERS, CACHE_SWITCH
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
-_CACHE = "cache"
-_LISTS = (ast.List, ast.ListComp, ast.Tuple, ast.Dict)
+_CACHE_WORD = "cache"
+_DISPLAYS = (ast.List, ast.ListComp, ast.Tuple, ast.Dict)
 
 
 def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> Iterator[ModuleCall]:
-    """Yield a method's calls, with what it does about their caches."""
+    """Yield a method's calls with `reads_more_under` and `idle_caches` filled in."""
     reader = _CacheReader()
     for decorator in function.decorator_list:
         if last_name(called(decorator)) in CACHE_STOPPERS:
@@ -29,7 +29,7 @@ def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> I
 
 
 class _GivenValue(NamedTuple):
-    """One value that a name may have, and the tests under which it gets it."""
+    """A value that a name may have, and the tests under which it is assigned."""
 
     value: ast.expr
     tests: _Tests
@@ -38,21 +38,21 @@ class _GivenValue(NamedTuple):
 
 
 class _CacheReader(Interpreter[None]):
-    """Collects what one method assigns, calls and reads, each with the tests that hold there."""
+    """Collects what one method assigns, calls and reads, with the tests around it."""
 
     nothing = None
 
     def __init__(self) -> None:
         super().__init__()
         self.off: dict[str, int] = {}
-        """Names that are set to False where the model trains under checkpointing, with the line."""
-        self._off_unless_asked: set[str] = set()
-        """Names that are False in training unless a caller asks for them."""
+        """Names that are False once the model trains under checkpointing, with the line that sets them."""
+        self._off_by_default: set[str] = set()
+        """Names that are False in training unless a caller passes True."""
         self._assigned: dict[str, list[_GivenValue]] = {}
         self._results: dict[str, list[Span]] = {}
         """Names that are bound to what a call returns, with the places of the calls."""
         self._read: dict[str, set[str]] = {}
-        """For each of these names, what is tested before one of its later items is read."""
+        """For each of these names, the names in tests around a read of another item than the first."""
         self._calls: dict[Span, ast.Call] = {}
 
     @property
@@ -70,7 +70,7 @@ class _CacheReader(Interpreter[None]):
         return []
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
-        """Note what a name is set to, and that a result is unpacked."""
+        """Note the value of a name, and the unpacking of a result."""
         self.value(value)
         match target, value:
             case ast.Name(id=name), _:
@@ -80,21 +80,21 @@ class _CacheReader(Interpreter[None]):
                     self._results.setdefault(name, []).append(span_of(value))
                 is_false = isinstance(value, ast.Constant) and value.value in (False, None)
                 parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
-                if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
+                if (is_false and any(map(_is_true_in_training, tests))) or _is_false_in_training(value):
                     self.off.setdefault(name, value.lineno)
                 elif any(map(_is_false_in_training, parts)):
-                    self._off_unless_asked.add(name)
+                    self._off_by_default.add(name)
             case ast.Tuple(elts=targets), ast.Name(id=name):
                 if not any(isinstance(inner, ast.Starred) for inner in targets):
-                    self._reads(name)
+                    self._note_read(name)
 
     def subscript(self, node: ast.Subscript) -> None:
-        """Note that another item than the first is read."""
+        """Note a read of another item than the first."""
         super().subscript(node)
         if isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
             index = node.slice
             if not isinstance(index, ast.Slice) and not (isinstance(index, ast.Constant) and index.value == 0):
-                self._reads(node.value.id)
+                self._note_read(node.value.id)
 
     def attribute(self, node: ast.Attribute, base: None) -> None:
         """Ignore the attribute."""
@@ -103,69 +103,69 @@ class _CacheReader(Interpreter[None]):
         self._calls[span_of(node)] = node
         self.parts(node)
 
-    def _reads(self, name: str) -> None:
+    def _note_read(self, name: str) -> None:
         self._read.setdefault(name, set()).update(_names(self._tests))
 
-    # -- what was collected, to be asked for once the whole method is read
+    # -- answers, once the whole method is read
 
     def reads_more_under(self, place: Span) -> tuple[str, ...]:
-        """Return the names that decide whether a later item of a call's result is read, and stay on in training."""
+        """Return the names that decide whether a later item of a call's result is read, if training leaves them on."""
         results = (name for name, places in self._results.items() if place in places)
         tested = set[str]().union(*(self._read.get(name, ()) for name in results))
         return tuple(sorted(name for name in tested if self.off.get(name, place.line) >= place.line))
 
     def idle(self, place: Span) -> tuple[int, ...]:
-        """Return the positions of arguments that hold no cache in training, unless the method was called with one."""
+        """Return the positions of arguments that hold no cache in training unless the method was called with one."""
         call = self._calls.get(place)
         values = values_of(call) if call else []
-        guarded = any(_CACHE in name for name in (*self.off, *self._off_unless_asked))
+        guarded = any(_CACHE_WORD in name for name in (*self.off, *self._off_by_default))
         idle: list[int] = []
         for position, value in enumerate(values):
-            made = list(self._made(value, (), set()))
-            if (guarded or made) and all(self._is_off(tests, line) for tests, line in made):
+            sources = list(self._sources(value, (), set()))
+            if (guarded or sources) and all(self._is_off(tests, line) for tests, line in sources):
                 idle.append(position)
         return tuple(idle)
 
-    def _made(self, value: ast.expr, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
-        """Yield where what an expression stands for is made, and the tests under which it is."""
+    def _sources(self, value: ast.expr, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
+        """Yield the tests and the line under which each value is made that an expression may have."""
         match value:
             case ast.Name(id=name) if name not in seen:
                 seen.add(name)
                 for given in self._assigned.get(name, ()):
                     parts = map(ast.Name, _names([given.value])) if given.is_item else iter([given.value])
                     for part in parts:
-                        yield from self._made(part, (*tests, *given.tests), seen)
+                        yield from self._sources(part, (*tests, *given.tests), seen)
             case ast.Name() | ast.Constant():
                 return
             case ast.Subscript(value=inner) | ast.Attribute(value=inner) | ast.Starred(value=inner):
-                yield from self._made(inner, tests, seen)
+                yield from self._sources(inner, tests, seen)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                yield from self._made(body, (*tests, test), seen)
-                yield from self._made(orelse, tests, seen)
+                yield from self._sources(body, (*tests, test), seen)
+                yield from self._sources(orelse, tests, seen)
             case ast.BoolOp(values=values):
                 for inner in values:
-                    yield from self._made(inner, tests, seen)
+                    yield from self._sources(inner, tests, seen)
             case _:
-                # a value that only makes room holds none: `[None] * n`, `tuple([None] * n)`
-                lists = [node for node in walk(value) if isinstance(node, _LISTS)]
+                # a list of None holds no cache: `[None] * n`, `tuple([None] * n)`
+                lists = [node for node in walk(value) if isinstance(node, _DISPLAYS)]
                 if not lists or any(ast.unparse(node) != "[None]" for node in lists):
                     yield tests, value.lineno
 
     def _is_off(self, tests: _Tests, line: int) -> bool:
-        """Tell whether what is made at a line, under these tests, is not made in training."""
+        """Tell whether a line under these tests does not run in training."""
         names = _names(tests)
         return (
             any(map(_is_false_in_training, tests))
             or any(self.off.get(name, line) < line for name in names)
-            or bool(names & self._off_unless_asked)
+            or bool(names & self._off_by_default)
         )
 
 
-def _asks_for_training(test: ast.expr) -> bool:
-    """Tell whether a test holds where a model trains under checkpointing, or wherever it trains."""
+def _is_true_in_training(test: ast.expr) -> bool:
+    """Tell whether a test is true when a model trains, or trains under checkpointing."""
     match test:
         case ast.BoolOp(op=ast.And(), values=values):
-            return any(map(_asks_for_training, values))
+            return any(map(_is_true_in_training, values))
         case ast.UnaryOp() | ast.BoolOp() | ast.Compare():
             return False
     text = ast.unparse(test)
@@ -173,19 +173,19 @@ def _asks_for_training(test: ast.expr) -> bool:
 
 
 def _is_false_in_training(test: ast.expr) -> bool:
-    """Tell whether a test is `not self.training`, or holds only with it."""
+    """Tell whether a test is `not self.training`, or true only with that."""
     match test:
         case ast.BoolOp(op=ast.And(), values=values):
             return any(map(_is_false_in_training, values))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _asks_for_training(operand) and not isinstance(operand, ast.BoolOp)
+            return _is_true_in_training(operand) and not isinstance(operand, ast.BoolOp)
         case ast.IfExp(test=inner, orelse=ast.Constant(value=False)):
             return _is_false_in_training(inner)
     return False
 
 
 def _names(expressions: Iterable[ast.expr]) -> set[str]:
-    """Return the names and attributes that expressions mention, what they call left out."""
+    """Return the names and attributes in expressions, except those that are called."""
     mentioned: set[str] = set()
     for expression in expressions:
         nodes = walk(expression)

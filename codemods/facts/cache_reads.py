@@ -17,12 +17,12 @@ _OWN_INDEX = frozenset(
 
 
 class ReadKind(Enum):
-    """The failure of a read once a layer has set the past state to None."""
+    """The ways in which a read goes wrong once a layer has set the past state to None."""
 
     NEEDED = "needed"
-    """It fails: nothing asks whether there is any."""
+    """It fails, because nothing tests whether there is any."""
     SHARED = "shared"
-    """What another block computed would be computed otherwise."""
+    """It no longer finds what another block has stored there."""
 
 
 class CacheRead(NamedTuple):
@@ -34,7 +34,7 @@ class CacheRead(NamedTuple):
 
 
 def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[CacheRead]:
-    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name."""
+    """Yield the reads of these parameters in a forward, and in other methods with a parameter of that name."""
     for function in methods.values():
         given = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & set(names)
         for name in sorted(given) if function.name != "__init__" else ():
@@ -47,7 +47,7 @@ def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) 
 
 
 class _PastStateReader(Interpreter[None]):
-    """Reads one method for one name. No value is followed."""
+    """Reads one method for one name, without following values."""
 
     nothing = None
 
@@ -56,41 +56,41 @@ class _PastStateReader(Interpreter[None]):
         self.needed = False
         self.shared = False
         self._is_made = False
-        """Whether the method has made past state by now, at least where there was none."""
+        """Whether the method has by now made past state, at least if there was none."""
         self._name = name
-        self._asked: set[str] = {name, CACHE_SWITCH}
+        self._related: set[str] = {name, CACHE_SWITCH}
         """Names that hold the past state, the outcome of a test of it, or part of it."""
 
     def join(self, values: Sequence[None]) -> None:
         """Ignore the values: none is followed."""
 
     def _is_guarded(self) -> bool:
-        return bool(self.tries) or self._is_made or any(self._asks(each.test) for each in self.conditions)
+        return bool(self.tries) or self._is_made or any(self._is_about_state(each.test) for each in self.conditions)
 
-    def _asks(self, test: ast.expr) -> bool:
+    def _is_about_state(self, test: ast.expr) -> bool:
         """Tell whether a test is about the past state, or about whether any is wanted."""
-        return any(isinstance(node, ast.Name) and node.id in self._asked for node in walk(test))
+        return any(isinstance(node, ast.Name) and node.id in self._related for node in walk(test))
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
-        """Note a name for the outcome of a test, and past state that is unpacked."""
+        """Note past state that is unpacked, and a name that is bound to part of it or to a test of it."""
         if isinstance(target, ast.Tuple | ast.List) and dotted(value) == self._name and not self._is_guarded():
             self.needed = True
         super().assign(target, value)
-        if isinstance(target, ast.Name) and self._asks(value):
-            self._asked.add(target.id)
+        if isinstance(target, ast.Name) and self._is_about_state(value):
+            self._related.add(target.id)
 
     def bind(self, target: ast.expr, value: None) -> None:
-        """Note that the past state is set, or something in it."""
+        """Note that the past state is replaced, or something in it is set."""
         if isinstance(target, ast.Attribute | ast.Subscript):
             self.value(target)
         elif dotted(target) == self._name:
-            self._is_made |= all(self._asks(each.test) for each in self.conditions)
+            self._is_made |= all(self._is_about_state(each.test) for each in self.conditions)
 
     def attribute(self, node: ast.Attribute, base: None) -> None:
         self._note_read(node)
 
     def subscript(self, node: ast.Subscript) -> None:
-        """Note what is read or set at an index of the past state."""
+        """Note a read or write at an index of the past state."""
         self._note_read(node)
         super().subscript(node)
         if dotted(node.value).partition(".")[0] == self._name and dotted(node.slice) not in _OWN_INDEX:

@@ -1,4 +1,4 @@
-"""Recognise checkpoint functions by a file's names for them, and helpers that checkpoint what they are given.
+"""Recognise checkpoint functions by a file's names for them, and helpers that checkpoint their arguments.
 
 `def run(block, x): return checkpoint(block, x)`, `self._checkpoint_fn = partial(checkpoint, use_reentrant=False)`.
 """
@@ -19,13 +19,13 @@ TORCH = "torch.utils.checkpoint"
 _MODULES = frozenset({TORCH, "deepspeed.checkpointing"})
 _IMPORTS = re.compile(r"^[ \t]*((?:from[ \t]+(?:torch\.utils|deepspeed)\b|import[ \t])[^\n;#(]*(?:\([^)]*\))?)", re.M)
 CHECKPOINT_ATTRIBUTES = frozenset({FUNCTION, FUNCTION.removeprefix("_")})
-"""Attributes of transformers' models that hold a checkpoint function, its mode included."""
+"""Attributes of transformers' models that hold a checkpoint function with its mode set."""
 _CURRIED = re.compile(r"checkpoint\((?:[^()]|\([^()]*\))*\)\s*\(")
 _SIGNS = (FUNCTION.removeprefix("_"), "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
-"""What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
-Places: TypeAlias = frozenset[int | str]
-"""Arguments of a call, by position and by name."""
-_SPEAKS = re.compile(
+"""One of these is in every text with a checkpoint function, unless it uses a name of the file's own for it."""
+ArgumentKeys: TypeAlias = frozenset[int | str]
+"""Arguments of a call, each by its position, its name or both."""
+_ABOUT_CHECKPOINTING = re.compile(
     r"heckpoint(?:ing"
     r"|(?<!(?:best|from|last|load|move|save|test)_checkpoint)(?<!trained_checkpoint)(?<!ModelCheckpoint)"
     r"(?!s|io|IO|[Ee]ngine|Config|able|er"
@@ -33,12 +33,12 @@ _SPEAKS = re.compile(
     r"|\.checkpoint|(?<=utils\.checkpoint)|(?<=import checkpoint)\b|(?<=[,\s]\scheckpoint),?$)",
     re.M,
 )
-"""`checkpoint_path` alone does not tell, nor do calls about weights.
+"""Matches neither `checkpoint_path` alone nor calls about saved weights.
 
-All begins with one literal, which is what makes the search fast.
+Every alternative begins with the same literal, which makes the search fast.
 """
-FIRST: Places = frozenset({0, "function"})
-"""Where torch's checkpoint function takes what it runs."""
+FIRST_ARGUMENT: ArgumentKeys = frozenset({0, "function"})
+"""The argument of torch's checkpoint function that it runs."""
 TORCH_OPTIONS = frozenset(
     {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
 )
@@ -47,13 +47,13 @@ TORCH_OPTIONS = frozenset(
 
 def speaks_of_checkpointing(text: str) -> bool:
     """Tell whether a file may checkpoint something, or switch it."""
-    return _SPEAKS.search(text) is not None
+    return _ABOUT_CHECKPOINTING.search(text) is not None
 
 
 def checkpoint_names(source: str) -> Mapping[str, str]:
     """Return the names that a file has for checkpoint functions, each with the module of the function.
 
-    The import statements are looked for in the text: a walk over the tree takes a fourth of the time of reading it.
+    The import statements are searched for in the text: to walk the tree takes a quarter of the time to read a file.
     """
     names: dict[str, str] = {}
     wanted = "checkpoint" in source and ("torch.utils" in source or "deepspeed" in source)
@@ -62,7 +62,7 @@ def checkpoint_names(source: str) -> Mapping[str, str]:
             continue
         try:
             statements = ast.parse(text).body
-        except SyntaxError:  # the text was no statement: a sentence of a docstring
+        except SyntaxError:  # not a statement: a sentence of a docstring
             continue
         for node in statements:
             if isinstance(node, ast.Import):
@@ -78,12 +78,12 @@ def checkpoint_names(source: str) -> Mapping[str, str]:
 
 
 def without_currying(tree: ast.Module, source: str) -> ast.Module:
-    """Write `checkpoint(**options)(function)(...)`, which torch takes from 2.14, as `checkpoint(function, ...)`."""
+    """Rewrite `checkpoint(**options)(function)(...)`, new in torch 2.14, as `checkpoint(function, ..., **options)`."""
     return _Uncurrying(checkpoint_names(source)).visit(tree) if _CURRIED.search(source) else tree
 
 
 class _Uncurrying(ast.NodeTransformer):
-    """Replaces curried calls of the checkpoint functions that have these names, each at its own place."""
+    """Replaces curried calls of the checkpoint functions with these names, in place."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -99,29 +99,29 @@ class _Uncurrying(ast.NodeTransformer):
 
 
 def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:
-    """Tell whether a call's function is a checkpoint function; `names` are those that the file has for one."""
-    if is_given(function):
+    """Tell whether a callee is a checkpoint function; `names` are the file's names for one."""
+    if is_model_function(function):
         return True
     name = dotted(function)
     return name in names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
 
 
 def function_of(call: ast.Call) -> ast.expr | None:
-    """Return what a checkpoint call runs; None where it has options alone, and makes a function that checkpoints."""
+    """Return what a checkpoint call runs; None if it has only options, and returns a function that checkpoints."""
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "function")]
     return given[0] if given else None
 
 
 def passed_on(names: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the names, among those of a checkpoint call's arguments, of what it passes on by keyword."""
-    own = {None, "", "*", "**", *TORCH_OPTIONS, *FIRST}
+    """Return those names of a checkpoint call's arguments that it passes on by keyword to what it runs."""
+    own = {None, "", "*", "**", *TORCH_OPTIONS, *FIRST_ARGUMENT}
     return tuple(name for name in names if name is not None and name not in own)
 
 
 def refused_keywords(call: ast.Call, functions: Mapping[str, Function]) -> tuple[str, ...]:
-    """Return what a checkpoint call passes by keyword that a local function, or one made by it, has no parameter for.
+    """Return the keywords of a checkpoint call that the local function it runs, or one made by that, does not take.
 
-    `def custom_forward(*inputs): return module(*inputs)` takes none.
+    `def custom_forward(*inputs): return module(*inputs)` takes no keywords.
     """
     run: list[ast.AST] = []
     match function_of(call):
@@ -129,22 +129,22 @@ def refused_keywords(call: ast.Call, functions: Mapping[str, Function]) -> tuple
             run = [functions[name]]
         case ast.Call(func=ast.Name(id=name)) if name in functions:
             run = walk(functions[name])[1:]
-    taking = [node.args for node in run if isinstance(node, Function | ast.Lambda)]
-    if not taking or any(arguments.kwarg for arguments in taking):
+    signatures = [node.args for node in run if isinstance(node, Function | ast.Lambda)]
+    if not signatures or any(signature.kwarg for signature in signatures):
         return ()
-    taken = {node.arg for arguments in taking for node in (*arguments.args, *arguments.kwonlyargs)}
-    return tuple(name for name in passed_on(keyword.arg for keyword in call.keywords) if name not in taken)
+    accepted = {node.arg for signature in signatures for node in (*signature.args, *signature.kwonlyargs)}
+    return tuple(name for name in passed_on(keyword.arg for keyword in call.keywords) if name not in accepted)
 
 
-def is_given(function: ast.expr) -> bool:
-    """Tell whether a function is the one that transformers gives a module when it switches checkpointing on."""
+def is_model_function(function: ast.expr) -> bool:
+    """Tell whether a callee is the function that transformers sets on a module when it switches checkpointing on."""
     return isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES
 
 
 def is_checkpoint_function(value: ast.expr, names: Collection[str], makers: Collection[str] = ()) -> bool:
-    """Tell whether a value is, or may be, a checkpoint function, or one with some arguments filled in.
+    """Tell whether a value is, or may be, a checkpoint function, perhaps with some arguments filled in.
 
-    `makers` are functions that return one.
+    `makers` are names of functions that return one.
     """
     match value:
         case ast.Call(func=function, args=[inner, *_]) if last_name(function) == "partial":
@@ -161,7 +161,7 @@ def is_checkpoint_function(value: ast.expr, names: Collection[str], makers: Coll
 
 
 def runs_what_it_is_given(call: ast.Call, names: Collection[str]) -> bool:
-    """Tell whether a call checkpoints the modules that it is given in a form of its own.
+    """Tell whether a call that does not look like `checkpoint(...)` checkpoints the modules it is given.
 
     `checkpoint_sequential(self.layers, 2, x)`, `partial(checkpoint, layer)`, `OffloadedCheckpoint.apply(layer, x)`.
     """
@@ -173,11 +173,11 @@ def runs_what_it_is_given(call: ast.Call, names: Collection[str]) -> bool:
 
 @dataclass(slots=True)
 class CheckpointHelpers:
-    """The helpers of one file. `names` are its names for a checkpoint function."""
+    """The helpers of one file. `names` are the file's names for a checkpoint function."""
 
     names: frozenset[str]
-    functions: dict[str, Places] = field(default_factory=dict)
-    """Functions that checkpoint parameters, and which."""
+    functions: dict[str, ArgumentKeys] = field(default_factory=dict)
+    """Functions that checkpoint some of their parameters, and which ones."""
     makers: set[str] = field(default_factory=set)
     """Functions that return a checkpoint function."""
 
@@ -188,7 +188,7 @@ class CheckpointHelpers:
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
         """Find the helpers among a file's functions."""
         for function in functions:
-            if handed := self._hands_on(function):
+            if handed := self._checkpointed_parameters(function):
                 self.functions[function.name] = handed
             elif any(self._is_function(node.value) for node in walk(function) if isinstance(node, ast.Return)):
                 self.makers.add(function.name)
@@ -198,10 +198,10 @@ class CheckpointHelpers:
         assigned = [node for node in statements if isinstance(node, ast.Assign) and self._is_function(node.value)]
         return frozenset(target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
 
-    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[tuple[str, Places]]:
-        """Yield the methods and attributes of a class that checkpoint what they are given, and what of it."""
+    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[tuple[str, ArgumentKeys]]:
+        """Yield the methods and attributes of a class that checkpoint arguments, and which ones."""
         for method in methods:
-            if handed := self._hands_on(method):
+            if handed := self._checkpointed_parameters(method):
                 yield method.name, handed
             for node in walk(method):
                 match node:
@@ -209,14 +209,14 @@ class CheckpointHelpers:
                         ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
                         | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
                     ) if self._is_function(value):
-                        yield name, FIRST
+                        yield name, FIRST_ARGUMENT
 
-    def _hands_on(self, function: ast.FunctionDef) -> Places:
-        """Return the parameters that a function gives to a checkpoint function to run."""
+    def _checkpointed_parameters(self, function: ast.FunctionDef) -> ArgumentKeys:
+        """Return the parameters that a function passes to a checkpoint function to run."""
         names = {*self.names, *self.functions}
         arguments = function.args
         positional = [node.arg for node in (*arguments.posonlyargs, *arguments.args) if node.arg != "self"]
-        calls = _Handed({*positional, *(node.arg for node in arguments.kwonlyargs)}, function).calls
+        calls = _ParameterFlow({*positional, *(node.arg for node in arguments.kwonlyargs)}, function).calls
         handed = _NONE.union(*(first for call, first in calls if is_checkpoint(call.func, names)))
         return handed | {positional.index(name) for name in handed if name in positional}
 
@@ -225,9 +225,9 @@ class CheckpointHelpers:
 
 
 def handed_to(function: ast.FunctionDef) -> Iterator[str]:
-    """Yield the functions that get the first parameter of one, or parts of it, as their first argument of several."""
+    """Yield the callees to which a function passes its first parameter, or a part of it, with other arguments."""
     first = {node.arg for node in (*function.args.posonlyargs, *function.args.args)[:1]}
-    for call, handed in _Handed(first, function).calls:
+    for call, handed in _ParameterFlow(first, function).calls:
         name = dotted(call.func)
         if handed and name and len(call.args) + len(call.keywords) > 1:
             yield name
@@ -236,10 +236,10 @@ def handed_to(function: ast.FunctionDef) -> Iterator[str]:
 _NONE: frozenset[str] = frozenset()
 
 
-class _Handed(Interpreter[frozenset[str]]):
+class _ParameterFlow(Interpreter[frozenset[str]]):
     """Follows parameters of a function, and parts of them, to the calls that get one as their first argument.
 
-    A value tells which parameters it is, or runs.
+    A value is the set of parameters that it may be, or that it runs.
     """
 
     nothing = _NONE
@@ -253,7 +253,7 @@ class _Handed(Interpreter[frozenset[str]]):
         return _NONE.union(*values)
 
     def compute(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return nothing: what is computed is no module."""
+        """Return nothing: a computed value is not a module."""
         return _NONE
 
     def attribute(self, node: ast.Attribute, base: frozenset[str]) -> frozenset[str]:
@@ -261,12 +261,12 @@ class _Handed(Interpreter[frozenset[str]]):
         return base
 
     def function(self, node: ast.Lambda) -> frozenset[str]:
-        """Return what a lambda calls: it runs that."""
+        """Return the parameters that a lambda calls."""
         self.value(node.body)
         return self._called_in(node)
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """Bind an inner function to what it calls: it runs that."""
+        """Bind an inner function to the parameters that it calls."""
         self.enter(node.body, dict(self.env))
         self.env[node.name] = self._called_in(node)
 
@@ -275,11 +275,11 @@ class _Handed(Interpreter[frozenset[str]]):
         return self.join([self.env.get(callee.id, _NONE) for callee in callees if isinstance(callee, ast.Name)])
 
     def call(self, node: ast.Call) -> frozenset[str]:
-        """Note the call; what it makes of a module runs it, as in `partial(layer, x)`."""
+        """Note the call. Its result runs the modules it is given, as in `partial(layer, x)`."""
         owner = self.value(node.func) if isinstance(node.func, ast.Attribute) else _NONE
         values = [self.value(argument) for argument in node.args]
         for keyword in node.keywords:
             self.value(keyword.value)
         self.calls.append((node, values[0] if values else _NONE))
         handed = [value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name)]
-        return self.join([owner, *handed])  # `fn.to(dtype)` is fn again
+        return self.join([owner, *handed])  # `fn.to(dtype)` is still `fn`

@@ -1,4 +1,4 @@
-"""Evaluate expressions: the half of the interpreter that knows no statements."""
+"""Evaluate expressions: the half of the interpreter that is not about statements."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from ckpt_surgery.codemods.facts.syntax import last_name
 V = TypeVar("V")
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 SAME_ITEMS = frozenset({"iter", "list", "reversed", "sorted", "tqdm", "tuple"})
-"""Functions whose result holds what their first argument holds."""
+"""Functions whose result has the items of their first argument."""
 _PAIRS = frozenset({"items", "named_children", "named_modules"})
+"""Methods that yield pairs of a key and an item."""
 
 
 class Condition(NamedTuple):
-    """A test that decides whether a statement runs, and its outcome where the statement does."""
+    """A test that decides whether a statement runs, and the outcome with which it does."""
 
     test: ast.expr
     truth: bool
 
 
 class Evaluator(Generic[V]):
-    """Evaluates expressions, with what names hold in `env`."""
+    """Evaluates expressions; `env` holds the values of names."""
 
     nothing: V
-    """The value of all that is not followed."""
+    """The value of everything that is not followed."""
 
     def __init__(self, env: Mapping[str, V] | None = None) -> None:
         self.env: dict[str, V] = dict(env or {})
         self.conditions: tuple[Condition, ...] = ()
-        """What decides whether the statement or expression runs, the outermost first."""
+        """The conditions under which the statement or expression runs, outermost first."""
         self.loops: tuple[ast.AST, ...] = ()
-        """The loops and comprehensions around it, the outermost first."""
+        """The loops and comprehensions around it, outermost first."""
         self._walrus: set[str] = set()
         """The names that `:=` has bound."""
 
-    # -- what a reader says of its values
+    # -- what a subclass defines for its values
 
     def join(self, values: Sequence[V]) -> V:
-        """Return any one of the values."""
+        """Return the value of what may be any of these."""
         raise NotImplementedError
 
     def compute(self, values: Sequence[V]) -> V:
@@ -52,7 +53,7 @@ class Evaluator(Generic[V]):
         return self.join(values) if values else self.nothing
 
     def collect(self, item: V) -> V:
-        """Return what a comprehension of such items makes."""
+        """Return the value of a comprehension of such items."""
         return self.contain([item])
 
     def item(self, container: V) -> V:
@@ -60,11 +61,11 @@ class Evaluator(Generic[V]):
         return container
 
     def part(self, value: V, position: int) -> V:
-        """Return what one name gets where the value is unpacked into several."""
+        """Return what one name gets when the value is unpacked into several."""
         return self.item(value)
 
     def rest(self, value: V) -> V:
-        """Return what a starred name gets there."""
+        """Return what a starred name gets when the value is unpacked."""
         return value
 
     def spread(self, value: V) -> V:
@@ -100,7 +101,7 @@ class Evaluator(Generic[V]):
         """Note that an attribute or an item is set."""
 
     def assume(self, test: ast.expr, truth: bool) -> None:
-        """Note what the outcome of a test shows where it holds."""
+        """Note what a test with this outcome implies."""
 
     # -- names
 
@@ -128,7 +129,7 @@ class Evaluator(Generic[V]):
                 self.store(target, value)
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, V]]:
-        """Return what `for target in iterable` binds, and to what, also where it goes over several at once."""
+        """Return the targets that `for target in iterable` binds, each with its value; knows `zip` and `enumerate`."""
         match iterable, target:
             case ast.Call(func=function, args=[first, *_]), _ if last_name(function) in SAME_ITEMS:
                 return self.items(target, first)
@@ -195,7 +196,7 @@ class Evaluator(Generic[V]):
 
     def _binary(self, node: ast.BinOp) -> V:
         operands: list[ast.expr] = [node.right]
-        while isinstance(left := node.left, ast.BinOp):  # a long sum is no deep recursion
+        while isinstance(left := node.left, ast.BinOp):  # no recursion, which a long sum would exhaust
             node = left
             operands.append(node.right)
         return self.compute([self.value(operand) for operand in (node.left, *reversed(operands))])

@@ -1,8 +1,8 @@
-"""Declare facts: one thing that files, or their classes, say. Facts are declared in the modules of `providers/`.
+"""Define what a fact is: one thing read from a file or a class. Facts are declared in the modules of `providers/`.
 
     FACT = ClassFact("may_evaluate", may_evaluate, nothing=False, signs=("eval", "train"))
 
-Nothing else lists it. A rule that needs it asks a file or a class for it: `ref.cls[FACT]`.
+A fact is listed nowhere else. A rule that needs it looks it up in a file or a class: `ref.cls[FACT]`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T", covariant=True)
 
 
 class FileFact(NamedTuple, Generic[T]):
-    """A fact of a file: what `read` makes of its syntax, a plain frozen value that can be pickled.
+    """A fact of a file: `read` makes it of the file's syntax, as a plain frozen value that can be pickled.
 
-    It is `nothing` for a file that has none of the words in `signs`, which is then not read. `worth` says of the text
-    of a file whether it is worth reading, where the signs alone say so of too many.
+    A file whose text has none of the words in `signs` is not read: the fact is `nothing` there. Nor is one for which
+    `worth` is False, a closer look at the text for signs that too many files have.
     """
 
     name: str
@@ -36,10 +36,10 @@ class FileFact(NamedTuple, Generic[T]):
 
 
 class ClassFact(NamedTuple, Generic[T]):
-    """The same for a class: `read` gets its node and its file's syntax.
+    """A fact of a class: `read` makes it of the class's node and its file's syntax.
 
-    It is `nothing` for a class that has none of the signs, unless the module sets attributes of it. Without any signs
-    every class is read.
+    A class without any of the signs is not read, unless the module sets attributes of it: the fact is `nothing` there.
+    A fact with no signs is read from every class.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ClassFact(NamedTuple, Generic[T]):
 
 
 class Facts:
-    """The values of facts by name. Facts that say nothing are left out."""
+    """The values of facts by name. Those that are `nothing` are left out."""
 
     __slots__ = ()
     provided: Mapping[str, object]

@@ -1,8 +1,8 @@
-"""The facts of every file as plain frozen values: classes, stacks, calls and inline branches.
+"""The types for what is read from every file: classes, stacks, calls and inline branches, as plain frozen values.
 
 No decision is made here and nothing of another file is known, so a file's facts depend on its text alone and can
-be cached by its digest. `extract.py` makes them, `tree/` joins them. What a file has many of is a named tuple: those
-are faster to make and to pickle than dataclasses.
+be cached by its digest. `extract.py` makes them, `tree/` joins them. What a file has many of is a named tuple, which
+is faster to make and to pickle than a dataclass.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ DYNAMIC = "<setattr>"
 """Stands for an attribute whose name is made at run time: `setattr(self, f"layer{i}", ...)`."""
 LOCAL = "<local>"
 """Begins the path of a function that the method itself defines."""
-_LARGEST = 400
+_MAX_PARTS = 400
 
 Wrapping: TypeAlias = Literal["plain", "partial", "custom", "closure"]
-"""How a checkpoint function is given what it runs: as it is, in a `functools.partial`, as what a helper such as
-`create_custom_forward` returns, or as a function that the method defines."""
+"""How a checkpoint function gets what it runs: as it is, in a `functools.partial`, as the function that a helper such
+as `create_custom_forward` returns, or as a function that the method defines."""
 
 BranchStatement: TypeAlias = Literal["checkpoint", "guard", "past", "function", "mirrored", "log", "other"]
-"""What a statement of an inline branch does: it checkpoints, switches a name off that checkpointing cannot go with,
+"""What a statement of an inline branch does: checkpoints, switches off a name that does not go with checkpointing,
 drops past state, defines a function, does what the else branch does too, logs, or something else."""
 
 ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
@@ -38,18 +38,18 @@ ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
 BuildKind: TypeAlias = Literal[
     "class", "container", "choice", "element", "spread", "attribute", "member", "maker", "param", "unknown"
 ]
-"""`class`: an instance of a class, or what a function of this file returns. `container`: holds `items`, and calls
-them itself if its `name` is that of torch's Sequential. `choice`: one of `items`. `element`: something that `items`
-hold. `spread`: all that `items` hold, inside a container. `attribute`: `self.<name>`. `member`: the attribute `name`
-of its item. `maker`: what the method `name` returns, called with `items`. `param`: what a maker is given under
-`name`."""
+"""`class`: an instance of the class `name`, or what a function of that name returns. `container`: holds `items`, and
+calls them itself if its `name` is "Sequential". `choice`: one of `items`. `element`: an element of what `items` are.
+`spread`: all elements of what `items` are, inside a container. `attribute`: `self.<name>`. `member`: the attribute
+`name` of its item. `maker`: what the method `name` returns when called with `items`. `param`: the argument `name` of a
+maker."""
 
 
 class CarriedArgument(NamedTuple):
-    """An argument of a call that holds what other calls, or an earlier pass of its loop, returned.
+    """An argument of a call that holds what other calls returned, or this one in an earlier pass of its loop.
 
     `position` is its position among the call's arguments, `paths` lead to what returned it. With `in_container` it is
-    a list, tuple or dict that holds such results.
+    a list, tuple or dict of such results.
     """
 
     position: int
@@ -68,15 +68,15 @@ class ModuleCall:
     paths: tuple[AttributePath, ...]
     args: tuple[Argument, ...]
     reads_more_under: tuple[str, ...] = ()
-    """What decides whether the method reads more than the first of the outputs, and is not off under checkpointing."""
+    """The names under whose tests the method reads later outputs, except those that are False under checkpointing."""
     idle_caches: tuple[int, ...] = ()
-    """The positions of arguments that hold a cache only if the method's own caller passes one, while it trains."""
+    """The positions of arguments that, in training, hold a cache only if the method's own caller passes one."""
     carried: tuple[CarriedArgument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCall:
-    """A direct call of a checkpoint function. `paths` lead to what it runs, where the file shows that."""
+    """A call of a checkpoint function. `paths` lead to what it runs, as far as the file shows that."""
 
     callee: str
     paths: tuple[AttributePath, ...]
@@ -84,29 +84,29 @@ class CheckpointCall:
     wrapping: Wrapping
     span: Span
     keywords: tuple[str, ...] = ()
-    """What it passes by keyword to what it runs."""
+    """The keywords that it passes on to what it runs."""
     refused: tuple[str, ...] = ()
-    """Those of these that no parameter of a local function takes, which it runs."""
-    is_given: bool = False
-    """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
+    """Those keywords for which the local function that it runs has no parameter."""
+    uses_model_function: bool = False
+    """Whether it calls the checkpoint function that transformers sets on a module when it switches it on."""
     runs_several: bool = False
-    """Whether it is a function that calls several modules."""
+    """Whether it runs a function that calls several modules."""
     body: Span | None = None
-    """Where the function stands that it runs, if the method defines that."""
+    """The function that it runs, if the method defines it."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineBranch:
     """`if <checkpointing>: ... checkpoint(...) ... else: ...`, or a checkpoint call outside any such test.
 
-    `checkpoint(...) if <checkpointing> else ...` is one, too, with two expressions in the place of statements.
+    `checkpoint(...) if <checkpointing> else ...` is one too, with expressions in place of statements.
     """
 
     method: str
     span: Span
     checkpoints: tuple[CheckpointCall, ...]
     test: str | None = None
-    """The text of the test; None for a checkpoint call that stands under none."""
+    """The text of the test; None for a checkpoint call outside any."""
     conditions: tuple[str, ...] = ()
     """The terms of the test that are not about checkpointing or training."""
     is_elif: bool = False
@@ -125,24 +125,24 @@ class InlineBranch:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes that its checkpoint calls set, as they are written, each once."""
+        """The different settings of `use_reentrant` in its checkpoint calls, as written."""
         arguments = (argument for checkpoint in self.checkpoints for argument in checkpoint.args)
         given = (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
         return tuple(dict.fromkeys(given))
 
     @property
     def asks_for_flag(self) -> bool:
-        """Whether the test asks for the flag that transformers sets on a class."""
+        """Whether the test reads the flag that transformers sets on a module."""
         return f"self.{FLAG}" in (self.test or "")
 
 
 class HandedOn(NamedTuple):
-    """Modules that a method gives to `function`, which may checkpoint them; an empty name stands for one that does."""
+    """Modules that a method passes to `function`, which may checkpoint them; with an empty name it does."""
 
     function: str
     paths: tuple[AttributePath, ...]
     with_values: bool = False
-    """Whether the function gets other arguments with them, to run them on."""
+    """Whether the function gets other arguments too, to run them on."""
 
 
 class Parameter(NamedTuple):
@@ -177,19 +177,19 @@ class Build(NamedTuple):
 
     @classmethod
     def either(cls, builds: Sequence[Build]) -> Build:
-        """Return the build of what is one of these."""
+        """Return the build of something that is one of these."""
         return builds[0] if len(builds) == 1 else cls("choice", items=tuple(builds))
 
     def is_large(self) -> bool:
         """Tell whether it has too many parts to follow: `x = f(x, x)`, repeated, doubles them each time."""
-        waiting, seen = [self], 0
-        while waiting and seen <= _LARGEST:
+        pending, seen = [self], 0
+        while pending and seen <= _MAX_PARTS:
             seen += 1
-            waiting.extend(waiting.pop().items)
-        return seen > _LARGEST
+            pending.extend(pending.pop().items)
+        return seen > _MAX_PARTS
 
     def spread(self) -> list[Build]:
-        """Return what a container holds, to be held by another one."""
+        """Return the items that another container gets if this one is unpacked into it."""
         return list(self.items) if self.kind == "container" else [Build("spread", items=(self,))]
 
     def is_start_of(self, other: Build) -> bool:
@@ -198,11 +198,11 @@ class Build(NamedTuple):
         return same and self.items == other.items[: len(self.items)]
 
     def is_sequential(self) -> bool:
-        """Tell whether it is, or holds, a container that calls what it holds."""
+        """Tell whether it is, or holds, a container that calls its items."""
         return (self.kind == "container" and bool(self.name)) or any(item.is_sequential() for item in self.items)
 
     def with_parameters(self, values: Mapping[str, Build]) -> Build:
-        """Return it with each parameter of a maker replaced by its value."""
+        """Return it with the parameters of a maker replaced by their values."""
         if self.kind == "param":
             return values.get(self.name, Build("unknown"))
         if not values or not self.items:
@@ -256,20 +256,20 @@ class Class(Facts):
     name: str
     span: Span
     header: Span
-    """From `class` to the end of the last base, decorators left out."""
+    """From `class` to the end of the last base, without decorators."""
     bases: tuple[str, ...]
     base_spans: tuple[Span, ...]
     first_line: int
-    """The line of the first decorator, or of `class` where there is none."""
+    """The line of the first decorator, or of `class` if there is none."""
     guard: str
-    """The test of the `if` that the class stands under; empty at module level."""
+    """The test of the `if` around the class; empty at module level."""
     flags: tuple[tuple[str, str], ...]
     """Class attributes that matter, as text: `supports_gradient_checkpointing` and the like."""
     class_values: tuple[tuple[str, Build], ...]
     attributes: tuple[tuple[str, Build], ...]
     """`self.x = ...` of any method, in order."""
     learned: tuple[str, ...]
-    """Attributes that are parameters, or modules of torch's that have some; methods that return what these make."""
+    """Attributes that are parameters or torch modules with some; methods that return what such modules compute."""
     makers: tuple[Maker, ...]
     forward: ForwardSignature | None
     methods: tuple[Method, ...]
@@ -287,8 +287,8 @@ class Class(Facts):
     def paths_behind(self, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[AttributePath, ...]:
         """Return the paths to what a checkpoint call runs.
 
-        For a local function they lead to what it calls, or else to all that its method calls. What other functions run
-        that it calls may stand anywhere in the method.
+        For a local function they lead to the modules it calls. If it calls another local function, or no module, they
+        lead to all that the method calls.
         """
         if checkpoint.wrapping != "closure":
             return checkpoint.paths
@@ -302,9 +302,9 @@ class Class(Facts):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """`name` as this file uses it, and its origin.
+    """An import of `name`, as the file calls it, from `module`, which keeps its leading dots.
 
-    `module` keeps its leading dots. `original` is the name there; it is empty where a module itself is imported.
+    `original` is the name in that module; it is empty if a module itself is imported.
     `guard` is the test of the `if` around the statement, or `try` or `except`; empty at module level.
     """
 
@@ -322,7 +322,7 @@ class FileFacts(Facts):
     imports: tuple[Import, ...]
     classes: tuple[Class, ...]
     values: tuple[tuple[str, Build], ...]
-    """Module-level names bound to classes or dicts of classes."""
+    """Module-level names that are bound to classes or containers of classes."""
     functions: tuple[str, ...]
     """The functions at module level."""
     provided: Mapping[str, object]

@@ -38,28 +38,28 @@ from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, L
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
 _ADDS = ("setattr", "add_module", ".append", ".extend", ".insert")
-_SETS = re.compile(r"self\.\w+(?:\[[^\n]*\])*(?:\s*:[^=\n]+)?[\s\\]*\+?=(?!=)")
+_ASSIGNMENT = re.compile(r"self\.\w+(?:\[[^\n]*\])*(?:\s*:[^=\n]+)?[\s\\]*\+?=(?!=)")
 _RETURNS = re.compile(r"return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(]|.*\b(?:if|or)\b)", re.M)
-"""What may return modules. A pattern that begins with a word is searched for several times as fast as another."""
+"""Statements that may return modules. A pattern that begins with a literal word is several times as fast."""
 _LOOP = re.compile(r"for .+ in .*")
-_HANDED = re.compile(r"\(self\.[a-z_]+, ")
+_PASSED = re.compile(r"\(self\.[a-z_]+, ")
 _FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
 _MAPPINGS = ("Output(", "dict(", "{", "[")
-"""Without these, a forward returns no dict and no list."""
+"""A forward without any of these returns neither a dict nor a list."""
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
-"""What the names of returned values hold that have no gradient."""
+"""Parts of the names of returned values without gradient."""
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _CLASS_VALUES = (ast.Call, ast.Dict, ast.IfExp, ast.Lambda, ast.List, ast.Name, ast.Tuple)
-"""What a name at module level may be bound to that holds or makes classes."""
+"""Values of names at module level that may hold or make classes."""
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
-"""Torch's own modules, which are in every model and say nothing about it."""
+"""Modules of torch that every model has and that tell nothing about it."""
 
 
 def read_facts(
     file: FileSyntax, of_file: Sequence[FileFact[object]], of_class: Sequence[ClassFact[object]]
 ) -> FileFacts:
-    """Read the facts of a file: those that every rule stands on, and those that are given."""
+    """Read the facts of a file: those that every rule needs, and the given ones of `providers/`."""
     imports = tuple(
         Import(*imported, span_of(statement), guard)
         for statement, guard in file.statements
@@ -99,21 +99,21 @@ def _provided(facts: Iterable[FileFact[object]] | Iterable[ClassFact[object]], *
 
 
 def maker_of(function: ast.FunctionDef) -> Maker | None:
-    """Return what a function of the module makes; None where that is no module."""
+    """Return a module-level function as a maker; None if it does not return modules."""
     builder = Builder.of(function)
     is_maker = any(built.names_class() for built in builder.made)
     return Maker(function.name, _params(function), Build.either(builder.made)) if is_maker else None
 
 
 class _ClassReader:
-    """Reads the classes of one file. `layers` are names that are blocks in this file, whatever they are called."""
+    """Reads the classes of one file. `layers` are the names in it that may be layers."""
 
     def __init__(self, file: FileSyntax, layers: set[str], facts: Sequence[ClassFact[object]]) -> None:
         self._file = file
         self._layers = layers
         self._facts = [fact for fact in facts if not fact.signs or file.mentions(*fact.signs)]
         self._set = {owner for owner, _, _ in file.set_attributes}
-        """The classes that the module sets attributes of."""
+        """The classes of which the module sets attributes."""
 
     def read(self, node: ast.ClassDef, guard: str) -> Class:
         flags: list[tuple[str, str]] = []
@@ -159,10 +159,10 @@ class _ClassReader:
         )
 
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
-        """Yield the methods that return modules; what all of them set goes to `builder`."""
+        """Yield the methods that return modules, and add the attributes that methods set to `builder`."""
         for function in functions:
             text = self._file.text(function) if function.name != "forward" else ""
-            may_make = any(word in text for word in _ADDS) or _SETS.search(text) or _RETURNS.search(text)
+            may_make = any(word in text for word in _ADDS) or _ASSIGNMENT.search(text) or _RETURNS.search(text)
             if function.name == "__init__" or may_make:
                 own = Builder.of(function, builder.attributes)
                 returned = [built for built in own.made if _useful(built)]
@@ -198,7 +198,7 @@ class _ClassReader:
 
 
 def _header(node: ast.ClassDef) -> Span:
-    """Return the span from `class` to the end of the last base (or of the name, where there is none)."""
+    """Return the span from `class` to the end of the last base, or of the name if there is none."""
     last = [*node.bases, *(keyword.value for keyword in node.keywords)]
     if last:
         return Span(node.lineno, node.col_offset, last[-1].end_lineno or 0, last[-1].end_col_offset or 0)
@@ -206,16 +206,16 @@ def _header(node: ast.ClassDef) -> Span:
 
 
 def _may_call_blocks(text: str) -> bool:
-    """Tell whether a method's text is worth reading: most methods loop over nothing and index nothing."""
+    """Tell whether a method's text is worth reading: most methods have no loop, no index and no checkpoint."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
     for loop in _LOOP.finditer(text):
         before = text[text.rfind("\n", 0, loop.start()) + 1 : loop.start()]
         if before.isspace() or "self." in loop.group():
             return True
-    # a stack that is handed to a function as a whole
-    handed = (text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _HANDED.finditer(text))
-    return any(map(_FUNCTION.search, handed))
+    # a stack that is passed whole to a function
+    callees = (text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _PASSED.finditer(text))
+    return any(map(_FUNCTION.search, callees))
 
 
 def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
@@ -252,7 +252,7 @@ def _params(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _useful(built: Build) -> bool:
-    """Tell whether an attribute's build can matter: it names a class, a maker or another attribute."""
+    """Tell whether a build can lead to blocks: it names a class, a maker or another attribute."""
     if built.kind in ("maker", "attribute"):
         return True
     if built.is_sequential() and not built.items:
@@ -263,9 +263,9 @@ def _useful(built: Build) -> bool:
 
 
 def _returned(statements: list[ast.stmt]) -> tuple[tuple[Span, ...], bool]:
-    """Return where a returned tuple is given a tuple of tensors, and whether a dict or an output class is returned.
+    """Return the statements that put a tuple of tensors in a returned tuple, and whether a dict or output is returned.
 
-    Both directly or through a name.
+    Values are followed through one name.
     """
     values: dict[str, list[ast.stmt]] = {}
     mappings: set[str] = set()

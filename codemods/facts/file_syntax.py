@@ -1,4 +1,4 @@
-"""The text and tree of one file while its facts are read."""
+"""The text and syntax tree of one file, with what several facts need of them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class FileSyntax:
         self.tree = tree
         self.lines = source.split("\n")
         self._lengths = list(accumulate(map(len, self.lines), initial=0))
-        """Characters before each line, line ends left out."""
+        """The number of characters before each line, line ends not counted."""
 
     def mentions(self, *words: str) -> bool:
-        """Tell whether one of the words is anywhere in the file."""
+        """Tell whether one of the words is anywhere in the file's text."""
         return any(word in self.source for word in words)
 
     def text(self, node: ast.stmt) -> str:
@@ -37,41 +37,41 @@ class FileSyntax:
 
     @cached_property
     def statements(self) -> tuple[tuple[ast.stmt, str], ...]:
-        """Every statement at module level, each with the test, `try` or `except` that it stands under."""
+        """Every statement at module level, with its guard: the test, "try" or "except" that it stands under."""
         return tuple(_guarded(self.tree.body, ""))
 
     @cached_property
     def set_attributes(self) -> tuple[tuple[str, str, ast.Assign], ...]:
-        """What the module sets of its classes: `FooModel.forward = forward` is FooModel, forward and the statement."""
+        """Attributes that the module sets: `FooModel.forward = new` gives "FooModel", "forward" and the statement."""
         assigned = (statement for statement, _ in self.statements if isinstance(statement, ast.Assign))
         pairs = ((statement.targets[0], statement) for statement in assigned if len(statement.targets) == 1)
         return tuple(
-            (dotted(at.value), at.attr, statement) for at, statement in pairs if isinstance(at, ast.Attribute)
+            (dotted(left.value), left.attr, statement) for left, statement in pairs if isinstance(left, ast.Attribute)
         )
 
     @cached_property
     def functions(self) -> tuple[ast.FunctionDef, ...]:
-        """The functions at module level, those under a test left out."""
+        """The functions at module level, except those under a test."""
         return tuple(node for node in self.tree.body if isinstance(node, ast.FunctionDef))
 
     @cached_property
     def checkpoint_names(self) -> dict[str, str]:
-        """What the file calls checkpoint functions, each with its module."""
+        """The file's names for checkpoint functions, each with the module of the function."""
         return dict(checkpoint_names(self.source))
 
     @cached_property
     def torch_checkpoint_names(self) -> set[str]:
-        """What the file calls torch's own checkpoint function."""
+        """The file's names for torch's own checkpoint function."""
         return {f"{TORCH}.checkpoint", *(name for name, module in self.checkpoint_names.items() if module == TORCH)}
 
     @cached_property
     def may_checkpoint(self) -> bool:
-        """Whether the file speaks of checkpointing at all."""
+        """Whether the file may have to do with checkpointing at all."""
         return speaks_of_checkpointing(self.source)
 
     @cached_property
     def helpers(self) -> CheckpointHelpers:
-        """Its functions that checkpoint what they are given, or make one that does."""
+        """Its functions that checkpoint their arguments, or return one that does."""
         helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
         if self.may_checkpoint:
             helpers.read(function for function in self.functions if helpers.may_be_in(self.text(function)))
@@ -87,7 +87,7 @@ _GUARDS = (ast.If, ast.Try, ast.With)
 
 
 def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
-    """Return a class body's statements, also those under an `if`."""
+    """Return a class body's statements, including those under `if`, `try` and `with`."""
     if any(isinstance(statement, _GUARDS) for statement in cls.body):
         return [statement for statement, _ in _guarded(cls.body, "")]
     return cls.body

@@ -1,7 +1,7 @@
 """Follow a function's statements, for all facts that trace values through code.
 
 It knows the order of statements, which of them may not run, and what a name holds where branches meet. What a value
-is, and what calls and attributes make of values, is left to the reader that extends it. No code is run.
+is, and what calls and attributes make of values, is up to the subclass. No code is run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 class Interpreter(Evaluator[V]):
     """Follows statements from top to bottom.
 
-    A branch that returns or raises does not reach what follows it, and what follows then has the other outcome of the
-    test as a condition. A loop's body runs `passes` times or never: what one pass sets reaches the next.
+    A branch that returns or raises does not reach the code after it, which then has the other outcome of the test as a
+    condition. A loop's body runs `passes` times or never: what one pass sets reaches the next.
     """
 
     passes: ClassVar[int] = 1
     handlers: ClassVar[bool] = True
-    """Whether what handles exceptions is followed, too."""
+    """Whether exception handlers are followed too."""
 
     def __init__(self, env: Mapping[str, V] | None = None) -> None:
         super().__init__(env)
@@ -34,10 +34,10 @@ class Interpreter(Evaluator[V]):
         """How many `try` statements it is in."""
         self.returned: list[V] = []
         self._exits: list[list[dict[str, V]]] = []
-        """What names hold where `break` and `continue` leave each of the loops."""
+        """For each loop, the values of names at each of its `break` and `continue` statements."""
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """Note a function or class that is defined among the statements. It is not entered."""
+        """Note a function or class defined among the statements. It is not entered."""
 
     def side(self, node: ast.If, truth: bool) -> bool:
         """Follow one side of an `if`; True if control never reaches its end."""
@@ -57,11 +57,11 @@ class Interpreter(Evaluator[V]):
             if getattr(self, _STATEMENTS.get(statement.__class__, "_other"))(statement):
                 ended = True
                 break
-        self.conditions = conditions  # those of branches that left hold up to the end of their block
+        self.conditions = conditions  # what branches that left imply holds up to the end of their block
         return ended
 
     def enter(self, statements: Iterable[ast.stmt], env: dict[str, V]) -> list[V]:
-        """Follow the body of another function, where names hold what `env` says; return what it returns."""
+        """Follow the body of another function, with `env` for its names; return the values that it returns."""
         outer = self.env, self.statement, self.returned, self._exits
         self.env, self.returned, self._exits = env, [], []
         self.follow(statements)
@@ -102,16 +102,16 @@ class Interpreter(Evaluator[V]):
     def _if(self, node: ast.If) -> bool:
         self.value(node.test)
         before, conditions = self.env, self.conditions
-        going_on: list[tuple[dict[str, V], Condition]] = []
+        continuing: list[tuple[dict[str, V], Condition]] = []
         for truth in (True, False):
             condition = Condition(node.test, truth)
             self.env, self.conditions = dict(before), (*conditions, condition)
             self.assume(node.test, truth)
             if not self.side(node, truth):
-                going_on.append((self.env, condition))
-        self.env = self.joined([env for env, _ in going_on]) if going_on else before
-        self.conditions = (*conditions, going_on[0][1]) if len(going_on) == 1 else conditions
-        return not going_on
+                continuing.append((self.env, condition))
+        self.env = self.joined([env for env, _ in continuing]) if continuing else before
+        self.conditions = (*conditions, continuing[0][1]) if len(continuing) == 1 else conditions
+        return not continuing
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         items = self.items(node.target, node.iter)
@@ -141,7 +141,7 @@ class Interpreter(Evaluator[V]):
         self.follow(node.orelse)
 
     def maybe(self, statements: Iterable[ast.stmt], head: Callable[[], None] = lambda: None) -> None:
-        """Follow statements that may run or not."""
+        """Follow statements that may not run."""
         before = self.env
         self.env = dict(before)
         head()
@@ -160,31 +160,31 @@ class Interpreter(Evaluator[V]):
         before = dict(self.env)
         ended = self.follow([*node.body, *node.orelse])
         after = self.env
-        going_on = [] if ended else [after]
+        continuing = [] if ended else [after]
         for handler in node.handlers if self.handlers else ():
             self.env = self.joined([dict(before), after])
             if not self.follow(handler.body):
-                going_on.append(self.env)
-        self.env = self.joined([*going_on, after]) if node.finalbody or not going_on else self.joined(going_on)
-        ended = self.follow(node.finalbody) or not going_on
+                continuing.append(self.env)
+        self.env = self.joined([*continuing, after]) if node.finalbody or not continuing else self.joined(continuing)
+        ended = self.follow(node.finalbody) or not continuing
         self.tries -= 1
         return ended
 
     def _match(self, node: ast.Match) -> None:
         self.value(node.subject)
         before, conditions = self.env, self.conditions
-        going_on = [before]
+        continuing = [before]
         self.conditions = (*conditions, Condition(node.subject, True))
         for case in node.cases:
             self.env, self.statement = dict(before), node
             if case.guard is not None:
                 self.value(case.guard)
             if not self.follow(case.body):
-                going_on.append(self.env)
-        self.env, self.conditions = self.joined(going_on), conditions
+                continuing.append(self.env)
+        self.env, self.conditions = self.joined(continuing), conditions
 
     def joined(self, envs: Sequence[dict[str, V]]) -> dict[str, V]:
-        """Return what names hold where several ways meet. The first of them is changed."""
+        """Return the values of names where several paths meet, in the first of `envs`."""
         first = envs[0]
         for other in envs[1:]:
             for name, value in other.items() if other != first else ():

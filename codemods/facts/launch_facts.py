@@ -1,4 +1,4 @@
-"""How a training script is launched, as far as the script itself shows: plain frozen values."""
+"""The types for how a training script is launched, as plain frozen values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Strategy(StrEnum):
 class LaunchSetup(NamedTuple):
     """A strategy and those of its options that matter to checkpointing.
 
-    `strategy` and the `stage` of ZeRO are None where nothing shows them; `activation_checkpointing` is FSDP's own.
+    `strategy` and the `stage` of ZeRO are None if they are not known; `activation_checkpointing` is FSDP's own.
     """
 
     strategy: Strategy | None
@@ -59,7 +59,7 @@ UNKNOWN_SETUP = LaunchSetup(None)
 
 
 class ConfigurationKind(StrEnum):
-    """The owner of a configuration file."""
+    """The library whose options a configuration file holds."""
 
     ACCELERATE = "accelerate"
     DEEPSPEED = "deepspeed"
@@ -67,7 +67,7 @@ class ConfigurationKind(StrEnum):
 
 
 class Configuration(NamedTuple):
-    """A configuration file as a script or a command names it."""
+    """A configuration file, by the name that a script or a command gives it."""
 
     name: str
     kind: ConfigurationKind
@@ -77,15 +77,15 @@ class Launch(NamedTuple):
     """A place that says how the script is run: a call in it, or a command in its header, docstring or comments.
 
     Attributes:
-        setup: what the place itself says, and once it has been read, the file too.
+        setup: what the place itself says, completed by the configuration file once that is read.
         configuration: the file that says the rest.
         script: the file name of the script that a command starts; empty for a call in the script.
-        arguments: the file from which a command has the script read its arguments, or the word that stands for options
-            left out; empty without either.
-        adapters: the option of a command that asks for PEFT adapters; empty without one.
-        conditional: whether a call stands under a test: the script is then run in other ways too.
+        arguments: the file from which a command has the script read its arguments, or the placeholder for options that
+            the command leaves out (`$@`); empty if there is neither.
+        adapters: the option of a command that asks for PEFT adapters; empty if there is none.
+        conditional: whether a call stands under a test, so that the script is run in other ways too.
         checkpointing: whether a command switches gradient checkpointing on.
-        unread: what decides and was not read or not understood: a file, or the options that a command leaves out.
+        unread: what decides but was not read or understood: a file, or the options that a command leaves out.
     """
 
     text: str
@@ -101,5 +101,5 @@ class Launch(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, as messages say it."""
+        """Its text and line, as messages name it."""
         return f"{self.text} on line {self.line}"

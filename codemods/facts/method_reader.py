@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
     is_checkpoint,
     is_checkpoint_function,
-    is_given,
+    is_model_function,
     passed_on,
     refused_keywords,
     runs_what_it_is_given,
@@ -30,7 +30,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
     Wrapping,
 )
-from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_behind, other_conditions
+from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_after, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value, calls_several
 from ckpt_surgery.codemods.facts.syntax import (
@@ -55,10 +55,10 @@ class MethodReader(ModuleFlow):
 
     Args:
         method: its name.
-        direct: attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers.
-        checkpoint_names: names that the file imports a checkpoint function as.
-        aliases: names that the module binds to one.
-        accessors: what methods of the class return that do nothing else.
+        direct: attributes whose own calls (`self.layer(...)`) are recorded, besides those of elements of containers.
+        checkpoint_names: names under which the file imports a checkpoint function.
+        aliases: names that the module binds to a checkpoint function.
+        accessors: the values of methods that only return something.
         may_checkpoint: whether a call or a test of the method may be about checkpointing.
     """
 
@@ -80,22 +80,23 @@ class MethodReader(ModuleFlow):
         self._direct = direct
         self._checkpoint_names = checkpoint_names
         self._may_checkpoint = may_checkpoint
-        self._given = set(aliases)
-        """Names of checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
+        self._aliases = set(aliases)
+        """Names bound to checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
         self._assigned: dict[str, dict[int, ast.expr]] = {}
-        """What is assigned to each name, by the identity of the value."""
+        """What is assigned to each name, by the identity of the value: a loop's body is followed twice."""
         self._functions: dict[str, Function] = {}
+        """The method's local functions."""
         self._parameters: frozenset[str] = frozenset()
-        self._held: dict[Span, list[Value]] = {}
-        """What the arguments of each call hold."""
+        self._arguments: dict[Span, list[Value]] = {}
         self._branches: dict[int, list[ast.Call]] = {}
-        """The checkpoint calls of each inline branch, by the identity of its node."""
-        self._taken: set[int] = set()
+        """The checkpoint calls of each inline branch. Its nodes, like those below, are kept by identity."""
+        self._in_branches: set[int] = set()
         """Checkpoint calls that are part of an inline branch."""
         self._checkpoints: dict[int, CheckpointCall] = {}
         self._elifs: set[int] = set()
         """The `if` statements that are written `elif`."""
         self._entered: set[int] = set()
+        """Local functions that were read at a call."""
 
     def read(self, function: ast.FunctionDef) -> None:
         """Read the whole method."""
@@ -104,8 +105,8 @@ class MethodReader(ModuleFlow):
         follows_all = any(_has_unknown_keyword(call.args) for call in self.calls.values())
         for place, call in self.calls.items():
             carried: list[CarriedArgument] = []
-            for position, (argument, value) in enumerate(zip(call.args, self._held.get(place, ()), strict=False)):
-                # all results count where names do not tell which arguments carry gradient
+            for position, (argument, value) in enumerate(zip(call.args, self._arguments.get(place, ()), strict=False)):
+                # if names do not tell which arguments carry gradient, all results count
                 follows = follows_all or is_table(argument.name or "")
                 paths = {result.path for result in value.all if follows or result.plain}
                 inside = any(follows or result.plain for result in value.inside)
@@ -114,7 +115,7 @@ class MethodReader(ModuleFlow):
             self.calls[place] = replace(call, carried=tuple(carried))
         for key, inline in self.inlines.items():
             direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
-            needed = inline.guard is not None and is_read_behind(function, inline.span, inline.guard)
+            needed = inline.guard is not None and is_read_after(function, inline.span, inline.guard)
             self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
 
     # -- statements
@@ -130,11 +131,11 @@ class MethodReader(ModuleFlow):
         if self._may_checkpoint and isinstance(target, ast.Name):
             self._assigned.setdefault(target.id, {})[id(value)] = value
             if is_checkpoint_function(value, self._checkpoint_names):
-                self._given.add(target.id)
+                self._aliases.add(target.id)
 
     def side(self, node: ast.If, truth: bool) -> bool:
-        """Follow one side of an `if`; of an inline branch the calls of the other side count alone."""
-        head = self._head(node, node.body, node.orelse)
+        """Follow one side of an `if`; of an inline branch, only the calls of the other side count."""
+        checkpoints = self._inlined(node, node.body, node.orelse)
         if not truth:
             chained = (part for part in node.orelse[:1] if isinstance(part, ast.If))
             self._elifs.update(id(part) for part in chained if part.col_offset == node.col_offset)
@@ -142,32 +143,32 @@ class MethodReader(ModuleFlow):
         self.calls = {}
         ended = super().side(node, truth)
         inner, self.calls = self.calls, before
-        if not (head and truth):
+        if not (checkpoints and truth):
             self.calls |= inner
-        if head and not truth:
-            self.inlines[id(node)] = self._branch(node, head, node.body, node.orelse, inner.values())
+        if checkpoints and not truth:
+            self.inlines[id(node)] = self._branch(node, checkpoints, node.body, node.orelse, inner.values())
         return ended
 
     def choice(self, node: ast.IfExp) -> Value:
         """Follow a conditional expression; one that checkpoints is an inline branch."""
-        head = self._head(node, [node.body], [node.orelse])
+        checkpoints = self._inlined(node, [node.body], [node.orelse])
         value = super().choice(node)
-        if head:
+        if checkpoints:
             other = {span_of(inner) for inner in walk(node.orelse) if isinstance(inner, ast.Call)}
             direct = [call for place, call in self.calls.items() if place in other]
-            self.inlines[id(node)] = self._branch(node, head, [node.body], [node.orelse], direct)
+            self.inlines[id(node)] = self._branch(node, checkpoints, [node.body], [node.orelse], direct)
         return value
 
     # -- calls
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Record a call of an element of a container, of a wanted attribute, or of a checkpoint function."""
+        """Record a call of an element of a container, of an attribute in `direct`, or of a checkpoint function."""
         if self._may_checkpoint and is_checkpoint(node.func, self._checkpoint_names):
-            self._bare(node)
+            self._note_checkpoint(node)
             return NOTHING
-        self._hand_on(node, values)
+        self._note_handed_on(node, values)
         if isinstance(node.func, ast.Name) and node.func.id in self._functions:
-            self._enter_at(node, self._functions[node.func.id], values)
+            self._enter_function(node, self._functions[node.func.id], values)
             return self._record(node, frozenset({(LOCAL, node.func.id)}), values)
         module = base if isinstance(node.func, ast.Attribute) and node.func.attr in _OWN_CALLS else callee
         is_plain = isinstance(node.func, ast.Name | ast.Attribute | ast.Subscript) or (
@@ -182,10 +183,10 @@ class MethodReader(ModuleFlow):
     def _record(self, node: ast.Call, paths: frozenset[AttributePath], values: Sequence[Value]) -> Value:
         place = span_of(node)
         new_values = values
-        if not self.off:  # a module or parameter that is passed counts as a result
+        if not self.no_gradient:  # a module or parameter that is passed counts as a result
             new_values = [value._replace(results=value.results | value.itself()) for value in values]
-        held = self._held.get(place, [NOTHING] * len(values))
-        self._held[place] = [old | new for old, new in zip(held, new_values, strict=True)]
+        before = self._arguments.get(place, [NOTHING] * len(values))
+        self._arguments[place] = [old | new for old, new in zip(before, new_values, strict=True)]
         self.calls[place] = ModuleCall(
             method=self._method,
             span=place,
@@ -196,8 +197,8 @@ class MethodReader(ModuleFlow):
         )
         return Value(results=frozenset(Result(path, plain=True) for path in paths))
 
-    def _hand_on(self, node: ast.Call, values: Sequence[Value]) -> None:
-        """Record the modules among a call's arguments: what is called may checkpoint them."""
+    def _note_handed_on(self, node: ast.Call, values: Sequence[Value]) -> None:
+        """Record the modules among a call's arguments: the callee may checkpoint them."""
         if all(value is NOTHING for value in values):
             return
         name = dotted(node.func)
@@ -205,7 +206,7 @@ class MethodReader(ModuleFlow):
         plain = [value for part, value in pairs if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)]
         reached = [path for value in plain for path in value.paths]
         elements = [(*path, ELEMENT) for path in reached if path and path[-1] != ELEMENT]
-        if name in self._given or (self._may_checkpoint and runs_what_it_is_given(node, self._checkpoint_names)):
+        if name in self._aliases or (self._may_checkpoint and runs_what_it_is_given(node, self._checkpoint_names)):
             paths = [path[:-1] if path[-1] in _OWN_CALLS else path for path in reached if path] + elements
             name = ""
         else:
@@ -214,13 +215,13 @@ class MethodReader(ModuleFlow):
                 paths += elements  # whole stacks
             if not name:
                 return
-            if any(condition.truth and self._asks(condition.test) for condition in self.conditions):
+            if any(each.truth and self._is_about_checkpointing(each.test) for each in self.conditions):
                 name = ""
         if paths:
             others = any(not isinstance(part, ast.Constant) and not value.paths for part, value in pairs)
             self.handed_on[HandedOn(name, tuple(sorted(paths)), others)] = None
 
-    def _enter_at(self, node: ast.Call, function: Function, values: Sequence[Value]) -> None:
+    def _enter_function(self, node: ast.Call, function: Function, values: Sequence[Value]) -> None:
         """Read a local function at its call, with its parameters bound to what it is given."""
         if id(function) in self._entered:
             return
@@ -232,33 +233,33 @@ class MethodReader(ModuleFlow):
 
     # -- inline branches
 
-    def _head(self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> list[ast.Call]:
-        """Return the checkpoint calls of an inline branch, unless another has taken them.
+    def _inlined(self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> list[ast.Call]:
+        """Return the checkpoint calls of an inline branch, except those that another branch has.
 
-        It is one if its test asks for checkpointing, or if its else side calls what its body checkpoints.
+        It is one if its test is about checkpointing, or if its else side calls what its body checkpoints.
         """
         if id(node) not in self._branches:
-            asks = self._asks(self._meant(node.test))
-            calls = self._checkpoints_in(body) if asks or (orelse and self._may_checkpoint) else []
-            if calls and not asks:
+            is_about = self._is_about_checkpointing(self._resolved(node.test))
+            calls = self._checkpoints_in(body) if is_about or (orelse and self._may_checkpoint) else []
+            if calls and not is_about:
                 calls = self._called_directly(calls, body, orelse)
-            self._branches[id(node)] = [call for call in calls if id(call) not in self._taken]
-            self._taken.update(map(id, calls))
+            self._branches[id(node)] = [call for call in calls if id(call) not in self._in_branches]
+            self._in_branches.update(map(id, calls))
         return self._branches[id(node)]
 
     def _called_directly(
         self, calls: Sequence[ast.Call], body: Sequence[ast.AST], orelse: Sequence[ast.AST]
     ) -> list[ast.Call]:
-        """Return the checkpoint calls whose modules the other side calls too, where no inner test decides."""
+        """Return the checkpoint calls, outside inner `if`s, whose modules the other side calls too."""
         inside = [inner for part in body for inner in walk(part)]
-        others = self._checkpoints_in([inner for inner in inside if isinstance(inner, ast.If | ast.IfExp)])
+        conditional = self._checkpoints_in([inner for inner in inside if isinstance(inner, ast.If | ast.IfExp)])
         called = [inner.func for part in orelse for inner in walk(part) if isinstance(inner, ast.Call)]
         direct = set(map(_name_of_module, called)) - {"", *self._functions}
         shared: list[ast.Call] = []
         for call in calls:
             run = function_of(call)
             run = run.args[0] if isinstance(run, ast.Call) and run.args else run
-            if run and call not in others and _name_of_module(run) in direct:
+            if run and call not in conditional and _name_of_module(run) in direct:
                 shared.append(call)
         return shared
 
@@ -266,35 +267,35 @@ class MethodReader(ModuleFlow):
         calls = [inner for part in parts for inner in walk(part) if isinstance(inner, ast.Call)]
         return [c for c in calls if is_checkpoint(c.func, self._checkpoint_names) and function_of(c)]
 
-    def _meant(self, test: ast.expr) -> ast.expr:
-        """Return what a test asks, where it is a name set by one statement: `on = self.gradient_checkpointing`."""
+    def _resolved(self, test: ast.expr) -> ast.expr:
+        """Return what a test stands for if it is a name set only once: `on = self.gradient_checkpointing`."""
         match test:
             case ast.Name(id=name) if len(values := [*self._assigned.get(name, {}).values()]) == 1:
-                return self._meant(values[0])
+                return self._resolved(values[0])
             case ast.Call(func=ast.Name(id="bool"), args=[asked]):
-                return self._meant(asked)
+                return self._resolved(asked)
         return test
 
-    def _asks(self, test: ast.expr) -> bool:
+    def _is_about_checkpointing(self, test: ast.expr) -> bool:
         return self._may_checkpoint and "checkpoint" in ast.unparse(test)
 
     def _branch(
         self,
         node: ast.If | ast.IfExp,
-        head: Iterable[ast.Call],
+        checkpoints: Iterable[ast.Call],
         body: Sequence[ast.stmt | ast.expr],
         orelse: Sequence[ast.stmt | ast.expr],
         direct: Iterable[ModuleCall],
     ) -> InlineBranch:
         is_expression = isinstance(node, ast.IfExp)
         statements = [part for part in body if isinstance(part, ast.stmt)]
-        test = self._meant(node.test)
+        test = self._resolved(node.test)
         return InlineBranch(
             method=self._method,
             span=span_of(node),
-            checkpoints=tuple(self._checkpoints.get(id(call)) or self._checkpoint_here(call) for call in head),
+            checkpoints=tuple(self._checkpoints.get(id(call)) or self._checkpoint_here(call) for call in checkpoints),
             test=ast.unparse(test),
-            conditions=tuple(other_conditions(test)) if self._asks(test) else (),
+            conditions=tuple(other_conditions(test)) if self._is_about_checkpointing(test) else (),
             is_elif=id(node) in self._elifs,
             orelse_is_elif=any(id(part) in self._elifs for part in orelse),
             is_expression=is_expression,
@@ -320,16 +321,16 @@ class MethodReader(ModuleFlow):
         same = ast.dump(statement)
         return "mirrored" if any(ast.dump(twin) == same for twin in other) else "other"
 
-    def _bare(self, node: ast.Call) -> None:
-        """Note what a checkpoint call runs; one that no test decides about is a branch of its own."""
+    def _note_checkpoint(self, node: ast.Call) -> None:
+        """Note what a checkpoint call runs. One outside inline branches is recorded as a branch without a test."""
         if function_of(node) is None:
             return
         checkpoint = self._checkpoints.setdefault(id(node), self._checkpoint_here(node))
         match node.args:
             case [ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="__call__" | "forward"), *_]:
                 if name in self._parameters and name not in self.env:
-                    return  # the method hands on what it is given: its callers say what is checkpointed
-        if id(node) not in self._taken:
+                    return  # the method is a helper: its callers say what is checkpointed
+        if id(node) not in self._in_branches:
             branch = InlineBranch(self._method, span_of(self.statement), (checkpoint,))
             self.inlines.setdefault(id(node), branch)
 
@@ -341,22 +342,22 @@ class MethodReader(ModuleFlow):
         local = self._functions.get(run.id) if isinstance(run, ast.Name) else None
         match callee:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions and not paths:
-                self._made_by(self._functions[name])
+                self._note_made(self._functions[name])
         return CheckpointCall(
             callee=ast.unparse(callee),
             paths=tuple(sorted(path for path in paths if path)),
-            args=self._given_on(node) if wrapping in ("partial", "custom") else arguments_of(node, skip=1),
+            args=self._callee_arguments(node) if wrapping in ("partial", "custom") else arguments_of(node, skip=1),
             wrapping=wrapping,
             span=span_of(node),
             keywords=passed_on(keyword.arg for keyword in node.keywords),
             refused=refused_keywords(node, self._functions),
-            is_given=is_given(node.func),
+            uses_model_function=is_model_function(node.func),
             runs_several=self._runs_several(callee),
             body=span_of(local) if local else None,
         )
 
     def _callable(self, node: ast.expr) -> tuple[frozenset[AttributePath], Wrapping]:
-        """Return what a checkpoint function is given to run, and how it is wrapped."""
+        """Return the modules that a checkpoint function gets to run, and how they are wrapped."""
         match node:
             case ast.Attribute(value=value, attr="__call__" | "forward"):
                 return self.value(value).paths, "plain"
@@ -368,8 +369,8 @@ class MethodReader(ModuleFlow):
                 return frozenset(), "closure"
         return self.value(node.func if isinstance(node, ast.Call) else node).paths, "plain"
 
-    def _made_by(self, function: Function) -> None:
-        """Record what the function runs that a local function makes to be checkpointed."""
+    def _note_made(self, function: Function) -> None:
+        """Record the modules that run in the function that a local one makes and a checkpoint call gets."""
         before, self.calls = self.calls, {}
         inner = [node for node in walk(function) if isinstance(node, ast.FunctionDef)]
         self.enter([statement for node in inner for statement in node.body], dict(self.env))
@@ -379,7 +380,7 @@ class MethodReader(ModuleFlow):
             self.handed_on[HandedOn("", tuple(sorted(paths)))] = None
 
     def _runs_several(self, callee: ast.expr) -> bool:
-        """Tell whether a function is checkpointed, or one it makes, that calls other than one module once."""
+        """Tell whether a local function, or one that it makes, is checkpointed and calls several modules."""
         match callee:
             case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords) if name != "partial":
                 values = [self.value(node) for node in (*positional, *(keyword.value for keyword in keywords))]
@@ -395,8 +396,8 @@ class MethodReader(ModuleFlow):
                 return calls_several(self._functions[name], self.env, self._functions)
         return False
 
-    def _given_on(self, node: ast.Call) -> tuple[Argument, ...]:
-        """Return what the callee of a wrapped checkpoint call gets, with what the wrapper adds."""
+    def _callee_arguments(self, node: ast.Call) -> tuple[Argument, ...]:
+        """Return the arguments that the callee of a wrapped checkpoint call gets, those of the wrapper included."""
         arguments = arguments_of(node, skip=1)
         match node.args[0]:
             case ast.Call(func=function) as wrapper if last_name(function) == "partial":
@@ -404,7 +405,7 @@ class MethodReader(ModuleFlow):
             case ast.Call(func=ast.Name(id=name), args=[_]) if name in self._functions:
                 maker = self._functions[name]
                 first = [parameter.arg for parameter in maker.args.args[:1]]
-                # where the function calls its first parameter, as in `module(*inputs, mask)`
+                # the wrapper calls its first parameter, as in `module(*inputs, mask)`
                 match [each for each in walk(maker) if isinstance(each, ast.Call) and dotted(each.func) in first]:
                     case [ast.Call(args=[ast.Starred(), *_]) as inner]:
                         arguments = (*arguments, *arguments_of(inner, skip=1))
@@ -416,7 +417,7 @@ class MethodReader(ModuleFlow):
 
 
 def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
-    """Tell whether a keyword argument, perhaps an unpacked one, may carry gradient, as far as its name shows."""
+    """Tell whether a keyword argument may carry gradient, as far as its name shows, or unpacks some that may."""
     for argument in arguments:
         name = argument.name or "*"
         unpacked = name == "**" and not argument.text.endswith("kwargs")

@@ -1,10 +1,10 @@
 """Trace modules reached from `self`, and the results of calling them, through a method.
 
-A result stays one through unpacking, subscripts, attributes, arithmetic and plain assignments, and inside the lists,
-tuples and dicts that are built of results. Functions that only compute hand it on, too, but such a result is not
-`plain`: it counts where the name of an argument does not tell what it is. Any other call ends it: what it returns may
-be a mask or a size. What is stored at an index that is computed, as in `states[i] = ...`, is a layer's own state and
-is not followed.
+A result is followed through unpacking, subscripts, attributes, arithmetic and plain assignments, and into the lists,
+tuples and dicts that are built of results. It is also followed through functions that only compute, but is then not
+`plain`: it counts only if the name of an argument does not tell what that holds. No other call is followed: what it
+returns may be a mask or a size. What is stored at a computed index, as in `states[i] = ...`, is a layer's own state
+and is not followed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, AttributePa
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient
 
-_VIEWS = frozenset({"children", "values", "modules"})
+_ITEM_VIEWS = frozenset({"children", "values", "modules"})
 _ADDING = frozenset({"append", "extend", "insert", "add"})
 _CONTAINERS = frozenset({"list", "tuple", "dict", "set"})
-_SAME = SAME_ITEMS | {"enumerate", "islice"}
+_SAME_MODULES = SAME_ITEMS | {"enumerate", "islice"}
 _COMPUTING = re.compile(
     r"(?:abs|add|bfloat16|bmm|cat|chunk|clamp|clone|contiguous|cumsum|div|double|dropout|einsum|exp|expand|flatten|flip"
     r"|float|gather|gelu|half|layer_norm|lerp|linear|log|log_softmax|masked_fill|matmul|mean|mul|normalize|pad|permute"
     r"|pow|relu|repeat|repeat_interleave|reshape|roll|rsqrt|select|sigmoid|silu|softmax|softplus|split|sqrt|squeeze"
     r"|stack|sub|sum|tanh|to|transpose|type_as|unbind|unflatten|unsqueeze|view|where)$"
 )
-"""Functions of torch, and methods of tensors, whose result has the gradient of what they are given."""
+"""Functions of torch and methods of tensors whose results have the gradient of their arguments."""
 _NO_TENSORS = frozenset({"shape", "dtype", "device", "ndim"})
 
 
 class Result(NamedTuple):
-    """What the module or parameter at a path returned or is; see the head of this file for what is `plain`."""
+    """What the module at a path returned, or the parameter there; `plain` is explained at the top of this file."""
 
     path: AttributePath
     plain: bool
@@ -45,7 +45,7 @@ _NO_RESULTS: Results = frozenset()
 
 
 class Value(NamedTuple):
-    """Modules that a value is, by their paths from `self`, or that it holds; results that it is, or that it holds."""
+    """The modules (by their paths from `self`) and results that a value may be, and those that it holds inside."""
 
     paths: frozenset[AttributePath] = frozenset()
     elements: frozenset[AttributePath] = frozenset()
@@ -53,7 +53,7 @@ class Value(NamedTuple):
     inside: Results = _NO_RESULTS
 
     def __or__(self, other: Value) -> Value:
-        if self is NOTHING or other is NOTHING:  # most values are, and stay this object
+        if self is NOTHING or other is NOTHING:  # most values are, and are compared by identity
             return other if self is NOTHING else self
         return Value(
             self.paths | other.paths,
@@ -64,11 +64,11 @@ class Value(NamedTuple):
 
     @property
     def all(self) -> Results:
-        """The results that it is or holds."""
+        """The results that it is or holds inside."""
         return self.results | self.inside
 
     def itself(self) -> Results:
-        """Return what it is itself, as a result: a parameter, or what a module returns."""
+        """Return its paths as results: of a parameter, or of the module that is called."""
         return frozenset(Result(path, plain=False) for path in self.paths if path)
 
     def without_results(self) -> Value:
@@ -83,7 +83,7 @@ SELF = Value(frozenset({()}))
 class ModuleFlow(Interpreter[Value]):
     """Follows modules and results through one method.
 
-    `env` may say what methods of the class return, under `self.method()`.
+    `env` may hold the values of methods of the class, by `self.method()`.
     """
 
     nothing = NOTHING
@@ -91,8 +91,8 @@ class ModuleFlow(Interpreter[Value]):
 
     def __init__(self, env: dict[str, Value]) -> None:
         super().__init__({"self": SELF, **env})
-        self.off = False
-        """Whether no gradient is wanted where the statement stands."""
+        self.no_gradient = False
+        """Whether the statement is under `no_grad` or the like."""
 
     def join(self, values: Sequence[Value]) -> Value:
         total = NOTHING
@@ -101,17 +101,18 @@ class ModuleFlow(Interpreter[Value]):
         return total
 
     def compute(self, values: Sequence[Value]) -> Value:
-        """Return what arithmetic makes of results, or of parameters."""
+        """Return the results in an arithmetic expression, parameters included."""
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
-        return Value(results=total.results if self.off else total.results | total.itself(), inside=total.inside)
+        results = total.results if self.no_gradient else total.results | total.itself()
+        return Value(results=results, inside=total.inside)
 
     def contain(self, values: Sequence[Value]) -> Value:
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
-        return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
+        return Value(elements=total.paths, inside=total.all if self.no_gradient else total.all | total.itself())
 
     def collect(self, item: Value) -> Value:
         """Return nothing: a comprehension may make masks, sizes or shapes."""
@@ -130,7 +131,7 @@ class ModuleFlow(Interpreter[Value]):
         return Value(inside=value.all)
 
     def attribute(self, node: ast.Attribute, base: Value) -> Value:
-        """Return a part of a module or of a result; of `self`, what the method has set it to."""
+        """Return a part of a module or of a result; for `self`, the results that the method has stored there too."""
         if base is NOTHING:
             return NOTHING
         paths = frozenset((*path, node.attr) for path in base.paths)
@@ -145,7 +146,7 @@ class ModuleFlow(Interpreter[Value]):
         return value if isinstance(node.slice, ast.Slice) else self.item(value)
 
     def store(self, target: ast.Attribute | ast.Subscript, value: Value) -> None:
-        """Remember what an attribute of `self` is set to, and an item at a constant index."""
+        """Remember the results stored in an attribute of `self`, or at a constant index."""
         match target:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 self.env[f"self.{name}"] = Value(results=value.results, inside=value.inside)
@@ -153,15 +154,15 @@ class ModuleFlow(Interpreter[Value]):
                 self._add(name, value.all)
 
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
-        """Follow what runs in a context, perhaps without gradient."""
-        before = self.off
-        self.off = before or any(drops_gradient(item.context_expr) for item in node.items)
+        """Follow the body of a `with` statement, perhaps without gradient."""
+        before = self.no_gradient
+        self.no_gradient = before or any(drops_gradient(item.context_expr) for item in node.items)
         ended = self.follow(node.body)
-        self.off = before
+        self.no_gradient = before
         return ended
 
     def function(self, node: ast.Lambda) -> Value:
-        """Enter a lambda, with what its parameters are given by default."""
+        """Follow a lambda, with the defaults of its parameters."""
         before = self.env
         self.env = before | self.defaults(node.args)
         self.value(node.body)
@@ -169,7 +170,7 @@ class ModuleFlow(Interpreter[Value]):
         return NOTHING
 
     def defaults(self, arguments: ast.arguments) -> dict[str, Value]:
-        """Return what the parameters of a function inside the method hold where a call does not say."""
+        """Return the values of a local function's parameters, by their defaults."""
         parameters = [*arguments.posonlyargs, *arguments.args]
         values = dict.fromkeys((node.arg for node in (*parameters, *arguments.kwonlyargs)), NOTHING)
         pairs = [*zip(reversed(parameters), reversed(arguments.defaults), strict=False)]
@@ -186,7 +187,7 @@ class ModuleFlow(Interpreter[Value]):
         return self.called(node, base, callee, values)
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Return what a call with these values returns; `base` is what the called method belongs to."""
+        """Return the value of a call with these argument values; `base` is the value whose method is called."""
         if base is callee is NOTHING and all(value is NOTHING for value in values):
             return NOTHING
         given = values[0] if node.args else NOTHING
@@ -195,23 +196,22 @@ class ModuleFlow(Interpreter[Value]):
                 name = node.args[1]
                 attribute = str(name.value) if isinstance(name, ast.Constant) else DYNAMIC
                 return Value(frozenset((*path, attribute) for path in given.paths))
-            case ast.Name(id=name) if values and (name in _SAME or name in _CONTAINERS):
-                modules = given.without_results() if name in _SAME else NOTHING
+            case ast.Name(id=name) if values and (name in _SAME_MODULES or name in _CONTAINERS):
+                modules = given.without_results() if name in _SAME_MODULES else NOTHING
                 return modules | Value(inside=self.join(values).all if name in _CONTAINERS else _NO_RESULTS)
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _ADDING and values:
                 self._add(name, values[-1].all)
             case ast.Attribute(value=ast.Name(id=name), attr="pop"):
                 return Value(results=self.env.get(name, NOTHING).inside)
-            case ast.Attribute(attr=name) if name in _VIEWS and not node.args:
+            case ast.Attribute(attr=name) if name in _ITEM_VIEWS and not node.args:
                 return base.without_results()
             case ast.Attribute(attr=name) if () in base.paths and (returned := self.env.get(f"self.{name}()")):
                 return returned
-            case ast.Attribute(attr=name) if not self.off and _COMPUTING.match(name):
-                results = self.join([base, *values])
-                return Value(
-                    results=frozenset(Result(path, plain=False) for path, _ in results.all) | results.itself()
-                )
-        return NOTHING if self.off else Value(results=callee.itself())
+            case ast.Attribute(attr=name) if not self.no_gradient and _COMPUTING.match(name):
+                given = self.join([base, *values])
+                results = frozenset(Result(path, plain=False) for path, _ in given.all)
+                return Value(results=results | given.itself())
+        return NOTHING if self.no_gradient else Value(results=callee.itself())
 
     def _add(self, name: str, results: Results) -> None:
         if results:
@@ -219,7 +219,7 @@ class ModuleFlow(Interpreter[Value]):
 
 
 def accessors(functions: Iterable[ast.FunctionDef]) -> dict[str, Value]:
-    """Return what the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
+    """Return the values of methods that only return a module: `def _layer(self, i): return self.layers[i]`."""
     by_method: dict[str, Value] = {}
     for function in functions:
         body = function.body
@@ -239,10 +239,10 @@ class _CallCounter(ModuleFlow):
     def __init__(self, env: dict[str, Value], functions: Collection[str]) -> None:
         super().__init__(env)
         self.calls = 0
-        self.calls_of: set[str] = set()
+        self.callees: set[str] = set()
         """The names that are called."""
         self._functions = functions
-        self._taken: dict[int, int] = {}
+        self._calls_in_body: dict[int, int] = {}
 
     def count(self, function: Function, given: Mapping[str, Value]) -> None:
         self.enter(function.body, self.env | self.defaults(function.args) | dict(given))
@@ -252,19 +252,19 @@ class _CallCounter(ModuleFlow):
             self.count(node, {})
 
     def side(self, node: ast.If, truth: bool) -> bool:
-        """Count the side of an `if` that calls more."""
+        """Count the calls of the side that has more of them."""
         before = self.calls
         ended = super().side(node, truth)
         if truth:
-            self._taken[id(node)], self.calls = self.calls - before, before
+            self._calls_in_body[id(node)], self.calls = self.calls - before, before
         else:
-            self.calls = before + max(self._taken[id(node)], self.calls - before)
+            self.calls = before + max(self._calls_in_body[id(node)], self.calls - before)
         return ended
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Count it; a local function that is called may call several."""
+        """Count the call of a module; that of a local function counts as several."""
         name = dotted(node.func)
-        self.calls_of.add(name)
+        self.callees.add(name)
         if callee.paths:
             self.calls += 2 if self.loops else 1
         elif name in self._functions:
@@ -275,10 +275,9 @@ class _CallCounter(ModuleFlow):
 def calls_several(
     function: Function, env: Mapping[str, Value], functions: Collection[str], given: Mapping[str, Value] = {}
 ) -> bool:
-    """Tell whether a local function calls other than one module once.
+    """Tell whether a local function calls anything but one module once: several, one in a loop, none.
 
-    That is: several, one in a loop, or none that is understood. Modules that it is handed with the checkpoint call are
-    not counted, as in Idefics of transformers 4.52.
+    A function that calls only what the checkpoint call passes to it does not count, as in Idefics of 4.52.
 
     Args:
         function: the local function.
@@ -288,7 +287,5 @@ def calls_several(
     """
     counter = _CallCounter(dict(env), functions)
     counter.count(function, given)
-    handed = {node.arg for node in function.args.args} - {name for name, value in given.items() if value.paths}
-    if not counter.calls and counter.calls_of & handed:
-        return False
-    return counter.calls != 1
+    passed_in = {node.arg for node in function.args.args} - {name for name, value in given.items() if value.paths}
+    return counter.calls > 1 or (not counter.calls and not counter.callees & passed_in)

@@ -1,4 +1,4 @@
-"""Find the names of a function that loops around a call, or later statements, rebind."""
+"""Find names that a function looks up late, and which of them are rebound by a loop or a later statement."""
 
 from __future__ import annotations
 
@@ -9,65 +9,64 @@ from ckpt_surgery.codemods.facts.argument_names import is_past_state
 from ckpt_surgery.codemods.facts.syntax import dotted, statements_below, walk
 
 _SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
-"""What is the same for all blocks, as a rule: a name that is bound to one again has no other value."""
+"""Attributes that are normally the same for all blocks: a name that is rebound to one keeps its value."""
 
 
-def rebound_by_loops(call: ast.Call, at: ast.stmt, around: Sequence[ast.AST]) -> set[str]:
-    """Return the names that have another value after the loops around a call.
+def rebound_by_loops(call: ast.Call, statement: ast.stmt, around: Sequence[ast.AST]) -> set[str]:
+    """Return the names that have another value after the loops and comprehensions around a call.
 
-    They are the targets of the loops, and what is made of these.
-
-    A loop that runs the backward pass itself is over before it rebinds anything.
+    They are the loop variables, and what is computed from these. A loop that itself runs the backward pass rebinds
+    nothing before the recompute.
     """
     loops = [loop for loop in around if isinstance(loop, ast.For | ast.While)]
-    suite = _suite_of(at, loops[-1]) if loops else []
+    suite = _suite_of(statement, loops[-1]) if loops else []
     last = suite[-1] if suite else None
     if isinstance(last, ast.Return | ast.Raise):
         loops = []
     elif isinstance(last, ast.Break):
         loops.pop()
-    loops = [loop for loop in loops if not _is_over(loop)]
+    loops = [loop for loop in loops if not _runs_backward(loop)]
     targets = [loop.target for loop in loops if isinstance(loop, ast.For)]
-    targets += [head.target for made in around if isinstance(made, ast.ListComp) for head in made.generators]
+    targets += [each.target for node in around if isinstance(node, ast.ListComp) for each in node.generators]
     names = set[str]().union(*map(_stored, targets))
     inside = [node for loop in loops[:1] for node in walk(loop)]
     assigned = [node for node in inside if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)]
-    before = -1
-    while len(names) > before:
-        before = len(names)
-        for statement in assigned:
-            if statement.value is None or _is_same_for_all(statement.value):
+    count = -1
+    while len(names) > count:
+        count = len(names)
+        for node in assigned:
+            if node.value is None or _is_same_for_all(node.value):
                 continue
-            nodes = walk(statement.value)
-            read = {node.id for node in nodes if isinstance(node, ast.Name)}
-            if isinstance(statement, ast.AugAssign) or call in nodes or read & names:
-                names |= _stored(statement)
+            parts = walk(node.value)
+            read = {part.id for part in parts if isinstance(part, ast.Name)}
+            if isinstance(node, ast.AugAssign) or call in parts or read & names:
+                names |= _stored(node)
     return names
 
 
 def rebound_later(names: set[str], statement: ast.stmt, function: ast.FunctionDef) -> set[str]:
-    """Return those of a function's names that a statement, or a later one that surely runs, gives another value."""
+    """Return the names of a function that a statement, or a later one of its suite, gives another value."""
     suite = _suite_of(statement, function) if names else []
     later = suite[suite.index(statement) :] if suite else []
     assigned = [node for node in later if isinstance(node, ast.Assign | ast.AugAssign)]
     values = [node for node in assigned if not isinstance(node.value, ast.Constant)]
     names = names & set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
-    return set() if names and _is_over(function) else names
+    return set() if names and _runs_backward(function) else names
 
 
 def _suite_of(statement: ast.stmt, node: ast.AST) -> list[ast.stmt]:
-    """Return the statements that run with one inside a node."""
+    """Return the suite inside a node that a statement belongs to."""
     holders = (node, *statements_below(node))
     suites = (getattr(inner, part, None) for inner in holders for part in ("body", "orelse"))
     return next((suite for suite in suites if isinstance(suite, list) and statement in suite), [])
 
 
-def _is_over(loop: ast.AST) -> bool:
-    """Tell whether a loop may run the backward pass before it goes on, itself or by whom it yields to."""
+def _runs_backward(node: ast.AST) -> bool:
+    """Tell whether a loop or function may run the backward pass itself, or lets its caller do so by yielding."""
     return any(
-        isinstance(node, ast.Yield | ast.YieldFrom)
-        or (isinstance(node, ast.Attribute) and (node.attr == "backward" or dotted(node).endswith("autograd.grad")))
-        for node in walk(loop)
+        isinstance(inner, ast.Yield | ast.YieldFrom)
+        or (isinstance(inner, ast.Attribute) and (inner.attr == "backward" or dotted(inner).endswith("autograd.grad")))
+        for inner in walk(node)
     )
 
 
@@ -93,7 +92,7 @@ def nodes_of(function: ast.FunctionDef | ast.Lambda) -> list[ast.AST]:
 
 
 def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
-    """Return the names that a function, or one inside it, binds itself."""
+    """Return the names that a function binds itself, or a function inside it."""
     own = parameters_of(function.args)
     for node in nodes_of(function):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -104,9 +103,9 @@ def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
 
 
 def read_late(maker: ast.FunctionDef) -> set[str]:
-    """Return the names around a function that the functions it returns look up when they run.
+    """Return the names from outside a function that the functions it returns look up when they run.
 
-    Past state is left out: in training it is None for each block.
+    Past state is left out: in training it is None for every block.
     """
     nodes = nodes_of(maker)
     returned = [node.value for node in nodes if isinstance(node, ast.Return)]

@@ -1,6 +1,6 @@
-"""The facts of a training script as plain frozen values: signs of several processes, and what goes wrong there.
+"""The types for what is read from a training script: signs of several processes, and calls that may be faults there.
 
-No decision is made here. `scripts/` makes these from one file's text; the rules about training scripts read them.
+They are plain frozen values, made from one file's text by `scripts/` and judged by the rules about training scripts.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ckpt_surgery.codemods.facts.syntax import Argument, Span
 SignKind: TypeAlias = Literal[
     "ddp", "group", "launch", "launcher", "accelerate", "arguments", "trainer", "backward", "adapters", "some_adapters"
 ]
-"""`ddp`: wraps in DistributedDataParallel. `group`: makes a process group. `launch`: reads LOCAL_RANK or the like.
-`launcher`: names `torchrun` or the like. `accelerate`: `accelerator.prepare` and `accelerator.backward`.
+"""`ddp`: wraps a model in DistributedDataParallel. `group`: makes a process group. `launch`: reads LOCAL_RANK or the
+like. `launcher`: names `torchrun` or the like. `accelerate`: `accelerator.prepare` and `accelerator.backward`.
 `arguments`: options of DistributedDataParallel. `trainer`: a `Trainer` that trains. `backward`: a backward pass.
-`adapters`: adapters of PEFT are trained. `some_adapters`: they are if an option says so."""
+`adapters`: PEFT adapters are trained. `some_adapters`: they are trained if an option says so."""
 
 RankDependence: TypeAlias = Literal["rank", "gradient"]
-"""Why a test differs between ranks: it asks which rank this is, or whether a parameter has a gradient."""
+"""Why a test may differ between ranks: it depends on the rank, or on whether a parameter has a gradient."""
 
 AskedMode: TypeAlias = Literal["reentrant", "non_reentrant", "default"]
-"""`reentrant` and `non_reentrant`: the constant True or False stands at the span. `default`: a call of torch's
-`checkpoint` leaves the option out."""
+"""`reentrant` and `non_reentrant`: the span is the constant True or False. `default`: the span is a call of torch's
+`checkpoint` that leaves the option out."""
 
 SwitchKind: TypeAlias = Literal["method", "argument"]
 """`method`: `model.gradient_checkpointing_enable(...)`. `argument`: `gradient_checkpointing=True` of a Trainer."""
@@ -46,7 +46,7 @@ class Sign(NamedTuple):
 
     @property
     def place(self) -> str:
-        """What it is and where it stands, as messages say it."""
+        """What it is and its line, as messages name it."""
         reads = "the script reads " if self.kind == "launch" else ""
         return f"{reads}{self.text} on line {self.line}"
 
@@ -54,9 +54,9 @@ class Sign(NamedTuple):
 class Bypass(NamedTuple):
     """A forward of the module inside a DistributedDataParallel wrapper, on whose result backward runs.
 
-    `inner` is the expression that reached the module, `method` the method of it that was called; empty for the module
-    itself. `sure`: this file shows that the module was wrapped. `runs`: the call surely runs it, and does not only
-    hand it to code elsewhere. `backward` is the line of the backward call; 0 where a Trainer of transformers makes it.
+    `inner` is the expression for the module, `method` the method of it that is called; empty if the module itself is.
+    `sure`: this file shows that the module was wrapped. `runs`: the call surely runs it, rather than pass it to code
+    elsewhere. `backward` is the line of the backward call; 0 if a Trainer of transformers makes it.
     """
 
     spot: Spot
@@ -71,7 +71,7 @@ class Bypass(NamedTuple):
 class Collective(NamedTuple):
     """A collective that some ranks call and others do not, and the test that decides which.
 
-    `unless` are the parts of the test that would have all ranks take the same side, were one of them true.
+    `unless` are the parts of the test that make all ranks take the same side if one of them is true.
     """
 
     spot: Spot
@@ -92,7 +92,7 @@ class SplitLoad(NamedTuple):
 
 
 class CheckpointMode(NamedTuple):
-    """A choice of `use_reentrant` in a script. `args` are the arguments of a call that leaves the option out."""
+    """A setting of `use_reentrant` in a script. `args` are the arguments of a call that leaves the option out."""
 
     spot: Spot
     callee: str
@@ -103,7 +103,7 @@ class CheckpointMode(NamedTuple):
 class CheckpointSwitch(NamedTuple):
     """A place where a script switches transformers' checkpointing on.
 
-    `options`: options such as `use_reentrant` stand beside it. `conditional`: it stands under a test.
+    `options`: it comes with options such as `use_reentrant`. `conditional`: it stands under a test.
     """
 
     spot: Spot
@@ -116,8 +116,8 @@ class CheckpointSwitch(NamedTuple):
 class ScriptFacts(NamedTuple):
     """All facts of a training script.
 
-    `trainers` are the full names of the Trainers that it makes, or extends and makes. `gave_up`: its functions call
-    each other too much for its losses to be followed to the end.
+    `trainers` are the full names of the Trainers that it makes, or that its own ones extend. `gave_up`: its functions
+    call each other too much for its losses to be followed to the end.
     """
 
     bypasses: tuple[Bypass, ...]
@@ -131,7 +131,7 @@ class ScriptFacts(NamedTuple):
     trainers: tuple[str, ...] = ()
 
     def sign(self, *kinds: SignKind) -> Sign | None:
-        """Return the first sign of the first of these kinds that has any."""
+        """Return the first sign of the first of these kinds that the script has."""
         return next((sign for kind in kinds for sign in self.signs if sign.kind == kind), None)
 
     @property
@@ -142,6 +142,6 @@ class ScriptFacts(NamedTuple):
 
     @property
     def several_processes(self) -> Sign | None:
-        """What shows that the script trains in several processes, under whatever wrapper."""
+        """What shows that the script trains in several processes, with any wrapper."""
         trains = self.sign("backward", "trainer")
         return self.data_parallel or (self.sign("launch", "launcher", "group") if trains else None)

@@ -1,4 +1,4 @@
-"""Locate `ast` positions in a file's text: offsets of spans, lines and indentation."""
+"""Translate positions of `ast` into offsets of a file's text, and find lines and indentation there."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class SourceText:
         return self.text[start:end]
 
     def line_start(self, offset: int) -> int:
-        """Return where the line of an offset begins."""
+        """Return the offset at which the line of an offset begins."""
         return self._starts[bisect_right(self._starts, offset) - 1]
 
     def line_end(self, offset: int) -> int:
-        """Return where the line of an offset ends, the newline left out."""
+        """Return the offset at which the line of an offset ends, without its newline."""
         end = self.text.find("\n", offset)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > offset and self.text[end - 1] == "\r" else end

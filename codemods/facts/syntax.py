@@ -1,4 +1,4 @@
-"""Helpers for Python syntax that every reader shares: places, dotted names, imports, arguments of calls."""
+"""Helpers for Python syntax that all readers share: spans, dotted names, imports, arguments of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 ArgumentShape: TypeAlias = Literal["none", "constant", "name", "list", "tuple", "dict", "other"]
-"""What kind of expression an argument is; `none` is the constant None."""
+"""The kind of expression that an argument is; `none` is the constant None."""
 
 
 class Span(NamedTuple):
@@ -29,14 +29,14 @@ class Argument(NamedTuple):
 
     @property
     def is_value(self) -> bool:
-        """Whether it may hold a tensor or a cache: a constant, None among them, holds neither."""
+        """Whether it may hold a tensor or a cache, which a constant such as None does not."""
         return self.shape not in ("none", "constant")
 
 
 NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
-"""Torch's contexts in which nothing has a gradient."""
+"""Torch's contexts and decorators under which nothing has a gradient."""
 IN_PLACE = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
-"""Methods of a module that return it."""
+"""Methods that return the module they are called on."""
 _SHAPES: Mapping[type[ast.expr], ArgumentShape] = {
     ast.Name: "name",
     ast.List: "list",
@@ -46,18 +46,18 @@ _SHAPES: Mapping[type[ast.expr], ArgumentShape] = {
     ast.DictComp: "dict",
 }
 UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
-"""Stands for arguments that nobody knows."""
+"""Stands for arguments that are not known."""
 
 
 def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
-    """Return the place of a node."""
+    """Return the span of a node."""
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Return every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
+    """Return every node inside a node, itself first, in the order of `ast.walk` but three times as fast.
 
-    What is inside a name is left out: whether it is read or bound is its `ctx`.
+    The `ctx` of names is left out.
     """
     nodes = [node]
     for inner in nodes:  # grows while it is read
@@ -73,7 +73,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 
 def statements_below(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every statement inside a node, and what holds some of them, without entering expressions."""
+    """Yield every statement inside a node, `except` and `case` clauses included, without entering expressions."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
             yield inner
@@ -93,12 +93,12 @@ def dotted(node: ast.expr) -> str:
 
 
 def last_name(node: ast.expr) -> str:
-    """Return the last name of a dotted one: `checkpoint` of `utils.checkpoint`; empty for anything else."""
+    """Return the last part of a dotted name, `checkpoint` of `utils.checkpoint`; empty for anything else."""
     return dotted(node).rpartition(".")[2]
 
 
 def values_of(call: ast.Call) -> list[ast.expr]:
-    """Return what a call passes, by position and then by keyword."""
+    """Return the values that a call passes, by position and then by keyword."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
@@ -108,9 +108,9 @@ def passes_false(call: ast.Call) -> bool:
 
 
 def imported_names(statement: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """Yield each name that an import statement binds, with its module and its name there.
+    """Yield each name that an import statement binds, with the module and the name in that module.
 
-    The module keeps its leading dots. The name there is empty where a module itself is imported.
+    The module keeps its leading dots. The name in it is empty if the module itself is imported.
     """
     match statement:
         case ast.ImportFrom(module=module, names=names, level=level):
@@ -122,18 +122,18 @@ def imported_names(statement: ast.AST) -> Iterator[tuple[str, str, str]]:
 
 
 def called(node: ast.expr) -> ast.expr:
-    """Return the callee of a call, as of a decorator with arguments; anything else as it is."""
+    """Return the callee of a call, such as a decorator with arguments, and any other node as it is."""
     return node.func if isinstance(node, ast.Call) else node
 
 
 def drops_gradient(node: ast.expr) -> bool:
-    """Tell whether a decorator or a context says that no gradient is wanted: `backend().no_grad()`, too."""
+    """Tell whether a decorator or context switches gradients off, as also `backend().no_grad()` does."""
     function = called(node)
     return (function.attr if isinstance(function, ast.Attribute) else last_name(function)) in NO_GRADIENT
 
 
 def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
-    """Return the names that a statement gives a value, those inside tuples left out."""
+    """Return the names that a statement assigns, except those inside tuples."""
     match statement:
         case ast.Assign(targets=targets):
             return tuple(target.id for target in targets if isinstance(target, ast.Name))
@@ -143,12 +143,12 @@ def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
 
 
 def first_line_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the line of the first decorator, or of the definition where there is none."""
+    """Return the line of the first decorator, or of the definition if it has none."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def text_of(node: ast.expr) -> str:
-    """Return what `ast.unparse` does, but cheaply for the names and simple types that most annotations are."""
+    """Return what `ast.unparse` does, but faster for names and simple types, which most annotations are."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
         return repr(node.value)
     name = dotted(node)
@@ -165,7 +165,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
-    """Return the arguments of a call in source order, the first `skip` positional ones left out."""
+    """Return the arguments of a call in source order, without the first `skip` positional ones."""
     given: list[tuple[str | None, ast.expr, ast.expr | ast.keyword]]
     given = [("*" if isinstance(node, ast.Starred) else None, node, node) for node in call.args[skip:]]
     given += [(keyword.arg or "**", keyword.value, keyword) for keyword in call.keywords]

@@ -1,4 +1,4 @@
-"""Facts that only some rules ask for. Each is found by being declared in a module here."""
+"""Facts that only some rules need. To declare one in a module of this folder is all that registers it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 
 @cache
 def declared_facts(package: str = __name__) -> tuple[tuple[FileFact[object], ...], tuple[ClassFact[object], ...]]:
-    """Return the facts of files and those of classes that the modules of a package declare.
+    """Return the facts of files, and those of classes, that the modules of a package declare.
 
     Raises:
-        ValueError: two facts have one name.
+        ValueError: two facts have the same name.
     """
     names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     declared: dict[tuple[type, str], tuple[object, str]] = {}

@@ -1,4 +1,4 @@
-"""Find options of checkpoint calls: reentrant calls of torch's function, and those that keep no random state."""
+"""Find reentrant calls of torch's checkpoint function, and options that let a recompute draw other random numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, assigned_names, dotted, span_of, walk
 
-_KEEPS = "preserve_rng_state"
+_PRESERVE = "preserve_rng_state"
 _BUDGET = "activation_memory_budget"
 _DROPOUT = re.compile(r"[\w.]*dropout\w*(?:: float)?\s*[=(]\s*(?:p\s*=\s*)?0?\.\d*[1-9]\d*", re.I)
 """A probability above 0: `nn.Dropout(0.1)`, `lora_dropout: float = 0.05`."""
@@ -24,10 +24,10 @@ class Unkept(NamedTuple):
     scope: str
     span: Span
     option: str
-    """What it says."""
+    """The option and its value, as text."""
     is_budget: bool
     dropout: str
-    """What the file gives a dropout above 0; empty where it gives none."""
+    """The text by which the file sets a dropout above 0; empty if it sets none."""
 
 
 def _reentrant(file: FileSyntax) -> Iterator[tuple[Span, tuple[Argument, ...]]]:
@@ -61,13 +61,9 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
                 pairs = [(target.attr, node.value)]
             for name, given in pairs:
                 value = values.get(given.id, given) if isinstance(given, ast.Name) else given
-                is_budget = (
-                    name == _BUDGET
-                    and isinstance(value, ast.Constant)
-                    and isinstance(value.value, float)
-                    and value.value < 1
-                )
-                if is_budget or (name == _KEEPS and isinstance(value, ast.Constant) and value.value is False):
+                constant = value.value if isinstance(value, ast.Constant) else None
+                is_budget = name == _BUDGET and isinstance(constant, float) and constant < 1
+                if is_budget or (name == _PRESERVE and constant is False):
                     text = f"{name}={ast.unparse(value)}"
                     yield Unkept(scope, span_of(given), text, is_budget, dropout.group() if dropout else "")
 
@@ -75,7 +71,7 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
 REENTRANT = FileFact[Mapping[Span, tuple[Argument, ...]]](
     "reentrant", lambda file: dict(_reentrant(file)), nothing={}, signs=("checkpoint(",), worth=speaks_of_checkpointing
 )
-"""The calls of torch's checkpoint function that say `use_reentrant=True` or nothing of it, with their arguments."""
+"""The calls of torch's checkpoint function with `use_reentrant=True` or without the option, with their arguments."""
 UNKEPT = FileFact[tuple[Unkept, ...]](
-    "random_state", lambda file: tuple(_unkept(file)), nothing=(), signs=(_KEEPS, _BUDGET)
+    "random_state", lambda file: tuple(_unkept(file)), nothing=(), signs=(_PRESERVE, _BUDGET)
 )

@@ -1,9 +1,9 @@
 """Find checkpoint calls on functions: local ones, lambdas, methods, partials, functions of the module.
 
-A helper that hands its first parameter to a checkpoint function counts as one, with the helper's mode.
-What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Any other
-call that gets a function which looks up what the loop rebinds is recorded with what it calls: the tree knows whether
-that checkpoints. Modules are not the subject: `method_reader.py` has what is checkpointed by way of `self`.
+A helper that passes its first parameter to a checkpoint function counts as a checkpoint function of the same mode.
+Recorded is what such a function captures, and which of that the loop around the call rebinds. Other calls that get a
+function which looks up what a loop rebinds are recorded with their callees; the tree finds out whether those
+checkpoint. Modules are not read here: `method_reader.py` finds what is checkpointed by way of `self`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckpt_surgery.codemods.facts.argument_names import is_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     CHECKPOINT_ATTRIBUTES,
     is_checkpoint,
-    is_given,
+    is_model_function,
     refused_keywords,
     speaks_of_checkpointing,
 )
@@ -39,14 +39,14 @@ from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dot
 from ckpt_surgery.codemods.scripts.names import keywords
 
 ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
-"""What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
-the function is a model's own, which transformers sets together with the option."""
+"""The `use_reentrant` of a checkpoint call: True, False, left out, or not shown by the file; `model` if the function
+is a model's own, which transformers sets together with the option."""
 
 _RESULT = Result(("<checkpoint>",), plain=True)
 
 
 class Capture(NamedTuple):
-    """A name that a checkpointed function takes from its surroundings instead of as an argument."""
+    """A name that a checkpointed function takes from the scope around it instead of as an argument."""
 
     name: str
     rebound: bool
@@ -54,7 +54,7 @@ class Capture(NamedTuple):
     holds_result: bool
     """Whether it may hold what a checkpoint call returned."""
     passed_on: bool
-    """Whether the function hands it to a call."""
+    """Whether the function passes it to a call."""
 
 
 class WrittenInput(NamedTuple):
@@ -64,12 +64,12 @@ class WrittenInput(NamedTuple):
     how: Write
     by_keyword: bool
     has_gradient: bool
-    """Whether its name says so, or it is what a checkpoint call returned."""
+    """Whether its name says so, or it may be what a checkpoint call returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedFunction:
-    """A call of a checkpoint function on a function of this file. `args` begin with that function."""
+    """A checkpoint call on a function of this file, which is the first of `args`."""
 
     scope: str
     span: Span
@@ -79,18 +79,18 @@ class CheckpointedFunction:
     args: tuple[Argument, ...]
     captures: tuple[Capture, ...]
     containers: tuple[int, ...] = ()
-    """The arguments that hold what checkpoint calls returned in a list, tuple or dict."""
+    """The positions of lists, tuples and dicts that hold what checkpoint calls returned."""
     dropped: tuple[str, ...] = ()
-    """Names that are None where the call stands, or may be."""
+    """Names that are, or may be, None at the call."""
     written: tuple[WrittenInput, ...] = ()
     refused: tuple[str, ...] = ()
     """Keyword arguments that the function has no parameter for."""
 
 
 class LateBinding(NamedTuple):
-    """A call that gets a function which looks up `names` when it runs, and what rebinds them before the recompute.
+    """A call that gets a function which looks up `names` when it runs, although they are rebound before the recompute.
 
-    That is a loop around the call, or a statement of the same suite: that of the call, or a later one.
+    What rebinds them is a loop around the call (`in_loop`), or the call's statement or a later one in the same suite.
     """
 
     scope: str
@@ -99,20 +99,20 @@ class LateBinding(NamedTuple):
     function: str
     names: tuple[str, ...]
     in_loop: bool
-    place: int | str
-    """Which of the call's arguments the function is."""
+    argument: int | str
+    """The position or the keyword by which the call passes the function."""
     callees: tuple[str, ...]
-    """What is called may be any of these: a name that the file has, or `self.run`; empty for a checkpoint function."""
+    """What may be called: a name of the file, `self.run`, or "" for a checkpoint function."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """A checkpoint call in its place, and what holds results of others there."""
+class _CallInPlace:
+    """A call, the code around it, and what holds results of checkpoint calls there."""
 
     call: ast.Call
     statement: ast.stmt
     loops: tuple[ast.AST, ...]
-    """The loops around it, the outermost first."""
+    """The loops around it, outermost first."""
     names: set[str] = field(default_factory=set)
     """Names that hold what a checkpoint call returned."""
     containers: set[int] = field(default_factory=set)
@@ -121,11 +121,12 @@ class _Place:
 
 @dataclass(slots=True)
 class Checkpointed:
-    """The checkpoint calls on functions of one file, those in helpers that run functions alone among them."""
+    """The checkpoint calls on functions of one file, and other calls that may be such."""
 
     calls: tuple[CheckpointedFunction, ...] = ()
+    """Those inside helpers are included if the helper is only called with functions."""
     late: tuple[LateBinding, ...] = ()
-    """The other calls that find late bindings if they checkpoint."""
+    """Calls that are at fault if they checkpoint."""
 
 
 def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
@@ -142,13 +143,13 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
     if has_calls:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
             calls.learn(*scope)
-    concerned = []
+    worth_reading = []
     for scope in scopes:
         text = file.text(scope[0])
-        makes_functions = "lambda" in text or text.find("def ", len("        def ")) > 0  # behind its own `def`
+        makes_functions = "lambda" in text or text.find("def ", len("        def ")) > 0  # after its own `def`
         if makes_functions or (has_calls and calls.may_be_in(text)):
-            concerned.append(scope)
-    read = tuple(call for scope in concerned for call in calls.read(*scope))
+            worth_reading.append(scope)
+    read = tuple(call for scope in worth_reading for call in calls.read(*scope))
     return Checkpointed((*read, *calls.in_helpers()), tuple(calls.late))
 
 
@@ -156,8 +157,8 @@ class _Calls:
     """The checkpoint calls of one file, by name.
 
     Args:
-        torch_names: what the file calls torch's checkpoint function.
-        names: what it calls any checkpoint function.
+        torch_names: the file's names for torch's checkpoint function.
+        names: its names for any checkpoint function.
         functions: the functions that the module defines.
     """
 
@@ -171,9 +172,9 @@ class _Calls:
         words = {*CHECKPOINT_ATTRIBUTES, *(name.rpartition(".")[2] for name in torch_names)}
         self._words = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
         self._helpers: dict[str, CheckpointedFunction] = {}
-        """Helpers by the name that they are called by, each with the call of the checkpoint function in it."""
-        self._running: dict[str, bool] = {}
-        """For each helper that is called, whether it runs functions alone."""
+        """Helpers by the name that they are called by, each with the checkpoint call in it."""
+        self._gets_functions: dict[str, bool] = {}
+        """For each helper that is called, whether all its calls pass it functions of the file."""
 
     def may_be_in(self, text: str) -> bool:
         """Tell whether a function of this text may call a checkpoint function, or a helper."""
@@ -181,12 +182,12 @@ class _Calls:
         return self._words.search(text) is not None or any(helpers)
 
     def is_one(self, function: ast.expr) -> bool:
-        """Tell whether a call's function is a checkpoint function, or a helper."""
+        """Tell whether a callee is a checkpoint function, or a helper."""
         name = dotted(function)
-        return is_given(function) or name in self._torch_names or name in self._helpers
+        return is_model_function(function) or name in self._torch_names or name in self._helpers
 
     def learn(self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]) -> None:
-        """Note a function as a helper if it hands its first parameter to a checkpoint function."""
+        """Note a function as a helper if it passes its first parameter to a checkpoint function."""
         first = next((argument.arg for argument in function.args.args if argument.arg != "self"), "")
         for place in _Scope(function, self, methods).places.values():
             if dotted(place.call.args[0]) == first:
@@ -195,13 +196,13 @@ class _Calls:
     def read(
         self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]
     ) -> Iterator[CheckpointedFunction]:
-        """Read a function and those that it defines; `methods` are those of its class."""
+        """Read a function and those defined inside it; `methods` are those of its class."""
         reader = _Scope(function, self, methods)
         for place in reader.places.values():
             captures = reader.captures(place)
             helper = dotted(place.call.func)
             if helper in self._helpers:
-                self._running[helper] = self._running.get(helper, True) and captures is not None
+                self._gets_functions[helper] = self._gets_functions.get(helper, True) and captures is not None
             if captures is not None:
                 call = self._made(place, scope, captures)
                 containers, written = tuple(sorted(place.containers)), tuple(reader.written(place))
@@ -214,10 +215,10 @@ class _Calls:
             yield from self.read(inner, scope, methods)
 
     def in_helpers(self) -> Iterator[CheckpointedFunction]:
-        """Yield the calls inside those helpers that run functions alone."""
-        return (call for name, call in self._helpers.items() if self._running.get(name))
+        """Yield the checkpoint calls in helpers that are only passed functions of the file."""
+        return (call for name, call in self._helpers.items() if self._gets_functions.get(name))
 
-    def _made(self, place: _Place, scope: str, captures: tuple[Capture, ...]) -> CheckpointedFunction:
+    def _made(self, place: _CallInPlace, scope: str, captures: tuple[Capture, ...]) -> CheckpointedFunction:
         call = place.call
         return CheckpointedFunction(
             scope=scope,
@@ -233,7 +234,7 @@ class _Calls:
         helper = self._helpers.get(dotted(call.func))
         if helper:
             return helper.option if helper.option == "non_reentrant" else "unknown"
-        if is_given(call.func):
+        if is_model_function(call.func):
             return "model"
         given = keywords(call)
         match given.get("use_reentrant"):
@@ -245,26 +246,26 @@ class _Calls:
 
 
 class _Scope(ModuleFlow):
-    """Reads one function: its checkpoint calls, the names that it binds, and the functions that it makes of them."""
+    """Reads one function: its calls, the names that it binds, and the functions that it makes."""
 
     def __init__(self, function: ast.FunctionDef, calls: _Calls, methods: Mapping[str, ast.FunctionDef]) -> None:
         parameters = parameters_of(function.args) - {"self"}
         super().__init__(dict.fromkeys(parameters, NOTHING))
-        self.places: dict[int, _Place] = {}
-        self.others: dict[int, _Place] = {}
-        """Other calls."""
+        self.places: dict[int, _CallInPlace] = {}
+        self.others: dict[int, _CallInPlace] = {}
+        """Other calls with arguments."""
         self.inner: list[ast.FunctionDef] = []
-        """The functions that it defines."""
+        """The functions defined in it."""
         self._calls = calls
         self._function = function
         self._methods = methods
         self._bound = set(parameters)
         self._made: dict[str, list[ast.expr | ast.FunctionDef]] = {}
-        """What names are bound to, where that may be a function."""
+        """The values of names that may be functions."""
         self._aliases: dict[str, list[ast.expr]] = {}
-        """What names are bound to, where that may be a checkpoint function."""
-        self._asked: set[str] = set()
-        """The names whose functions are being looked into: one may be made of itself."""
+        """The values of names that may be checkpoint functions."""
+        self._resolving: set[str] = set()
+        """The names whose functions are being resolved: one may be made of itself."""
         self._none: dict[int, str] = {}
         """Names that are set to None, by line."""
         self.follow(function.body)
@@ -275,7 +276,7 @@ class _Scope(ModuleFlow):
             self._made.setdefault(node.name, []).append(node)
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
-        """Note a name that may stand for a function, and one that is set to None."""
+        """Note a name that may be a function, and one that is set to None."""
         super().assign(target, value)
         if isinstance(target, ast.Name) and not isinstance(value, ast.Constant):
             self._aliases.setdefault(target.id, []).append(value)
@@ -293,47 +294,47 @@ class _Scope(ModuleFlow):
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         if not node.args or not self._calls.is_one(node.func):
             if node.args or node.keywords:
-                self.others.setdefault(id(node), _Place(node, self.statement, self.loops))
+                self.others.setdefault(id(node), _CallInPlace(node, self.statement, self.loops))
             return super().called(node, base, callee, values)
-        place = self.places.setdefault(id(node), _Place(node, self.statement, self.loops))
+        place = self.places.setdefault(id(node), _CallInPlace(node, self.statement, self.loops))
         place.names |= {name for name, value in self.env.items() if _RESULT in value.all}
-        place.containers |= {at for at, value in enumerate(values) if _RESULT in value.inside}
+        place.containers |= {index for index, value in enumerate(values) if _RESULT in value.inside}
         return Value(results=frozenset({_RESULT}))
 
-    # -- what was read, to be asked for once the whole function is
+    # -- answers, once the whole function is read
 
-    def captures(self, place: _Place) -> tuple[Capture, ...] | None:
-        """Return what the function of a checkpoint call captures; None where it may be no function."""
+    def captures(self, place: _CallInPlace) -> tuple[Capture, ...] | None:
+        """Return what the function of a checkpoint call captures; None if it is not known to be a function."""
         names = self._captured(place.call.args[0])
         if names is None:
             return None
         rebound = rebound_by_loops(place.call, place.statement, place.loops)
         return tuple(
-            Capture(name, late and name in rebound, name in place.names, kept)
-            for name, (late, kept) in sorted(names.items())
+            Capture(name, late and name in rebound, name in place.names, passed_on)
+            for name, (late, passed_on) in sorted(names.items())
         )
 
     def late(self, scope: str) -> Iterator[LateBinding]:
-        """Yield the calls that get a function which looks up what the loops around them rebind."""
+        """Yield the calls that get a function which looks up what is rebound before the recompute."""
         for place in (*self.others.values(), *self.places.values()):
             call = place.call
             given: list[tuple[int | str, ast.expr]] = [*enumerate(call.args)]
             given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
-            for at, value in given:
-                said = at == 0 and id(call) in self.places and self._captured(value) is not None
+            for argument, value in given:
+                is_known = argument == 0 and id(call) in self.places and self._captured(value) is not None
                 looked_up = self._looked_up(value)
                 if not looked_up:
                     continue
                 in_loop = looked_up & rebound_by_loops(call, place.statement, place.loops)
                 later = rebound_later(looked_up - in_loop, place.statement, self._function)
-                for names in (set[str]() if said else in_loop, later):
+                for names in (set[str]() if is_known else in_loop, later):
                     if names:
                         span, line, rebound = span_of(call), place.statement.lineno, tuple(sorted(names))
                         text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
-                        yield LateBinding(scope, span, line, text, rebound, names is in_loop, at, callees)
+                        yield LateBinding(scope, span, line, text, rebound, names is in_loop, argument, callees)
 
     def _looked_up(self, node: ast.expr) -> set[str]:
-        """Return what a function looks up when it runs, also one that a local function makes: `make(layer)`."""
+        """Return the names that a function, or one made by a local function (`make(layer)`), looks up when it runs."""
         may_be = node.id in self._made if isinstance(node, ast.Name) else isinstance(node, ast.Lambda | ast.Call)
         if not may_be:
             return set()
@@ -344,24 +345,24 @@ class _Scope(ModuleFlow):
         by_makers = set[str]().union(*map(read_late, makers)) & self._bound
         return {name for name, (late, _) in (captured or {}).items() if late} | by_makers
 
-    def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
+    def _callees(self, node: ast.expr, followed: frozenset[str] = frozenset()) -> Iterator[str]:
         match node:
-            case ast.Name(id=name) if name in self._aliases and name not in asked:
+            case ast.Name(id=name) if name in self._aliases and name not in followed:
                 for value in self._aliases[name]:
-                    yield from self._callees(value, asked | {name})
+                    yield from self._callees(value, followed | {name})
             case ast.IfExp(body=body, orelse=orelse):
-                yield from self._callees(body, asked)
-                yield from self._callees(orelse, asked)
+                yield from self._callees(body, followed)
+                yield from self._callees(orelse, followed)
             case ast.Call(func=function, args=[inner]) if last_name(function) == "partial":
-                yield from self._callees(inner, asked)
+                yield from self._callees(inner, followed)
             case ast.Name() | ast.Attribute():
                 yield "" if is_checkpoint(node, self._calls.names) else dotted(node)
 
-    def dropped(self, place: _Place) -> tuple[str, ...]:
+    def dropped(self, place: _CallInPlace) -> tuple[str, ...]:
         """Return the names that a statement before the call sets to None."""
         return tuple(dict.fromkeys(name for line, name in self._none.items() if line < place.statement.lineno))
 
-    def written(self, place: _Place) -> Iterator[WrittenInput]:
+    def written(self, place: _CallInPlace) -> Iterator[WrittenInput]:
         """Yield the arguments of a checkpoint call that its function writes into."""
         function, *given = place.call.args
         named = keywords(place.call)
@@ -370,9 +371,8 @@ class _Scope(ModuleFlow):
             arguments = dict(zip([name for name in names if name != "self"], given, strict=False))
             for name, how in written_inputs(node).items():
                 value = arguments.get(name, named.get(name))
-                carried = isinstance(value, ast.Name) and value.id in place.names
-                has_gradient = carried or is_gradient(name)
-                if value is not None and (has_gradient or how in ("method", "method again")):
+                has_gradient = is_gradient(name) or (isinstance(value, ast.Name) and value.id in place.names)
+                if value is not None and (has_gradient or how in ("method", "idempotent")):
                     yield WrittenInput(name, how, name not in arguments, has_gradient)
 
     def _functions(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
@@ -389,14 +389,14 @@ class _Scope(ModuleFlow):
         return []
 
     def _captured(self, node: ast.expr | ast.FunctionDef) -> dict[str, tuple[bool, bool]] | None:
-        """Return the names that a function captures: whether it looks them up late, and whether it passes them on."""
+        """Map captured names to whether a function looks them up late, and whether it passes them to a call."""
         match node:
             case ast.Lambda() | ast.FunctionDef():
                 return self._of_function(node)
-            case ast.Name(id=name) if name in self._made and name not in self._asked:
-                self._asked.add(name)
+            case ast.Name(id=name) if name in self._made and name not in self._resolving:
+                self._resolving.add(name)
                 made = [captured for value in self._made[name] if (captured := self._captured(value)) is not None]
-                self._asked.discard(name)
+                self._resolving.discard(name)
                 return {key: value for captured in made for key, value in captured.items()} if made else None
             case ast.Name(id=name):
                 return {} if name in self._calls.functions and name not in self._bound else None
@@ -421,7 +421,7 @@ class _Scope(ModuleFlow):
         return captured
 
     def _values(self, value: ast.expr) -> set[str]:
-        """Return the names of this scope that an expression hands on as they are."""
+        """Return the names of this scope that an expression is, or lists."""
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
 

@@ -1,7 +1,7 @@
 """Find where a file sets `gradient_checkpointing` on what is surely a model of transformers.
 
-`self.tower = SiglipVisionModel(config)` in a class, and `self.tower.gradient_checkpointing = True` in it; the same of
-names in one function, or at module level. A name that is also bound to anything else is not followed.
+For example `self.tower = SiglipVisionModel(config)` and `self.tower.gradient_checkpointing = True` in one class, or
+the same with names in one function or at module level. A name that is also bound to anything else is not followed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, imported_names, last_name, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
-_SET = re.compile(rf"\.{FLAG}\s*=[^=]")
+_SETS_FLAG = re.compile(rf"\.{FLAG}\s*=[^=]")
 _MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
 _MAKERS = (".from_pretrained", ".from_config", "._from_config")
 
 
 class FlagByHand(NamedTuple):
-    """A flag set by hand: its object, statement, and class or function."""
+    """A flag set by hand: the object it is set on, the statement, and the class or function around it."""
 
     target: str
     span: Span
@@ -30,8 +30,8 @@ class FlagByHand(NamedTuple):
 
 
 def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
-    places = (match.start() for match in _SET.finditer(file.source))
-    if not file.mentions("transformers") or all(file.source.endswith("self", 0, at) for at in places):
+    starts = (match.start() for match in _SETS_FLAG.finditer(file.source))
+    if not file.mentions("transformers") or all(file.source.endswith("self", 0, start) for start in starts):
         return
     nodes = walk(file.tree)
     flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
@@ -43,20 +43,20 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
         if module == "transformers" or (original and module.startswith("transformers."))
     }
     module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
-    # where a name means the same: the class or function, what its names begin with, and its nodes
+    # in a scope a name means the same throughout: the scope's name, the prefix of its names, and its nodes
     scopes: list[tuple[str, str, list[ast.AST]]]
     scopes = [("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
     for node in nodes:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             scopes.append((node.name, "self." if isinstance(node, ast.ClassDef) else "", walk(node)))
     set_by_hand: dict[Span, FlagByHand] = {}
-    for scope, start, inside in scopes:
+    for scope, prefix, inside in scopes:
         bound = _Bound(inside, imported)
         for node in inside:
             match node:
                 case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
                     target = dotted(owner)
-                    own = target.startswith(start) if start else "." not in target
+                    own = target.startswith(prefix) if prefix else "." not in target
                     switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
                     off = isinstance(value, ast.Constant) and not value.value
                     is_read = target.rpartition(".")[2] in read
@@ -66,7 +66,7 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
 
 
 class _Bound:
-    """The bindings of a scope's names."""
+    """The values that the names of a scope are bound to."""
 
     def __init__(self, nodes: Iterable[ast.AST], imported: Mapping[str, str]) -> None:
         self._imported = imported
@@ -90,15 +90,15 @@ class _Bound:
                 if not (isinstance(value, ast.Constant) and value.value is None):
                     self._values.setdefault(dotted(part), []).append(value)
 
-    def is_model(self, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Tell whether all that a name is bound to is a model of transformers; None aside."""
-        values = self._values.get(name, []) if name not in asked else []
-        return bool(values) and all(self._makes_one(value, asked | {name}) for value in values)
+    def is_model(self, name: str, followed: frozenset[str] = frozenset()) -> bool:
+        """Tell whether everything that a name is bound to, except None, is a model of transformers."""
+        values = self._values.get(name, []) if name not in followed else []
+        return bool(values) and all(self._makes_model(value, followed | {name}) for value in values)
 
-    def _makes_one(self, value: ast.expr, asked: frozenset[str]) -> bool:
+    def _makes_model(self, value: ast.expr, followed: frozenset[str]) -> bool:
         match value:
             case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr=name)) if name in IN_PLACE:
-                return self._makes_one(inner, asked)
+                return self._makes_model(inner, followed)
             case ast.Call(func=function, keywords=keywords):
                 name = dotted(function)
                 for maker in _MAKERS:
@@ -107,7 +107,7 @@ class _Bound:
                 remote = "Auto" in name and any(word.arg in (None, "trust_remote_code") for word in keywords)
                 return head in self._imported and not remote and bool(_MODEL.match(self._imported[head] + rest))
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)) if name != "self":
-                return self.is_model(name, asked)
+                return self.is_model(name, followed)
         return False
 
 

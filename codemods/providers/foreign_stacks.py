@@ -1,6 +1,6 @@
-"""Find code that checkpoints, and the attributes of other objects that it reads.
+"""Find code that checkpoints blocks of other objects, by the attributes of those that it reads.
 
-`for layer in model.layers: x = checkpoint(layer, x)` outside the class of the model checkpoints its blocks, too.
+`for layer in model.layers: x = checkpoint(layer, x)` checkpoints the blocks of a model outside its class.
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ def _read(file: FileSyntax) -> Iterator[tuple[str, frozenset[str]]]:
 FOREIGN_STACKS = FileFact[tuple[tuple[str, frozenset[str]], ...]](
     "foreign_stacks", lambda file: tuple(_read(file)), nothing=(), signs=("checkpoint",), worth=speaks_of_checkpointing
 )
-"""Each function or class that checkpoints, and the attributes that it reads of other objects than `self`."""
+"""The functions and classes that checkpoint, each with the attributes that it reads of objects other than `self`."""

@@ -1,4 +1,4 @@
-"""Find where a file replaces a forward, and what decorates the forward of a class."""
+"""Find where a file assigns a forward to a module or class, and what decorates the forward of a class."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ckpt_surgery.codemods.facts.syntax import (
     statements_below,
 )
 
-_ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
-_REPLACES = re.compile(r"forward ?=(?!=)(?:(?<=\.forward =)|(?<=\.forward=)|(?<=\s\sforward =)|(?<=\s\sforward=))")
-"""Of an attribute or a class body: most are of `self`, or plain names, or keywords."""
-_STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
+_ASSIGNS_FORWARD = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
+_SETS_FORWARD = re.compile(r"forward ?=(?!=)(?:(?<=\.forward =)|(?<=\.forward=)|(?<=\s\sforward =)|(?<=\s\sforward=))")
+"""An assignment to an attribute or in a class body; `forward =` alone is mostly a plain name or a keyword."""
+_STACK_NAMES = frozenset({"layers", "h", "blocks", "block", "layer"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardPatch:
-    """One assignment to `target`.forward. Those whose file reads the old forward are left out: they may call it.
+    """An assignment to `target`.forward, in a file that does not read the old forward: if it did, it might call that.
 
-    `module` is where the file imports the first name of `target` from, empty where it does not. `stack` is the
-    expression that is looped over, where `target` is the variable of the loop.
+    `module` is where the file imports the first name of `target` from; empty if it does not. `stack` is what is looped
+    over if `target` is the variable of a loop over a stack.
     """
 
     target: str
@@ -44,7 +44,7 @@ class ForwardPatch:
 
 
 class _Use(NamedTuple):
-    """A forward that is read, or is assigned at a span; `stack` is as in ForwardPatch."""
+    """A forward that is assigned at a span, or read (no span); `stack` is as in ForwardPatch."""
 
     target: str
     scope: str
@@ -54,7 +54,7 @@ class _Use(NamedTuple):
 
 def _may_patch(text: str) -> bool:
     """Tell whether a file has to do with transformers, and assigns a forward."""
-    return ("transformers" in text or "modeling_" in text) and _ASSIGNED.search(text) is not None
+    return ("transformers" in text or "modeling_" in text) and _ASSIGNS_FORWARD.search(text) is not None
 
 
 def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
@@ -72,7 +72,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
 
 
 def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
-    """Yield every use of a forward below a node; `stacks` are the loops around it, by their variables."""
+    """Yield every use of a forward below a node; `stacks` maps loop variables to the stacks they run over."""
     if isinstance(node, ast.stmt) and "forward" not in file.text(node) and not getattr(node, "decorator_list", ()):
         return
     match node:
@@ -98,7 +98,7 @@ def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
             | ast.For(target=ast.Name(id=variable), iter=stack)
         ):
             name = dotted(stack)
-            stacks = {**stacks, variable: name if name.rpartition(".")[2] in _STACKS else ""}
+            stacks = {**stacks, variable: name if name.rpartition(".")[2] in _STACK_NAMES else ""}
     if isinstance(node, _SCOPES):
         scope = f"{scope}.{node.name}" if scope else node.name
     for inner in ast.iter_child_nodes(node):
@@ -106,7 +106,7 @@ def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
 
 
 def _is_function(value: ast.expr) -> bool:
-    """Tell whether a value is a function, bound or not: what another call makes may call the old forward."""
+    """Tell whether a value is a function, bound or not. What any other call returns may call the old forward."""
     match value:
         case ast.Name() | ast.Attribute() | ast.Lambda():
             return True
@@ -139,7 +139,7 @@ REPLACED = FileFact[tuple[str, ...]](
     lambda file: tuple(_replaced(file)),
     nothing=(),
     signs=("forward = ", "forward="),
-    worth=lambda text: _REPLACES.search(text) is not None,
+    worth=lambda text: _SETS_FORWARD.search(text) is not None,
 )
 """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
 DECORATORS = ClassFact[tuple[str, ...]](
@@ -154,4 +154,4 @@ DECORATORS = ClassFact[tuple[str, ...]](
     nothing=(),
     signs=("@",),
 )
-"""What decorates the forward of a class, by name, called or as it is."""
+"""The names of what decorates the forward of a class, with or without a call."""

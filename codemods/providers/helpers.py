@@ -1,20 +1,20 @@
-"""Find the functions, methods and attributes of a file that checkpoint what they are given."""
+"""Find the functions, methods and attributes of a file that checkpoint their arguments."""
 
 from __future__ import annotations
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import Places, speaks_of_checkpointing
+from ckpt_surgery.codemods.facts.checkpoint_helpers import ArgumentKeys, speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 
-FUNCTIONS = FileFact[dict[str, Places]](
+FUNCTIONS = FileFact[dict[str, ArgumentKeys]](
     "checkpointing_functions",
     lambda file: file.helpers.functions,
     nothing={},
     signs=("checkpoint",),
     worth=speaks_of_checkpointing,
 )
-"""Functions that checkpoint what they are given, and which arguments."""
-METHODS = ClassFact[dict[str, Places]](
+"""Functions that checkpoint arguments, each with those arguments."""
+METHODS = ClassFact[dict[str, ArgumentKeys]](
     "checkpointing_methods",
     lambda cls, file: (
         dict(file.helpers.of_class([each for each in methods_of(cls) if file.helpers.may_be_in(file.text(each))]))
@@ -24,4 +24,4 @@ METHODS = ClassFact[dict[str, Places]](
     nothing={},
     signs=(),
 )
-"""Methods, and attributes that hold a checkpoint function."""
+"""Methods that checkpoint arguments, and attributes that hold a checkpoint function, each with those arguments."""

@@ -1,4 +1,4 @@
-"""Find where a script asks for checkpointing and gets none, by what its models and options go through."""
+"""Find where a script switches checkpointing on without effect, by what it does with the model or the option."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from ckpt_surgery.codemods.scripts.names import (
 )
 from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
-_OF_ITSELF = words("to cuda cpu half float bfloat16 double requires_grad_ compile eval")
-"""Methods that return the model that they belong to."""
+_SELF_RETURNING = words("to cuda cpu half float bfloat16 double requires_grad_ compile eval")
+"""Methods that return the model they are called on."""
 _KEEP_MODE = words("get_peft_model prepare_model_for_kbit_training prepare compile")
-"""Functions that return the model that they are given, in the mode it was in."""
+"""Functions that return the model they are given, or a wrapper, without changing its mode."""
 _ONLY_LOOK = words(
     "print pprint len isinstance hasattr getattr id type info debug warning summary watch save unwrap_model"
     " init_trackers dump dumps"
 )
-_DEEPEST = 3
+"""Functions that only look at their arguments."""
+_MAX_PASSES = 3
+"""Objects are followed through this many calls of functions of the file."""
 _TARGETS = re.compile(r"[(), ]+")
 _LOOPS = (ast.For, ast.While)
 _LEAVES = (ast.Break, ast.Return, ast.Raise)
@@ -54,7 +56,7 @@ class NoEffect(StrEnum):
 
 
 class IneffectiveSwitch(NamedTuple):
-    """A switch or an option, the model, and what shows that it has no effect, with the line of that."""
+    """A switch or option without effect: its text, the model, and the call that is the cause, with its line."""
 
     spot: Spot
     reason: NoEffect
@@ -90,64 +92,62 @@ class _Switch:
         self.call = call
         self.model = model
         self.values = [
-            (at, value, name == model)  # an attribute of `self` may be set anywhere in the class
+            (place, value, name == model)  # an attribute of `self` may be set anywhere in the class
             for name, assigned in names.assigned.items()
             if model in name and model in _TARGETS.split(name)
-            for at, value in assigned
-            if self.is_beside(at)
+            for place, value in assigned
+            if self.is_beside(place)
         ]
 
-    def is_beside(self, at: ScriptNode) -> bool:
-        """Tell whether a node stands in the function of the switch; for an attribute of `self`, in its class."""
+    def is_beside(self, place: ScriptNode) -> bool:
+        """Tell whether a node is in the same function as the switch; for an attribute of `self`, in the same class."""
         if self.model.startswith("self."):
-            return at.scope.rpartition(".")[0] == self.place.scope.rpartition(".")[0] != ""
-        return at.scope == self.place.scope
+            return place.scope.rpartition(".")[0] == self.place.scope.rpartition(".")[0] != ""
+        return place.scope == self.place.scope
 
     def wrapped(self) -> tuple[NoEffect, ast.Call] | None:
-        """Find the wrapping in DistributedDataParallel, or by accelerate, that surely came before the switch."""
+        """Find a call before the switch that surely wraps the model in DistributedDataParallel, or prepares it."""
         before = [value for value in self.values if value[1].lineno < self.call.lineno]
         match max(before, key=lambda value: value[1].lineno, default=None):
-            case (at, ast.Call(func=func) as last, _) if not at.conditional and not any(
+            case (place, ast.Call(func=func) as last, _) if not place.conditional and not any(
                 _ONE_PROCESS.search(ast.unparse(test)) for test in self.place.tests
             ):
                 if self.names.is_wrapper(func):
                     return NoEffect.WRAPPED, last
-                other = any(tail(call.func).endswith("Plugin") for _, call in self.names.calls)  # of DeepSpeed or FSDP
+                plugin = any(tail(call.func).endswith("Plugin") for _, call in self.names.calls)  # DeepSpeed or FSDP
                 is_prepare = isinstance(func, ast.Attribute) and func.attr == "prepare" and is_accelerator(func.value)
-                if is_prepare and not other:
+                if is_prepare and not plugin:
                     return NoEffect.PREPARED, last
         return None
 
     def evaluated(self) -> tuple[NoEffect, ast.Call] | None:
-        """Find what has a model of transformers train in evaluation mode in the function that switches it on."""
+        """Find the call because of which a model of transformers trains in evaluation mode."""
         names, model, here = self.names, self.model, self.place.scope
-        beside = [(at, call) for at, call in names.calls if self.is_beside(at)]
-        returned = [node.value for at in names.places if at.scope == here and isinstance(node := at.node, ast.Return)]
+        beside = [(place, call) for place, call in names.calls if self.is_beside(place)]
+        returned = [
+            node.value for place in names.places if place.scope == here and isinstance(node := place.node, ast.Return)
+        ]
         returned = [value for value in map(_source, filter(None, returned)) if dotted(value) == model]
         callers = {
-            name: at.scope
+            name: place.scope
             for name, assigned in (names.assigned.items() if returned else ())
-            for at, value in assigned
+            for place, value in assigned
             if isinstance(value, ast.Call) and dotted(value.func) == here
         }
-        scopes = {here, *callers.values(), *(at.scope for at, _ in beside)}
+        scopes = {here, *callers.values(), *(place.scope for place, _ in beside)}
         own_class = names.classes.get(here.rpartition(".")[0]) if model.startswith("self.") else None
-        backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
-        values = [value for _, value, alone in self.values if alone]
-        made = [source for value in values if dotted(source := _source(value)) != model]
-        training = [at for at, call in names.calls if tail(call.func) == "train" and not passes_false(call)]
+        backward = [(place.scope, call.lineno) for place, call in names.calls if tail(call.func) == "backward"]
+        values = [value for _, value, is_alone in self.values if is_alone]
+        sources = [source for value in values if dotted(source := _source(value)) != model]
+        training = [place for place, call in names.calls if tail(call.func) == "train" and not passes_false(call)]
         adapted = any(tail(call.func) in ("get_peft_model", "add_adapter") for _, call in names.calls)
         freezing = [call for _, call in beside if tail(call.func) == "requires_grad_" and passes_false(call)]
         frozen = any(_owner(call) == model for call in freezing)
-        foreign = [
-            source
-            for source in made
-            if not (isinstance(source, ast.Call) and names.origin(source.func).startswith("transformers."))
-        ]
+        origins = [names.origin(source.func) if isinstance(source, ast.Call) else "" for source in sources]
         if (
             not any(scope in scopes for scope, _ in backward)
-            or not made
-            or foreign
+            or not sources
+            or not all(origin.startswith("transformers.") for origin in origins)
             or not all(map(self.is_beside, training))
             or (frozen and not adapted)
             or (own_class and names.foreign_bases(own_class))
@@ -156,12 +156,14 @@ class _Switch:
             return None
         if not training:
             last = max(line if scope == here else math.inf for scope, line in backward if scope in scopes)
-            stops = [call for at, call in beside if self._stops(call) and at.scope == here and not at.conditional]
+            stops = [
+                call for place, call in beside if self._stops(call) and place.scope == here and not place.conditional
+            ]
             causes = [call for call in stops if call.lineno < last]
             causes += [
                 call
                 for call in (node for value in values for node in walk(value) if isinstance(node, ast.Call))
-                if tail(call.func) == "eval" or (call in made and tail(call.func) == "from_pretrained")
+                if tail(call.func) == "eval" or (call in sources and tail(call.func) == "from_pretrained")
             ]
             if causes:
                 return NoEffect.EVALUATION, causes[0]
@@ -169,7 +171,7 @@ class _Switch:
 
     def _left_training(self) -> tuple[NoEffect, ast.Call] | None:
         """Find what takes the model out of training mode inside a loop that never brings it back."""
-        for loop in (at.node for at in self.names.places if self.is_beside(at)):
+        for loop in (place.node for place in self.names.places if self.is_beside(place)):
             calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
             tails = {tail(call.func) for call in calls}
             if "backward" not in tails or any(tail(each.func) == "train" and not passes_false(each) for each in calls):
@@ -192,7 +194,7 @@ class _Switch:
 def _source(value: ast.expr) -> ast.expr:
     """Return the expression that a model comes from: `Model()` of `Model().eval()`."""
     match value:
-        case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in _OF_ITSELF:
+        case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in _SELF_RETURNING:
             return _source(owner)
         case ast.Call(func=func, args=[first, *_]) if tail(func) in _KEEP_MODE:
             return _source(first)
@@ -204,7 +206,7 @@ def _owner(call: ast.Call) -> str:
 
 
 def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
-    """Yield the options, of a parser or a dataclass, that would switch checkpointing on and that nothing reads."""
+    """Yield the options of parsers and dataclasses that would switch checkpointing on, but that nothing reads."""
     nodes = walk(names.tree)
     declared: set[int] = set()
     options: list[tuple[ScriptNode, ast.expr, str, str]] = []
@@ -224,7 +226,7 @@ def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
     read |= {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in declared}
     read |= {str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in declared}
     unread = [option for option in options if option[2].lstrip("-").replace("-", "_") not in read]
-    returned = [id(at.node.value) for at in names.places if isinstance(at.node, ast.Return)] if unread else []
+    returned = [id(place.node.value) for place in names.places if isinstance(place.node, ast.Return)] if unread else []
     for place, node, text, cls_name in unread:
         parsed = set(_parsed(names, cls_name))
         if parsed and not _handed_on(names, parsed, returned):
@@ -233,33 +235,33 @@ def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
 
 def _parsed(names: Names, cls: str) -> Iterator[str]:
     """Yield the names that hold the parsed command line: the options, or an instance of the dataclass `cls`."""
-    orders = [
+    parser_arguments = [
         ast.unparse(call.args[0]) for _, call in names.calls if tail(call.func) == "HfArgumentParser" and call.args
     ]
-    classes = [name for order in orders for name in _TARGETS.split(order) if name]
+    classes = [name for text in parser_arguments for name in _TARGETS.split(text) if name]
     for name, assigned in names.assigned.items():
         for _, value in assigned:
             called = value.value if isinstance(value, ast.Subscript) else value
             made = tail(called.func) if isinstance(called, ast.Call) else ""
             if made == "parse_args" and not cls:
                 yield name
-            elif made == "parse_args_into_dataclasses" and len(orders) == 1 and cls in classes:
+            elif made == "parse_args_into_dataclasses" and len(parser_arguments) == 1 and cls in classes:
                 targets = [target for target in _TARGETS.split(name) if target]
                 if len(targets) == len(classes):
                     yield targets[classes.index(cls)]
 
 
 def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()) -> bool:
-    """Tell whether any of these names is used whole where code outside the file may do anything with it.
+    """Tell whether any object of these names is passed to code outside the file, which may do anything with it.
 
-    `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
+    `known` are the identities of harmless nodes. Functions of the file are followed by the names of their parameters.
     """
     objects, followed = set(objects), set[str]()
     nodes = walk(names.tree)
     harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.FormattedValue))}
     harmless |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr != "__dict__"}
     loaded = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_PASSES):
         for _, call in names.calls:
             function = names.functions.get(dotted(call.func))
             harmless.add(id(call.func))
@@ -280,7 +282,7 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
 
 
 def _shown(value: ast.expr) -> tuple[ast.expr, ...]:
-    """Return the expressions that a look at one looks at: itself, and what it shows, as in `vars(options)`."""
+    """Return an expression and those that it only shows, as `vars(options)` shows `options`."""
     match value:
         case ast.Call(func=ast.Name(id="vars" | "asdict" | "dict" | "str"), args=[inner]):
             return (value, *_shown(inner))
@@ -294,4 +296,4 @@ INEFFECTIVE_SWITCHES = FileFact[tuple[IneffectiveSwitch, ...]](
     signs=(*SWITCH_ON, *_OPTIONS, *(f"{name}: " for name in TRAINING_SWITCH)),
     worth=lambda text: "backward(" in text or ("Trainer(" in text and bool(_ADDS_OPTION.search(text))),
 )
-"""Switches and options of a script that checkpoint nothing."""
+"""The switches and options of a script that have no effect."""

@@ -1,4 +1,4 @@
-"""Read which keywords the GradientCheckpointingLayer of a release clears, in the file that defines it."""
+"""Read which keywords GradientCheckpointingLayer clears before it checkpoints, in the file that defines it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
-_LOOKED_UP = re.compile(r"[\"'](\w+)[\"'] in kwargs\b")
+_KEYWORD_TEST = re.compile(r"[\"'](\w+)[\"'] in kwargs\b")
 
 
-CLEARED = FileFact[tuple[str, ...] | None](
+CLEARED_HERE = FileFact[tuple[str, ...] | None](
     "cleared",
     lambda file: next(
         (
-            tuple(_LOOKED_UP.findall(file.text(node)))
+            tuple(_KEYWORD_TEST.findall(file.text(node)))
             for node in file.tree.body
             if isinstance(node, ast.ClassDef) and node.name == LAYER_CLASS
         ),
@@ -24,4 +24,4 @@ CLEARED = FileFact[tuple[str, ...] | None](
     nothing=None,
     signs=(f"class {LAYER_CLASS}",),
 )
-"""The keywords that the layer class clears: `"past_key_values" in kwargs`. None where a file does not define it."""
+"""The keywords that the layer class tests for, as in `"past_key_values" in kwargs`; None in a file without it."""

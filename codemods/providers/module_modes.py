@@ -1,4 +1,4 @@
-"""Find the modules that a class sets to eval mode, and those that it keeps in plain lists."""
+"""Find the modules that a class holds in eval mode, and those that it holds in plain lists."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ckpt_surgery.codemods.facts.syntax import dotted, last_name, passes_false, 
 _PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Set, ast.SetComp)
 _PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
 _REGISTERS = frozenset({"add_module", "register_module", "setattr"})
-_EVAL = re.compile(r"(?:^|_)eval(?:_|$)")
-"""What a function is called that takes modules out of training mode."""
+_EVAL_FUNCTION = re.compile(r"(?:^|_)eval(?:_|$)")
+"""The name of a function that takes modules out of training mode."""
 _EVALUATING = re.compile(
     r"\.eval\(\s*\)|\.train\([^)]*\bFalse|\.train\s*=(?!=)|\.training\s*=\s*False"
     r"|(?<![\w.])\w*(?:freeze|eval)\w*\(\s*self\.\w"
@@ -24,10 +24,10 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
-    """Return the paths to what the methods of a class take out of training mode, the class itself left out.
+    """Return the paths to the modules that the methods of a class take out of training mode, except the class itself.
 
-    `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
-    of the `functions` that do so, or that are not at hand and called `set_eval` or the like.
+    `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is passed to one
+    of `functions` that does such a thing, or to a function named `set_eval` or the like that is not among them.
     """
     reader = _EvalReader(functions)
     for method in cls.body:
@@ -38,7 +38,7 @@ def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef |
 
 
 class _EvalReader(ModuleFlow):
-    """Fills `held`, the paths to modules that are taken out of training mode."""
+    """Collects in `held` the paths to modules that are taken out of training mode."""
 
     def __init__(self, functions: Callable[[str], ast.FunctionDef | None]) -> None:
         super().__init__({})
@@ -64,7 +64,7 @@ class _EvalReader(ModuleFlow):
                 self.held |= base.paths
             case ast.Call(func=ast.Name(id=name), args=[_, *_]) if values[0].paths:
                 function_node = self._functions(name)
-                if _evaluates(function_node) if function_node else _EVAL.search(name):
+                if _evaluates(function_node) if function_node else _EVAL_FUNCTION.search(name):
                     self.held |= values[0].paths
         return super().called(node, base, callee, values)
 
@@ -75,7 +75,7 @@ def _evaluates(function: ast.AST) -> bool:
 
 
 def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
-    """Return the attributes that are lists, tuples or dicts of Python, unless something registers modules by name."""
+    """Return the attributes that are plain lists, tuples or dicts; none if the class registers modules by name."""
     plain: set[str] = set()
     others: set[str] = set()
     for method in cls.body:

@@ -1,4 +1,4 @@
-"""The facts of a file as a training script; None where no rule about scripts has anything to look at."""
+"""Read the facts of a file as a training script; None if no rule about scripts has anything to look at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _SIGNS = ("use_reentrant", "heckpoint", "device_map", "backward(", "compute_loss", "distributed", "accelerator.")
 """A file without any of these has nothing that rules about scripts look at."""
-_PROCESSES = (
+_PROCESS_SIGNS = (
     "import distributed",
     "accelerate launch",
     "DistributedDataParallel",
@@ -38,9 +38,9 @@ _PROCESSES = (
     "DeepSpeedPlugin",
     "deepspeed.initialize",
 )
-"""A file without any of these is no training script."""
+"""A file without any of these is not a training script."""
 _RANK = re.compile(rf"\b(?:{'|'.join(sorted(RANKS))})\b|\.grad is (?:not )?None")
-_INNER = re.compile(
+_INNER_MODULE = re.compile(
     r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
 )
 _CHECKPOINTS = re.compile(
@@ -50,12 +50,12 @@ _SPLITTING = re.compile(rf"([\"'])(?:{'|'.join(SPLITTING)})\1")
 
 
 class _Interests(NamedTuple):
-    """The findings that a plain search of a file's text cannot rule out: most files are no scripts."""
+    """The kinds of facts that a search of the text cannot rule out. It spares most files, which are not scripts."""
 
     checkpoints: bool
     loads: bool
-    around: bool
-    ranks: bool
+    bypasses: bool
+    collectives: bool
 
     @classmethod
     @lru_cache(maxsize=1)
@@ -63,14 +63,14 @@ class _Interests(NamedTuple):
         return cls(
             checkpoints="use_reentrant" in text or bool(_CHECKPOINTS.search(text)),
             loads="device_map" in text and bool(_SPLITTING.search(text)),
-            around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
-            ranks=may_call_collectives(text) and bool(_RANK.search(text)),
+            bypasses=("backward(" in text or "compute_loss" in text) and bool(_INNER_MODULE.search(text)),
+            collectives=may_call_collectives(text) and bool(_RANK.search(text)),
         )
 
 
 def may_be_script(text: str) -> bool:
-    """Tell whether rules about scripts may find something in a file that has one of the signs."""
-    return any(_Interests.of(text)) and any(process in text for process in _PROCESSES)
+    """Tell whether rules about scripts may find something in a file with one of the signs."""
+    return any(_Interests.of(text)) and any(process in text for process in _PROCESS_SIGNS)
 
 
 def _read(file: FileSyntax) -> ScriptFacts | None:
@@ -78,8 +78,8 @@ def _read(file: FileSyntax) -> ScriptFacts | None:
     may = _Interests.of(text)
     losses = LossReader(names)
     facts = ScriptFacts(
-        bypasses=losses.read() if may.around else (),
-        collectives=tuple(collectives(names) if may.ranks else ()),
+        bypasses=losses.read() if may.bypasses else (),
+        collectives=tuple(collectives(names) if may.collectives else ()),
         loads=tuple(split_loads(names) if may.loads else ()),
         modes=tuple(checkpoint_modes(names) if may.checkpoints else ()),
         switches=tuple(checkpoint_switches(names) if may.checkpoints else ()),

@@ -1,4 +1,4 @@
-"""Find policies of selective checkpointing that decide by what they count."""
+"""Find policies of selective checkpointing that decide by counting their calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONTEXTS = "create_selective_checkpoint_contexts"
 
 
 class CountingPolicy(NamedTuple):
-    """A policy for torch's selective checkpointing, and where it counts."""
+    """A policy for torch's selective checkpointing, and the expression in which it counts."""
 
     span: Span
     policy: str
@@ -48,7 +48,7 @@ def _counting(file: FileSyntax) -> Iterator[CountingPolicy]:
 
 
 def _counters(function: ast.FunctionDef) -> Iterator[str]:
-    """Yield what a policy counts in and decides by; nothing where it tells the recompute apart."""
+    """Yield the counters that a policy decides by; none if it asks whether it runs in the recompute."""
     nodes = walk(function)
     if any(isinstance(node, ast.Attribute) and node.attr == "is_recompute" for node in nodes):
         return

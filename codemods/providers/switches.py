@@ -1,4 +1,4 @@
-"""Find how a class switches its checkpointing itself: as before transformers 4.35, or in a way of its own."""
+"""Find how a class switches its checkpointing itself: in the form before transformers 4.35, or in its own way."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITC
 
 SWITCHES = frozenset({*SWITCH_ON, INNER_SWITCH})
 """The methods by which transformers switches a model's checkpointing on."""
-_OFF = ("False", "None")
-_SIGN = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
+_OFF_VALUES = ("False", "None")
+_OWN_SWITCH = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
 
 
 class OldSwitch(NamedTuple):
     """A method `_set_gradient_checkpointing(self, module, value=False)`, the form of transformers before 4.35.
 
-    With one, late releases call it for each module, and nothing else: no layer of theirs is switched on.
+    Late releases then only call it for each module, so that none of their layers is switched on.
     """
 
     span: Span
     first_line: int
-    """The line of the first decorator, or of `def` where there is none."""
+    """The line of the first decorator, or of `def` if there is none."""
     only_flags: bool
-    """Whether it does nothing but set `gradient_checkpointing` of the module."""
+    """Whether it only sets the module's `gradient_checkpointing`."""
     alone: bool
     """Whether the class holds nothing else."""
 
 
 def _is_old(function: ast.FunctionDef) -> bool:
-    """Tell whether a method has the parameter by which transformers tells the old form."""
+    """Tell whether a method has the parameter by which transformers recognises the old form."""
     return any(parameter.arg == "value" for parameter in function.args.args)
 
 
@@ -69,17 +69,17 @@ OLD_SWITCH = ClassFact[OldSwitch | None](
 
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[tuple[str, str]]:
-    """Yield what the methods of a class set, and what replaces the methods of transformers."""
+    """Yield the attributes that a class sets, with their values, and methods that replace those of transformers."""
     for statement in own_statements(cls):
         yield from ((f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
     for function in methods_of(cls):
         text = file.text(function)
-        if "checkpointing" in text and _SIGN.search(text):
+        if "checkpointing" in text and _OWN_SWITCH.search(text):
             if function.name == FLAG:  # a property
                 yield f"self.{FLAG}", ""
             callees = [node.func for node in walk(function) if isinstance(node, ast.Call)]
-            hands_over = any(isinstance(each, ast.Attribute) and each.attr in SWITCHES for each in callees)
-            if function.name in SWITCHES and not (_is_old(function) or hands_over):
+            delegates = any(isinstance(each, ast.Attribute) and each.attr in SWITCHES for each in callees)
+            if function.name in SWITCHES and not (_is_old(function) or delegates):
                 yield f"self.{function.name}", ""
             for node in walk(function):
                 match node:
@@ -88,7 +88,7 @@ def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[tuple[str, str]]:
                         | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
                     ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
                         text = ast.unparse(value)
-                        if text not in _OFF:
+                        if text not in _OFF_VALUES:
                             yield dotted(target), text
     for owner, name, _ in file.set_attributes:
         if owner == cls.name and name in SWITCHES:
@@ -98,4 +98,4 @@ def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[tuple[str, str]]:
 OWN_SWITCHES = ClassFact[tuple[tuple[str, str], ...]](
     "own_switches", lambda cls, file: tuple(_switches(cls, file)), nothing=(), signs=("checkpointing",)
 )
-"""How a class switches its checkpointing itself: the attributes with their values, the methods with none."""
+"""How a class switches its checkpointing itself: attributes with their values, methods with ""."""

@@ -1,4 +1,4 @@
-"""Find the attributes that a class makes parameters of, and that nothing in it freezes."""
+"""Find the attributes of a class that are parameters and that nothing in the class freezes."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.repair import ImportName, NewArgument, PassArguments, ReplaceName
-from ckpt_surgery.codemods.tree.layer_sources import LAYERS
+from ckpt_surgery.codemods.tree.layer_releases import LAYERS_MODULE
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
@@ -33,4 +33,4 @@ def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
     first = min((cls.first_line for cls in facts.classes), default=len(tree.text(path)))
     early = [item for item in top if item.span.line < first]  # an import below a class comes too late for it
     core = max((tree.layers.core_dots(path, item) for item in early), key=len, default="") or "transformers."
-    return (ImportName(path, None, None, core + LAYERS, LAYER_CLASS, tree.width),)
+    return (ImportName(path, None, None, core + LAYERS_MODULE, LAYER_CLASS, tree.width),)

@@ -64,7 +64,7 @@ from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.providers.selective_policies import COUNTING_POLICIES
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
-from ckpt_surgery.codemods.tree.branches import checkpoints
+from ckpt_surgery.codemods.tree.branches import checkpoints_argument
 from ckpt_surgery.codemods.tree.classes import Answer
 from ckpt_surgery.codemods.wording import quoted
 
@@ -97,7 +97,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 scope, line = function.scope, function.first_line
                 yield context.finding(RULE, path, function.span, scope, message, applicability, repairs, line)
         for late in read.late:
-            answer = checkpoints(context.tree, path, late)
+            answer = checkpoints_argument(context.tree, path, late)
             how = "the loop rebinds" if late.in_loop else "is rebound after the call"
             message, applicability = _late(late.function, late.names, how), Applicability.UNSAFE
             if answer is Answer.UNKNOWN:

@@ -236,7 +236,7 @@ def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[
         keywords = quoted(call.refused or call.keywords)
         if call.refused:
             yield f"{call.callee} gets {keywords} by keyword, which it does not take: bind it where that is made", True
-        elif call.is_given and keywords:
+        elif call.uses_model_function and keywords:
             said = f"with use_reentrant=True it refuses {keywords} by keyword"
             default = only_before(NON_REENTRANT_SINCE, tree.layers.required(owner.path))
             yield said + ", and that is the default up to transformers 4.57: pass it by position" * default, default
@@ -294,7 +294,7 @@ def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs:
     gone = next((item for item in imports if item.module.startswith("transformers.models.")), None)
     if gone or only_before(LAYERS_SINCE, required):
         return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
-    modes = {*inline.modes} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
+    modes = {*inline.modes} or {"" if call.uses_model_function else "torch's" for call in inline.checkpoints}
     idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
     return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.answers import reachable
+from ckpt_surgery.codemods.tree.caching import reachable
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(code="CKPT006", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)

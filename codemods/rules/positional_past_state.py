@@ -55,8 +55,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
             message += f"; `{plan.blocked[0]}` comes after it in the signature: CKPT005 reorders it (--unsafe)"
         if plan.unknown:
             message += f"; not repaired: {plan.unknown.text}"
-        if plan.loosened:
-            message += f"; {quoted(plan.loosened)} would be by keyword, too: unsafe where it carries a gradient"
+        if plan.doubtful:
+            message += f"; {quoted(plan.doubtful)} would be by keyword, too: unsafe where it carries a gradient"
         applicability = Applicability.SAFE if plan.is_safe else Applicability.UNSAFE
         span = site.call.args[first].span
         yield context.call_finding(RULE, site, message, applicability, span=span, arguments=plan.repair)

@@ -30,8 +30,8 @@ from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.tree.answers import reachable
 from ckpt_surgery.codemods.tree.arguments import reordered
+from ckpt_surgery.codemods.tree.caching import reachable
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted

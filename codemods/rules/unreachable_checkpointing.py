@@ -65,7 +65,7 @@ def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
     seen, waiting, doubt = {ref}, [ref], False
     while waiting:
         holder = waiting.pop()
-        if tree.blocks.wraps(holder) or any(ancestor.cls.inlines for ancestor in tree.bases.lineage(holder)):
+        if tree.blocks.imports_wrapper(holder) or any(ancestor.cls.inlines for ancestor in tree.bases.lineage(holder)):
             return Answer.YES
         if any(map(is_finished_model, (*tree.bases.externals(holder), *tree.containers.all_parts(holder)))):
             return Answer.YES

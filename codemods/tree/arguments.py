@@ -1,7 +1,7 @@
 """Split a call into gradient arguments, past state and the rest, and write the argument list it should have.
 
-The rule: the prefix up to the last gradient parameter is positional. What the caller passed by position behind it
-stays so unless past state is among it; then everything behind the prefix is by keyword.
+The rule: everything up to the last gradient parameter is passed by position. What the caller passes by position after
+that stays so, unless past state is among it; then everything after the last gradient parameter becomes a keyword.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ckpt_surgery.model_patches.family import FamilyFacts
 
 
 class ArgumentRepair(Enum):
-    """The allowed changes of a call's arguments."""
+    """The repairs of a call's arguments."""
 
     GRADIENT = "gradient arguments become positional"
     PAST_STATE = "past state becomes a keyword"
@@ -49,7 +49,7 @@ class UnknownReason(WordedReason):
 
 
 class GivenResults(NamedTuple):
-    """The parameters of a block's forward that get blocks' results: unchanged, or in a container."""
+    """The parameters of a block's forward that calls give results of blocks: as they are, or inside a container."""
 
     tensors: frozenset[str] = frozenset()
     containers: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Meaning:
     def container(self, parameter: Parameter) -> bool:
         """Tell whether calls give the parameter a list, tuple or dict of what blocks returned.
 
-        The annotation tells for a name that says nothing; GPT-2's `hidden_states: tuple[torch.Tensor]` is a tensor.
+        The annotation decides only if the name does not: GPT-2's `hidden_states: tuple[torch.Tensor]` is a tensor.
         """
         name, annotation = parameter.name, parameter.annotation
         if not self._is_given(parameter) or self._is_in(self.family.not_gradient, parameter) or self.past(parameter):
@@ -90,11 +90,11 @@ class Meaning:
         return given and not is_switch(name, parameter.annotation) and not may_be_state(name)
 
     def carriers(self, params: Sequence[Parameter]) -> set[str]:
-        """Return the names of the gradient parameters. The first parameter is one: it is what a block transforms."""
+        """Return the names of the gradient parameters. The first parameter counts: it is what a block transforms."""
         names = {parameter.name for parameter in params if self.gradient(parameter)}
         for first in params[:1]:
-            option = first.kind != "positional" or is_switch(first.name, first.annotation)
-            names |= set() if option or self.past(first) else {first.name}
+            is_option = first.kind != "positional" or is_switch(first.name, first.annotation)
+            names |= set() if is_option or self.past(first) else {first.name}
         return names
 
     def past(self, parameter: Parameter) -> bool:
@@ -106,10 +106,10 @@ class Meaning:
         return {parameter.name for parameter in params if self.past(parameter)}
 
     def may_lose_gradient(self, parameter: Parameter) -> bool:
-        """Tell whether nothing shows that the parameter, given by keyword, carries no gradient."""
-        number = parameter.default not in (None, "None")
+        """Tell whether the parameter may carry a gradient, which a keyword would lose: nothing rules it out."""
+        is_constant = parameter.default not in (None, "None")
         no_gradient = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
-        return not (number or no_gradient) and may_carry_gradient(parameter.name, parameter.annotation)
+        return not (is_constant or no_gradient) and may_carry_gradient(parameter.name, parameter.annotation)
 
     def _is_in(self, names: AbstractSet[str], parameter: Parameter) -> bool:
         """Tell whether a family lists the parameter, for all its blocks or for this one."""
@@ -123,15 +123,15 @@ class ArgumentPlan:
     keyword_gradient: tuple[str, ...] = ()
     positional_past: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
-    """Gradient parameters that stand behind past state the call passes: no call can pass both correctly."""
+    """Gradient parameters after past state that the call passes: no argument list can pass both correctly."""
     containers: tuple[int, ...] = ()
     """Positions of arguments that are lists, tuples or dicts of gradient tensors."""
     hidden: tuple[str, ...] = ()
     """Gradient parameters that an unpacked `**` argument may hold."""
     arguments: tuple[NewArgument, ...] | None = None
-    """The new argument list; None where nothing is to be changed, or no list is right."""
-    loosened: tuple[str, ...] = ()
-    """Arguments that become keywords with past state, and of which nothing tells whether they carry gradient."""
+    """The new argument list; None if nothing is to be changed, or no list is right."""
+    doubtful: tuple[str, ...] = ()
+    """Arguments that become keywords along with past state, although they may carry gradient."""
     unknown: Because | None = None
 
     @classmethod
@@ -149,7 +149,7 @@ class ArgumentPlan:
         call = _BoundCall(arguments, bound, forward.params, meaning)
         by_keyword = tuple(name for name in call.carriers if call.given[name].name)
         past_by_position = tuple(name for name in call.past if not call.given[name].name)
-        behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.wall)
+        behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.stop)
         blocked = behind_past if by_keyword or past_by_position else ()
         new = call.repaired(blocked, repairs)
         return cls(
@@ -159,22 +159,22 @@ class ArgumentPlan:
             containers=tuple(call.containers()),
             hidden=call.hidden(),
             arguments=new,
-            loosened=call.loosened(new or ()),
+            doubtful=call.doubtful(new or ()),
         )
 
     @property
     def is_safe(self) -> bool:
-        """Whether the new argument list puts everything right, and surely loses no gradient."""
-        return self.repair is not None and not self.loosened
+        """Whether the new argument list mends everything, and surely loses no gradient."""
+        return self.repair is not None and not self.doubtful
 
     @property
     def repair(self) -> tuple[NewArgument, ...] | None:
-        """The new argument list, where it puts everything right."""
+        """The new argument list, if it mends everything."""
         return None if self.unknown or self.blocked else self.arguments
 
 
 def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, int] | Because:
-    """Map parameter names to argument positions, or tell why nobody can."""
+    """Map parameter names to argument positions, or return why that is impossible."""
     names = [parameter.name for parameter in forward.params if parameter.kind == "positional"]
     bound: dict[str, int] = {}
     for position, argument in enumerate(arguments):
@@ -190,7 +190,7 @@ def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, 
 
 
 def given_arguments(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, Argument] | None:
-    """Map parameter names to arguments; None where nobody can tell."""
+    """Map parameter names to arguments; None if that is impossible."""
     bound = bind(arguments, forward)
     return None if isinstance(bound, Because) else {name: arguments[position] for name, position in bound.items()}
 
@@ -224,18 +224,18 @@ class _BoundCall:
         self.order = {parameter.name: index for index, parameter in enumerate(self.params)}
         self.given = {name: arguments[position] for name, position in bound.items()}
         self.gradient, past = meaning.carriers(params), meaning.past_names(params)
-        self.holding = {parameter.name for parameter in params if meaning.container(parameter)}
+        self.container_names = {parameter.name for parameter in params if meaning.container(parameter)}
         values = [name for name, argument in self.given.items() if argument.is_value]
         self.carriers = [name for name in values if name in self.gradient]
         self.past = [name for name in values if name in past]
-        self.wall = min((self.order[name] for name in self.past if name in self.order), default=len(self.params))
-        """The position of the first past state that the call passes: no prefix reaches beyond it."""
+        self.stop = min((self.order[name] for name in self.past if name in self.order), default=len(self.params))
+        """The index of the first past state that the call passes: the positional prefix has to end before it."""
 
     def containers(self) -> Iterator[int]:
         """Yield the positions of arguments that hold gradient tensors."""
         for name, argument in self.given.items():
-            displayed = name in self.gradient and argument.shape in ("list", "tuple", "dict")
-            if displayed or (name in self.holding and argument.is_value):
+            is_display = name in self.gradient and argument.shape in ("list", "tuple", "dict")
+            if is_display or (name in self.container_names and argument.is_value):
                 yield self.bound[name]
 
     def hidden(self) -> tuple[str, ...]:
@@ -244,28 +244,28 @@ class _BoundCall:
         return tuple(name for name in self.order if unpacked and name in self.gradient and name not in self.bound)
 
     def repaired(self, blocked: Collection[str], repairs: Collection[ArgumentRepair]) -> _NewArguments:
-        """Return the new argument list that makes some repairs; None where they find nothing to change."""
+        """Return the argument list after some repairs; None if they change nothing."""
         by_position = [name for name in self.carriers if self.given[name].name is None]
         movable = (self.order.keys() & self.carriers) - {*by_position, *blocked}
-        gradient = ArgumentRepair.GRADIENT in repairs
-        wall = max((self.order[name] for name in blocked), default=-1)
-        unwanted = {
+        moves_gradient = ArgumentRepair.GRADIENT in repairs
+        last_blocked = max((self.order[name] for name in blocked), default=-1)
+        to_keyword = {
             name
             for name in self.past
-            if ArgumentRepair.PAST_STATE in repairs and not self.given[name].name and self.order[name] > wall
+            if ArgumentRepair.PAST_STATE in repairs and not self.given[name].name and self.order[name] > last_blocked
         }
-        if not (gradient and movable) and not unwanted:
+        if not (moves_gradient and movable) and not to_keyword:
             return None
-        return self.rearranged(self.carriers if gradient else by_position, unwanted)
+        return self.rearranged(self.carriers if moves_gradient else by_position, to_keyword)
 
-    def rearranged(self, carriers: Collection[str], unwanted: Collection[str]) -> _NewArguments:
-        """Return the arguments with some gradient parameters by position, and the `unwanted` past state by keyword.
+    def rearranged(self, carriers: Collection[str], to_keyword: Collection[str]) -> _NewArguments:
+        """Return the arguments with the gradient parameters `carriers` by position, and `to_keyword` by keyword.
 
-        None where a gap before a gradient parameter has no default to fill it.
+        None if a parameter before a gradient parameter is not passed and has no default that could be written out.
         """
-        reach = max((self.order[name] for name in carriers if self.order.get(name, self.wall) < self.wall), default=-1)
+        last = max((self.order[name] for name in carriers if self.order.get(name, self.stop) < self.stop), default=-1)
         new: list[NewArgument] = []
-        for parameter in self.params[: reach + 1]:
+        for parameter in self.params[: last + 1]:
             if parameter.name in self.bound:
                 new.append(NewArgument(self.bound[parameter.name], None))
             elif parameter.default is not None and _is_literal(parameter.default):
@@ -276,15 +276,15 @@ class _BoundCall:
         rest = [position for position in range(len(self.arguments)) if position not in used]
         names = {position: name for name, position in self.bound.items()}
         tail = [names[position] for position in rest if self.arguments[position].name is None]
-        follows = [self.order[name] for name in tail] == list(range(reach + 1, reach + 1 + len(tail)))
-        keyworded = not follows or any(name in unwanted for name in tail)
+        is_adjacent = [self.order[name] for name in tail] == list(range(last + 1, last + 1 + len(tail)))
+        tail_to_keywords = not is_adjacent or any(name in to_keyword for name in tail)
         for position in rest:
             keyword = self.arguments[position].name
-            new.append(NewArgument(position, names[position] if keyword is None and keyworded else keyword))
+            new.append(NewArgument(position, names[position] if keyword is None and tail_to_keywords else keyword))
         return tuple(new)
 
-    def loosened(self, new: Sequence[NewArgument]) -> tuple[str, ...]:
-        """Return the arguments that become keywords and of which nothing tells whether they carry gradient."""
+    def doubtful(self, new: Sequence[NewArgument]) -> tuple[str, ...]:
+        """Return the arguments that become keywords although they may carry gradient."""
         keywords = {argument.source for argument in new if argument.keyword is not None}
         return tuple(
             parameter.name
@@ -299,7 +299,7 @@ class _BoundCall:
 def reordered(
     arguments: Sequence[Argument], old: ForwardSignature, params: Sequence[Parameter], meaning: Meaning
 ) -> tuple[NewArgument, ...] | None:
-    """Return the arguments of a call after the block's positional parameters became `params`, in that order."""
+    """Return the arguments of a call once the block's positional parameters are `params`, in that order."""
     bound = bind(arguments, old)
     if isinstance(bound, Because):
         return None
@@ -308,7 +308,7 @@ def reordered(
 
 
 def _is_literal(text: str) -> bool:
-    """Tell whether a default means the same in the caller's file: a name would not."""
+    """Tell whether a default means the same in the caller's file, which a name may not."""
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError):

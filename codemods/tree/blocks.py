@@ -2,7 +2,7 @@
 
 A plain block is the outermost stack element of a model that claims checkpointing, mixes positions
 (attention, recurrence, state space) somewhere inside, and holds no checkpointing layer of its own.
-Anything else in a list (projections, heads, experts, norms, convolutions) is an element, not a block.
+Anything else in a stack (projections, heads, experts, norms, convolutions) is an element, but not a block.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, HandedOn, M
 from ckpt_surgery.codemods.providers.foreign_stacks import FOREIGN_STACKS
 from ckpt_surgery.codemods.providers.forwards import DECORATORS
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
-from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
+from ckpt_surgery.codemods.tree.caching import cached_method, cached_with_cycles
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_finished_model
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.switches import Switches
@@ -29,12 +29,12 @@ from ckpt_surgery.model_patches.vocabulary import MIXERS, NO_BLOCKS
 
 _STANDARD = frozenset(sys.stdlib_module_names)
 _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
-"""Functions of torch and fairscale that put modules into ones that checkpoint them."""
+"""Functions of torch and fairscale that wrap modules in ones that checkpoint them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackElement:
-    """A class found in a stack: the stack's owner and attribute, and whether it is a block."""
+    """A class found in a stack, the stack's owner and attribute, and whether the class is a block."""
 
     holder: ClassRef
     attribute: str
@@ -51,8 +51,8 @@ class StackElement:
 class Blocks:
     """The blocks of a tree.
 
-    `function_node` gives the syntax tree of a function by its file and name, None where it cannot be read.
-    `keeps_branches` tells whether the inline branches of a file stay where they work.
+    `function_node` returns the syntax tree of a function, given its file and name; None if it cannot be read.
+    `keeps_branches` tells whether a file keeps the inline branches that work.
     """
 
     bases: BaseChains
@@ -63,7 +63,7 @@ class Blocks:
 
     @cached_property
     def in_stacks(self) -> frozenset[ClassRef]:
-        """The plain blocks of stacks, without those that are checkpointed by hand. Not each of them can be a layer."""
+        """The plain blocks of stacks, except those that are checkpointed by hand. Some of them cannot be layers."""
         blocks = {element.element for element in self.elements(self.containers.supported) if element.is_block}
         plain = {ref for ref in blocks if self.bases.is_layer(ref) is Answer.NO}
         return frozenset(plain - self.checkpointed_by_helper - self.checkpointed_inline)
@@ -72,27 +72,22 @@ class Blocks:
     def plain(self) -> frozenset[ClassRef]:
         """Plain classes that should be layers: blocks in stacks, and what inline branches checkpoint.
 
-        Those that cannot be layers, or that nothing would switch on, are not among them.
+        Those that cannot be layers, or that nothing would switch on, are left out.
         """
         in_stacks = (ref for ref in self.in_stacks if not self.switches.of_layer(ref))
-        inline = (
-            ref
-            for owner in self.with_inlines
-            if not self.switches.of_branches(owner)
-            for ref in self._run_inline(owner)
-        )
-        return frozenset(in_stacks).union(inline)
+        owners = (owner for owner in self.with_inlines if not self.switches.of_branches(owner))
+        return frozenset(in_stacks).union(*map(self._run_inline, owners))
 
     @cached_property
     def staying(self) -> frozenset[ClassRef]:
-        """The plain classes that nothing makes layers as long as the branches stay that checkpoint them."""
+        """The plain classes that stay plain because the inline branches that checkpoint them stay."""
         owners = (owner for owner in self.with_inlines if not self.keeps_branches(owner.path))
         plain = self.plain.difference(self.in_stacks, *map(self._run_inline, owners))
         return frozenset(ref for ref in plain if self.bases.is_layer(ref) is not Answer.YES)
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:
-        """For each class of the tree, the calls that may run it, each with the checked class that it stands in."""
+        """For each class of the tree, the calls that may run it, each with the checked class that makes it."""
         callers: dict[ClassRef, list[tuple[ClassRef, ModuleCall]]] = {}
         for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
@@ -102,13 +97,13 @@ class Blocks:
 
     @cached_property
     def with_inlines(self) -> tuple[ClassRef, ...]:
-        """The checked classes that checkpoint by hand."""
+        """The checked classes with checkpoint calls of their own."""
         classes = self.bases.names.checked_classes()
         return tuple(ref for ref in classes if ref.cls.inlines and ref.name != LAYER_CLASS)
 
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
-        """The classes of the tree that an inline branch or a direct checkpoint call runs, or has a method run of."""
+        """The classes of the tree that a checkpoint call runs, in an inline branch or not, or runs a method of."""
         refs: set[ClassRef] = set()
         for owner in self.with_inlines:
             refs.update(self._run_inline(owner))
@@ -123,17 +118,17 @@ class Blocks:
 
     @cached_property
     def checkpointed_by_helper(self) -> frozenset[ClassRef]:
-        """The classes of the tree that a method gives to a function, method or attribute which checkpoints them.
+        """The classes of the tree that a method passes to a function, method or attribute which checkpoints them.
 
-        Among them are those that checkpoint a function or method of their own: they are their own helper.
+        Those that checkpoint a function or method of their own are included.
         """
         classes: set[ClassRef] = set()
         for owner, handed in self._handed_on(Answer.YES):
             classes.update(self.containers.classes_at(owner, handed.paths))
         for owner in self.bases.names.checked_classes():
-            if self.wraps(owner):
+            if self.imports_wrapper(owner):
                 classes.update(self.containers.parts(owner))
-            if any(self._helps(owner, name) is Answer.YES for name in owner.cls[DECORATORS]):
+            if any(self._is_helper(owner, name) is Answer.YES for name in owner.cls[DECORATORS]):
                 classes.add(owner)
         for owner in self.with_inlines:
             heirs, calls = self.bases.heirs(owner), owner.cls.checkpoint_calls
@@ -146,7 +141,7 @@ class Blocks:
                     )
                     classes.update((owner, *inheriting))
             if not all(self.containers.classes_at(owner, owner.cls.paths_behind(*call)) for call in calls):
-                # nothing shows what is checkpointed: perhaps all that stands in stacks
+                # what is checkpointed is not known: it may be whatever is in a stack
                 for part in self.inside((owner, *heirs)):
                     stacks = [name for name, _, built in self.bases.attributes(part) if built.holds_several()]
                     paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
@@ -155,9 +150,9 @@ class Blocks:
 
     @cached_property
     def perhaps_by_helper(self) -> dict[ClassRef, tuple[ClassRef, str]]:
-        """The classes that a method hands, with what to run them on, to a function of which nothing is known.
+        """The classes that a method passes, with arguments to run them on, to a function that is not at hand.
 
-        Each has the class of the method and the name of the function.
+        Each is mapped to the class of the method and the name of the function.
         """
         helpers: dict[ClassRef, tuple[ClassRef, str]] = {}
         for owner, handed in self._handed_on(Answer.UNKNOWN):
@@ -166,40 +161,40 @@ class Blocks:
         return helpers
 
     def reached_by(self, element: StackElement) -> str:
-        """Return the function or class that checkpoints and reads a stack's attribute of another object, if any."""
+        """Return the function or class elsewhere that checkpoints and reads this stack's attribute; empty if none."""
         holder = element.holder
         own = {(ref.path, ref.name) for ref in (*self.bases.lineage(holder), *self.bases.heirs(holder))}
-        reading = self._reading.get(element.attribute, [])
-        return next((scope for path, scope in reading if (path, scope) not in own), "")
+        readers = self._foreign_readers.get(element.attribute, [])
+        return next((scope for path, scope in readers if (path, scope) not in own), "")
 
     @cached_property
-    def _reading(self) -> dict[str, list[tuple[str, str]]]:
-        """For each attribute, the functions and classes that checkpoint and read it of others, each with its file."""
-        reading: dict[str, list[tuple[str, str]]] = {}
+    def _foreign_readers(self) -> dict[str, list[tuple[str, str]]]:
+        """For each attribute, the files and names of what checkpoints and reads that attribute of other objects."""
+        readers: dict[str, list[tuple[str, str]]] = {}
         for path in self.bases.names.checked:
             for scope, attributes in self.bases.names.read(path)[FOREIGN_STACKS]:
                 for attribute in attributes:
-                    reading.setdefault(attribute, []).append((path, scope))
-        return reading
+                    readers.setdefault(attribute, []).append((path, scope))
+        return readers
 
     def _handed_on(self, answer: Answer) -> Iterator[tuple[ClassRef, HandedOn]]:
-        """Yield what is given to a function that checkpoints it, or perhaps."""
+        """Yield the modules that methods pass to functions for which `_is_helper` gives this answer."""
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
-                if self._helps(owner, handed.function) is answer:
+                if self._is_helper(owner, handed.function) is answer:
                     yield owner, handed
 
-    def _helps(self, owner: ClassRef, name: str) -> Answer:
-        """Tell whether what a class calls by a name checkpoints what it is given; no name stands for what does."""
+    def _is_helper(self, owner: ClassRef, name: str) -> Answer:
+        """Tell whether what a class calls by a name checkpoints its arguments; "" stands for what does."""
         base, _, attribute = name.rpartition(".")
         if base != "self":
-            return self._function_helps(owner.path, name) if name else Answer.YES
+            return self._is_helper_function(owner.path, name) if name else Answer.YES
         if any(attribute in base.cls[METHODS] for base in self.bases.lineage(owner)):
             return Answer.YES
         return Answer.NO if self.bases.has_method(owner, attribute) else _by_name(attribute, self.bases.chain(owner))
 
-    @kept_in_circles(Answer.NO)
-    def _function_helps(self, path: str, name: str) -> Answer:
+    @cached_with_cycles(Answer.NO)
+    def _is_helper_function(self, path: str, name: str) -> Answer:
         names = self.bases.names
         place = names.function(path, name)
         if place is None:
@@ -209,16 +204,16 @@ class Blocks:
         node = self.function_node(*place)
         if node is None:
             return Answer.UNKNOWN
-        answers = {self._function_helps(place[0], other) for other in handed_to(node)}
+        answers = {self._is_helper_function(place[0], other) for other in handed_to(node)}
         return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
 
-    def wraps(self, owner: ClassRef) -> bool:
-        """Tell whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
+    def imports_wrapper(self, owner: ClassRef) -> bool:
+        """Tell whether the file of a class imports a function that wraps blocks in checkpointing modules."""
         return any(imported.original in _WRAPPERS for imported in self.bases.names.read(owner.path).imports)
 
-    @kept
+    @cached_method
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
-        """Return the stack elements in these parts of models that are not layers, outermost only."""
+        """Return the elements of the outermost stacks in these parts of models, except layers."""
         elements = [element for holder in parts for element in self._of_holder(holder)]
         blocks = {element.element for element in elements if element.is_block}
         layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
@@ -258,22 +253,22 @@ class Blocks:
         return self.bases.is_layer(ref) is Answer.YES or ref in self.plain
 
     def is_block(self, ref: ClassRef) -> bool:
-        """Tell whether what holds a class checkpoints it, or should."""
+        """Tell whether a class is checkpointed by what holds it, or should be."""
         return self.checkpoints(ref) or ref in self.in_stacks
 
     def checkpointed_by_hand(self, ref: ClassRef) -> bool:
         """Tell whether a checkpoint call runs a class, here or in a helper."""
         return ref in self.checkpointed_inline or ref in self.checkpointed_by_helper
 
-    @kept
+    @cached_method
     def mixes(self, ref: ClassRef) -> bool:
         """Tell whether a class holds attention, recurrence or a state space model, at any depth."""
         parts = (part for holder in self.containers.with_parts(ref) for part in self.containers.all_parts(holder))
         return any(MIXERS.search(part.name.rpartition(".")[2]) for part in parts)
 
-    @kept
+    @cached_method
     def holds_layer(self, ref: ClassRef) -> bool:
-        """Tell whether a class holds layers, models of transformers or what a branch checkpoints, at any depth."""
+        """Tell whether a class holds something that checkpoints or is checkpointed, at any depth."""
         inside = self.containers.with_parts(*self.containers.parts(ref))
         if any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside):
             return True
@@ -281,7 +276,7 @@ class Blocks:
 
 
 def _by_name(name: str, targets: Iterable[Target]) -> Answer:
-    """Answer by the name of a function that is not at hand, and the classes that it may come from."""
+    """Judge a function that is not at hand by its name, and by the libraries it may come from."""
     if "checkpoint" in name:
         return Answer.YES
     for target in targets:

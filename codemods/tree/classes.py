@@ -1,4 +1,4 @@
-"""Classes as the tree refers to them, inside and outside its files, and three-valued answers."""
+"""References to classes, of the tree's files and of others, and the three-valued answer to questions about them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassRef:
-    """A class of the tree, by identity: two definitions of one name under `if`/`else` are two."""
+    """A class of the tree, compared by identity: those of one name under `if` and `else` are different."""
 
     path: str
     cls: Class
@@ -51,14 +51,14 @@ class ClassRef:
 
 
 class External(NamedTuple):
-    """A class outside of the tree: its name as this file writes it, and its origin."""
+    """A class outside the tree: its name as a file of the tree writes it, and the module it is imported from."""
 
     name: str
     module: str
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is surely no GradientCheckpointingLayer: torch's own, or of transformers' core."""
+        """Whether it is surely not a checkpointing layer: from torch, the standard library or transformers' core."""
         name, module = self
         if name in _PLAIN_NAMES or name.startswith(TORCH_PREFIXES) or module.startswith(_PLAIN_MODULES):
             return True
@@ -72,13 +72,13 @@ class External(NamedTuple):
 
     @property
     def is_of_family(self) -> bool:
-        """Whether it is a model of one of transformers' families, or the base class of such."""
+        """Whether it is a model of one of transformers' families, or the base class of such models."""
         name = self.name.rpartition(".")[2]
         return self.is_of_transformers and name != BASE_MODEL and _MODEL.search(name) is not None
 
     @property
     def is_layer_of_transformers(self) -> bool:
-        """Whether it is one of transformers' checkpointing layers, by its name."""
+        """Whether it is one of transformers' checkpointing layers, judged by its name."""
         return self.is_of_transformers and bool(_LAYER.search(self.name)) and not _PART.search(self.name)
 
     @property
@@ -98,6 +98,6 @@ def is_finished_model(target: Target) -> bool:
 
 @cache
 def renames(old: str, new: str) -> tuple[tuple[str, str], ...]:
-    """Return the model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
-    cuts = range(min(len(old), len(new)), 0, -1)
-    return tuple((old[:-cut], new[:-cut]) for cut in cuts if old[-cut].isupper() and old[-cut:] == new[-cut:])
+    """Return the prefixes of two class names before each common ending: LlamaModel and FooModel give Llama, Foo."""
+    ends = range(-min(len(old), len(new)), 0)
+    return tuple((old[:end], new[:end]) for end in ends if old[end].isupper() and old[end:] == new[end:])

@@ -10,33 +10,33 @@ from typing import Any, TypeVar
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, Build, Maker
 from ckpt_surgery.codemods.facts.file_reader import maker_of
-from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
+from ckpt_surgery.codemods.tree.caching import cached_method, reachable
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, Target, renames
 from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.model_patches.release_names import CLAIM
 
 T = TypeVar("T")
-_DEEPEST = 12
-"""Attributes and makers that lead to one another further than this are not followed."""
-_DEEPEST_STACK = 5
+_MAX_CHAIN = 12
+"""Longer chains of attributes and makers that lead to one another are not followed."""
+_MAX_NESTING = 5
 """Containers nested deeper than this hold no blocks."""
 
 
 @dataclass(eq=False)
 class Containers:
-    """The containers of classes."""
+    """What the classes of a tree hold."""
 
     names: TreeNames
     bases: BaseChains
     function_node: Callable[[str, str], ast.FunctionDef | None]
     _following: set[tuple[ClassRef, Build | str]] = field(default_factory=set)
-    """Builds that are made of one another end here."""
-    _answers: dict[tuple[str, ClassRef, ClassRef, Build], tuple[Any, ...]] = field(default_factory=dict)
+    """What is being resolved now: a build that leads back to it ends there."""
+    _resolved: dict[tuple[str, ClassRef, ClassRef, Build], tuple[Any, ...]] = field(default_factory=dict)
 
     @cached_property
     def holders(self) -> dict[str, list[tuple[ClassRef, str]]]:
-        """For each class name, the checked classes and attributes that are built from it."""
+        """For each class name, the attributes of checked classes that are built from it."""
         holders: dict[str, list[tuple[ClassRef, str]]] = {}
         for ref in self.names.checked_classes():
             for attribute, built in ref.cls.attributes:
@@ -44,18 +44,18 @@ class Containers:
                     holders.setdefault(name, []).append((ref, attribute))
         return holders
 
-    @kept
+    @cached_method
     def reached(self, ref: ClassRef, path: AttributePath) -> tuple[Target, ...]:
         """Return the classes of the modules at a path from `self`."""
-        here: list[tuple[ClassRef, Build]] = []
+        builds: list[tuple[ClassRef, Build]] = []
         targets: tuple[Target, ...] = (ref,)
         for step in path:
             if step == ELEMENT:
-                here = [item for built in here for item in self._items(ref, *built)]
+                builds = [item for built in builds for item in self._items(ref, *built)]
             else:
                 modules = (target for target in targets if isinstance(target, ClassRef))
-                here = [attribute for module in modules for attribute in self.bases.attribute(module, step)]
-            targets = tuple(dict.fromkeys(target for built in here for target in self._classes(ref, *built)))
+                builds = [attribute for module in modules for attribute in self.bases.attribute(module, step)]
+            targets = tuple(dict.fromkeys(target for built in builds for target in self._classes(ref, *built)))
         return targets if path else ()
 
     def classes_at(self, ref: ClassRef, paths: Iterable[AttributePath]) -> tuple[ClassRef, ...]:
@@ -73,7 +73,7 @@ class Containers:
     def _supported_parts(self, ref: ClassRef) -> Iterator[ClassRef]:
         return (part for part in self.parts(ref) if self.bases.flag(part, CLAIM) in (None, "True"))
 
-    def learns(self, ref: ClassRef, path: AttributePath) -> bool:
+    def has_parameters(self, ref: ClassRef, path: AttributePath) -> bool:
         """Tell whether what is at a path from `self` is a parameter, or a module that has some."""
         *above, last = (step for step in path if step != ELEMENT)
         holders = self.classes_at(ref, [tuple(above)]) if above else (ref,)
@@ -91,23 +91,23 @@ class Containers:
         yield block
         yield from sorted(set(self.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
 
-    @kept
+    @cached_method
     def parts(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Return the classes of the tree that a class's attributes hold, directly or in containers."""
         return tuple(target for target in self.all_parts(ref) if isinstance(target, ClassRef))
 
-    @kept
+    @cached_method
     def all_parts(self, ref: ClassRef) -> tuple[Target, ...]:
         """Return what a class's attributes hold, classes outside the tree included."""
         parts: dict[Target, None] = {}
         level = {(owner, built): None for _, owner, built in self.bases.attributes(ref)}
-        for _ in range(_DEEPEST_STACK):
+        for _ in range(_MAX_NESTING):
             parts.update((target, None) for build in level for target in self._classes(ref, *build))
             level = dict.fromkeys(item for build in level for item in self._items(ref, *build))
         return tuple(parts)
 
-    # What builds hold and are instances of. `user` is the class whose `self` is asked, and `owner` the one of its base
-    # chain that has the build: what a name means is decided in the owner's file.
+    # The methods below resolve builds. `user` is the class whose attribute is asked for, `owner` the class of its base
+    # chain that sets it. Names are looked up in the owner's file.
 
     def _items(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[tuple[ClassRef, Build]]:
         """Yield what a build holds, one step into a container."""
@@ -143,20 +143,20 @@ class Containers:
     def _behind(
         self, ask: Callable[[ClassRef, ClassRef, Build], Iterable[T]], user: ClassRef, owner: ClassRef, built: Build
     ) -> tuple[T, ...]:
-        """Return what the builds answer that this one leads to."""
+        """Return what `ask` yields for the builds that this one refers to, each result once."""
         key = (ask.__name__, user, owner, built)
-        if key not in self._answers:
+        if key not in self._resolved:
             step = (owner, built if built.kind in ("element", "member") else built.name)
-            if step in self._following or len(self._following) > _DEEPEST:
+            if step in self._following or len(self._following) > _MAX_CHAIN:
                 return ()
             self._following.add(step)
-            answers = (answer for source in self._sources(user, owner, built) for answer in ask(*source))
-            self._answers[key] = tuple(dict.fromkeys(answers))
+            results = (result for source in self._sources(user, owner, built) for result in ask(*source))
+            self._resolved[key] = tuple(dict.fromkeys(results))
             self._following.discard(step)
-        return self._answers[key]
+        return self._resolved[key]
 
     def _sources(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[tuple[ClassRef, ClassRef, Build]]:
-        """Yield the builds that one leads to: what an element may be, or what a called function returns."""
+        """Yield the builds that one refers to: what an element may be, or what a called function returns."""
         match built.kind:
             case "element":
                 for item in built.items:
@@ -178,16 +178,16 @@ class Containers:
                 values = self.names.read(owner.path).values
                 yield from ((user, owner, result) for result in _results(built.name, built, (), values))
 
-    @kept
+    @cached_method
     def _makers(self, path: str, name: str) -> tuple[Maker, ...]:
-        """Return what a function of a file makes; nothing where that is no module."""
+        """Return a function of a file as a maker; empty if it makes no modules."""
         function = self.function_node(path, name)
         maker = maker_of(function) if function else None
         return (maker,) if maker else ()
 
-    @kept
+    @cached_method
     def _in_file(self, owner: ClassRef, path: str) -> ClassRef:
-        """Return the owner of what a function of another file returns: names mean there what that file says."""
+        """Return the owner as if it were in another file: the builds of that file's functions use its names."""
         return owner if path == owner.path else ClassRef(path, owner.cls)
 
     def _renamed(self, user: ClassRef, owner: ClassRef, name: str) -> tuple[Target, ...]:
@@ -201,7 +201,7 @@ class Containers:
 
 
 def _results(name: str, call: Build, makers: Iterable[Maker], values: Iterable[tuple[str, Build]]) -> Iterator[Build]:
-    """Yield what the makers of a name return where they are called with the items of a build, and its values."""
+    """Yield what a called name gives: what its makers return for the items of `call`, and the values bound to it."""
     for maker in makers:
         if maker.name == name:
             yield maker.returns.with_parameters(dict(zip(maker.params, call.items, strict=False)))

@@ -1,4 +1,4 @@
-"""Find which classes are the same: in a modular file, in the generated file, and in models that inherit them.
+"""Find which classes are copies of one another: in a modular file, the generated file, and the parent's file.
 
 `class FooModel(BarModel)` in `modular_foo.py` makes the converter copy what BarModel is made of: `FooLayer`
 in `modeling_foo.py` is then `BarLayer` of `modeling_bar.py`, and a repair of one without the other would be
@@ -13,31 +13,31 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.providers.copies import GENERATED_FROM
-from ckpt_surgery.codemods.tree.answers import reachable
+from ckpt_surgery.codemods.tree.caching import reachable
 from ckpt_surgery.codemods.tree.classes import ClassRef, renames
 from ckpt_surgery.codemods.tree.names import TreeNames
 
 
 class _Twins(NamedTuple):
-    """The classes whose names begin with `start` are those of the file at `path` whose names begin with `other`.
+    """Classes with names that begin with `prefix` are copies of those in `other_path` that begin with `other_prefix`.
 
-    That is so unless the modular file defines a class itself, under the name that begins with `new`.
+    A class is not a copy if the file `modular` itself defines it, with a name that begins with `child_prefix`.
     """
 
-    start: str
-    path: str
-    other: str
+    prefix: str
+    other_path: str
+    other_prefix: str
     modular: str
-    new: str
+    child_prefix: str
 
 
 class Lineages:
-    """The descents of a tree's generated files."""
+    """The copies among a tree's classes."""
 
     def __init__(self, names: TreeNames) -> None:
         self.names = names
         self._beside: dict[str, str] = {}
-        """Modular file to generated file, and back."""
+        """Maps a modular file to its generated file, and back."""
         self._twins: dict[str, dict[_Twins, None]] = defaultdict(dict)
         for path in names.checked:
             modular = os.path.join(os.path.dirname(path), names.read(path)[GENERATED_FROM])
@@ -46,7 +46,7 @@ class Lineages:
                 self._descend(path, modular)
 
     def _descend(self, generated: str, modular: str) -> None:
-        """Note what a generated file has from the parents of the classes in its modular file."""
+        """Note what a generated file copies from the parents of the classes in its modular file."""
         for child in self.names.classes(modular):
             for parent in (target for base in child.cls.bases for target in self.names.named(modular, base)):
                 if isinstance(parent, ClassRef) and parent.path != modular:
@@ -63,6 +63,6 @@ class Lineages:
         if ref.path in self._beside:
             yield from self.names.defined(self._beside[ref.path], ref.name)
         for twins in self._twins.get(ref.path, ()):
-            rest = ref.name.removeprefix(twins.start)
-            if ref.name.startswith(twins.start) and not self.names.defined(twins.modular, twins.new + rest):
-                yield from self.names.defined(twins.path, twins.other + rest)
+            rest = ref.name.removeprefix(twins.prefix)
+            if ref.name.startswith(twins.prefix) and not self.names.defined(twins.modular, twins.child_prefix + rest):
+                yield from self.names.defined(twins.other_path, twins.other_prefix + rest)

@@ -1,4 +1,4 @@
-"""Find blocks that a layer's switch would not reach, or that are in eval mode while their model trains."""
+"""Find blocks that are in eval mode while their model trains, or in plain lists, where no switch reaches them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 
-_REGISTERING = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
+_REGISTERING_CONTAINER = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
 
 
 @dataclass(eq=False)
@@ -25,9 +25,9 @@ class ModuleModes:
     Args:
         bases: the base chains of the tree.
         containers: what its classes hold.
-        source: the text of a file.
-        class_node: the syntax tree of a class.
-        function_node: that of what a name means as a function in a file.
+        source: returns the text of a file.
+        class_node: returns the syntax tree of a class.
+        function_node: returns the syntax tree of the function that a name means in a file.
     """
 
     bases: BaseChains
@@ -38,7 +38,7 @@ class ModuleModes:
 
     @cached_property
     def in_eval(self) -> dict[ClassRef, ClassRef]:
-        """For each block that is taken out of training mode and stays in it, the class that does so."""
+        """For each block that is held in eval mode, the class that puts it there."""
         in_eval: dict[ClassRef, ClassRef] = {}
         for holder in self.bases.names.checked_classes():
             if holder.cls[MAY_EVALUATE]:
@@ -48,17 +48,16 @@ class ModuleModes:
 
     def _held(self, holder: ClassRef, paths: Collection[AttributePath]) -> tuple[ClassRef, ...]:
         """Return what a class holds at some paths, by itself or in stacks."""
-        return self.containers.classes_at(
-            holder, [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
-        )
+        paths = [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
+        return self.containers.classes_at(holder, paths)
 
     def unregistered_at(self, owner: ClassRef, path: AttributePath) -> str:
-        """Return the attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
-        last = max((at for at, step in enumerate(path) if step != ELEMENT), default=len(path))
+        """Return the attribute at a path that holds blocks in a plain list, where no switch finds them; else empty."""
+        last = max((index for index, step in enumerate(path) if step != ELEMENT), default=len(path))
         if last + 1 >= len(path):
             return ""
         attribute = path[last]
-        assigned = re.compile(rf"\bself\.{re.escape(attribute)}\s*(?::[^=\n]+)?=\s*(?!{_REGISTERING})")
+        assigned = re.compile(rf"\bself\.{re.escape(attribute)}\s*(?::[^=\n]+)?=\s*(?!{_REGISTERING_CONTAINER})")
         for holder in self.containers.classes_at(owner, [path[:last]]) if last else (owner,):
             for base in self.bases.lineage(holder):
                 text = self.source(base.path).of(base.cls.span)

@@ -8,32 +8,32 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, FileFacts, Import
-from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
+from ckpt_surgery.codemods.tree.caching import cached_method, cached_with_cycles
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, Target
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
-_NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
+_OTHER_FILES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
+"""Beginnings of the names of files that define no modules, and are not worth loading."""
 _NOTHING = FileFacts(imports=(), classes=(), values=(), functions=(), provided={})
 
 Loader = Callable[[str], FileFacts | None]
 
 
 def by_module(paths: Iterable[str]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Map what absolute imports may call a file to the file, with the folder that each name begins in."""
+    """Map the names by which absolute imports may reach files to the folder where each name starts, and the file."""
     named: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in paths:
         steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
-        for at in range(len(steps) - 1, -1, -1):
-            named[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
+        for start in range(len(steps) - 1, -1, -1):
+            named[".".join(steps[start:])].append((os.sep.join([*steps[:start], ""]), path))
     return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in named.items()}
 
 
 class TreeNames:
-    """The names of `files` (path to facts).
+    """The names of the files in `files`, which maps paths to facts.
 
-    `load` is asked for files that an import names and `files` lacks: those of the tree that were not worth parsing,
-    and a parent model beside a file that is checked alone. It returns None where there is none. `unparsed` are the
-    paths of the former.
+    `load` is asked for files that an import names and `files` lacks, and returns None if there is no such file. These
+    are files of the tree that were not worth parsing (`unparsed`), or a parent model beside a file checked alone.
     """
 
     def __init__(self, files: Mapping[str, FileFacts], load: Loader, unparsed: Collection[str] = ()) -> None:
@@ -52,38 +52,38 @@ class TreeNames:
         return self.files[path]
 
     def guarded_alias(self, path: str, name: str) -> Import | None:
-        """Return the guarded import statement that brings in a class as `name`, and nothing else."""
+        """Return the guarded import that binds `name` to a class of another name, if its statement imports no more."""
         facts = self.facts(path)
         imports = [item for item in facts.imports if item.guard] if facts else []
         alias = next((item for item in imports if item.name == name != item.original != ""), None)
         return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
 
     def read(self, path: str) -> FileFacts:
-        """Return the facts of a file; those of an empty one where it cannot be read."""
+        """Return the facts of a file; those of an empty one if it cannot be read."""
         return self.files.get(path) or self.facts(path) or _NOTHING
 
-    @kept
+    @cached_method
     def classes(self, path: str) -> tuple[ClassRef, ...]:
         """Return every class of a file, in order."""
         return tuple(ref for refs in self._by_name(path).values() for ref in refs)
 
-    @kept
+    @cached_method
     def checked_classes(self) -> tuple[ClassRef, ...]:
         """Return every class of the files that are checked, not of those loaded to understand them."""
         return tuple(ref for path in self.checked for ref in self.classes(path))
 
     def defined(self, path: str, name: str) -> list[ClassRef]:
-        """Return the classes of this name that a file defines itself: two where an `if` has one in each branch."""
+        """Return the classes of this name that a file defines itself: two if `if` and `else` each define one."""
         return self._by_name(path).get(name, [])
 
-    @kept
+    @cached_method
     def _by_name(self, path: str) -> dict[str, list[ClassRef]]:
         by_name: dict[str, list[ClassRef]] = {}
         for cls in self.read(path).classes:
             by_name.setdefault(cls.name, []).append(ClassRef(path, cls))
         return by_name
 
-    @kept_in_circles(())
+    @cached_with_cycles(())
     def named(self, path: str, name: str) -> tuple[Target, ...]:
         """Return what `name` may mean at module level of a file: classes of the tree, or external ones."""
         if name.rpartition(".")[2] == LAYER_CLASS:
@@ -97,7 +97,7 @@ class TreeNames:
                 targets += self._of_value(path, built)
         return tuple(targets)
 
-    @kept_in_circles(None)
+    @cached_with_cycles(None)
     def function(self, path: str, name: str) -> tuple[str, str] | None:
         """Find the function that `name` means at module level of a file: its file, and its name there."""
         if name in self.read(path).functions:
@@ -109,7 +109,7 @@ class TreeNames:
                     return place
         return None
 
-    @kept
+    @cached_method
     def _imports(self, path: str) -> Mapping[str, Sequence[Import]]:
         imports: dict[str, list[Import]] = defaultdict(list)
         for item in self.read(path).imports:
@@ -125,7 +125,7 @@ class TreeNames:
             yield module, rest or item.original or name
 
     def _files(self, path: str, module: str) -> Iterator[str]:
-        """Yield where a module may be: a file, a package's first file, or behind an absolute import."""
+        """Yield the files that a module name may mean: relative to a file, and as an absolute import."""
         target = self._module_file(path, module)
         if target:
             yield target
@@ -145,10 +145,10 @@ class TreeNames:
                     yield from targets
                     return
                 if self.function(file, name):
-                    return  # no class, and `Containers` follows what it returns
+                    return  # not a class; `Containers` follows what it returns
         yield External(name, module)
 
-    @kept
+    @cached_method
     def _module_file(self, path: str, module: str) -> str | None:
         """Return the file of a relative import, or of `transformers.models.x.y` beside the tree's own models."""
         if module.startswith("."):
@@ -164,7 +164,7 @@ class TreeNames:
             return None
         if not inner or (os.path.basename(folder) == "transformers" and not inner.startswith("models.")):
             return None  # transformers' own core is known by name and never read
-        if inner.rpartition(".")[2].startswith(_NO_MODULES):
+        if inner.rpartition(".")[2].startswith(_OTHER_FILES):
             return None
         return os.path.join(folder, *inner.split(".")) + ".py"
 

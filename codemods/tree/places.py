@@ -1,6 +1,6 @@
-"""Name the places of a file: the class, function and count of a span, as the transformers of `edits/` ask for.
+"""Turn spans of a file into names by which the transformers of `edits/` find them again: definition, code and count.
 
-Facts hold spans alone; names are made from them only where something is to be repaired.
+Facts hold spans only; names are made from them only if something is to be repaired.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span, first_line_of, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
-from ckpt_surgery.codemods.tree.answers import kept
+from ckpt_surgery.codemods.tree.caching import cached_method
 
 _Scope: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _Syntax: TypeAlias = tuple[ast.Module, list[tuple[str, _Scope]]]
@@ -56,12 +56,12 @@ class Places:
         spans = {node: span_of(node) for node in inside if isinstance(node, kinds)}
         # outer nodes before those that begin at the same place
         nodes = sorted(spans, key=lambda node: (*spans[node][:2], -spans[node].end_line, -spans[node].end_column))
-        at = next(at for at, node in enumerate(nodes) if spans[node] == span)
-        code = self._code(nodes[at])
-        return Occurrence(definition, code, sum(self._code(node) == code for node in nodes[:at]))
+        index = next(index for index, node in enumerate(nodes) if spans[node] == span)
+        code = self._code(nodes[index])
+        return Occurrence(definition, code, sum(self._code(node) == code for node in nodes[:index]))
 
     def _code(self, node: ast.expr | ast.stmt) -> str:
-        """Return what an occurrence is found by."""
+        """Return the code by which an occurrence is found, without white space; empty for an `if`."""
         if isinstance(node, ast.If):
             return ""
         return "".join(self._source.of(span_of(node.func if isinstance(node, ast.Call) else node)).split())
@@ -81,29 +81,29 @@ class Places:
         return Definition(innermost, twins.index(scope)), scope
 
     def _syntax(self, span: Span) -> _Syntax:
-        """Return the syntax of the top-level class around a span; of the whole file where the span is in none."""
+        """Return the syntax of the top-level class around a span; of the whole file if the span is in none."""
         for cls in self._facts.classes:
             is_alone = cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
             if is_alone and cls.first_line <= span.line and span.end_line <= cls.span.end_line:
                 return self._parsed(cls.first_line, self._source.offset(cls.span.end_line, cls.span.end_column))
         return self._parsed(1, len(self._source.text))
 
-    @kept
+    @cached_method
     def _parsed(self, first_line: int, end: int) -> _Syntax:
         text = self._source.text[self._source.offset(first_line, 0) : end]
-        # blank lines in front: counting lines on in a tree takes as long as parsing it
+        # blank lines in front keep the line numbers: `ast.increment_lineno` takes as long as parsing
         tree = ast.parse("\n" * (first_line - 1) + text)
         return tree, list(_scopes(tree))
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node below a node, but for those in f-strings and in the patterns of `case`."""
-    waiting = [scope]
-    while waiting:
-        for node in ast.iter_child_nodes(waiting.pop()):
+    """Yield every node below a node, except inside f-strings and `case` patterns."""
+    pending = [scope]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
             if not isinstance(node, ast.JoinedStr | ast.pattern):
                 yield node
-                waiting.append(node)
+                pending.append(node)
 
 
 def _scopes(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Scope]]:

@@ -1,7 +1,7 @@
-"""Tell whether transformers would switch the checkpointing of a class on, were its blocks layers.
+"""Tell whether transformers would switch the checkpointing of a class on if its blocks were layers.
 
 Transformers switches the layers of models that say `supports_gradient_checkpointing = True`. A model that does not, or
-that switches its inline branches by itself, would lose its checkpointing with them.
+that switches its inline branches itself, would lose its checkpointing if layers replaced them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ckpt_surgery.codemods.providers.switches import OWN_SWITCHES
-from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
+from ckpt_surgery.codemods.tree.caching import cached_method, reachable
 from ckpt_surgery.codemods.tree.classes import BASE_MODEL, Answer, ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.tree.layer_releases import LayerReleases
 from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 
@@ -23,15 +23,17 @@ from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 class Missing(WordedReason):
     """The reasons why nothing in transformers would switch a layer on, with advice."""
 
+    # why a class cannot be a layer
     RELEASE = (
         "the package asks for {}, and GradientCheckpointingLayer came with 4.52: checkpoint by an inline branch, or "
         "raise the requirement"
     )
-    RIGHT_BRANCH = "the package asks for {}, and GradientCheckpointingLayer came with 4.52"
     TRANSFORMERS = (
         "nothing of transformers holds {}, so nothing would switch a layer's checkpointing on: an inline branch is "
         "the way to checkpoint there"
     )
+    # why a class needs its inline branches
+    BRANCH_RELEASE = "the package asks for {}, and GradientCheckpointingLayer came with 4.52"
     NO_TRANSFORMERS = "nothing of transformers holds {}, so nothing would switch a layer on there"
     FUNCTIONS = "the functions of {} are put into models that are not among the files"
     MODEL = (
@@ -43,39 +45,39 @@ class Missing(WordedReason):
 
 @dataclass(eq=False)
 class Switches:
-    """The switches of a tree's classes."""
+    """What switches the checkpointing of a tree's classes, and what a layer would lack."""
 
     bases: BaseChains
     containers: Containers
-    layers: LayerSources
+    layers: LayerReleases
 
-    @kept
+    @cached_method
     def of_branches(self, owner: ClassRef) -> Because | None:
-        """Return why the inline branches of a class are what switches its checkpointing; None where a layer could."""
-        return self._by_models(owner) or self._release(owner, Missing.RIGHT_BRANCH)
+        """Return why a class needs its inline branches to be switched on; None if layers would do as well."""
+        return self._by_models(owner) or self._release(owner, Missing.BRANCH_RELEASE)
 
     def of_layer(self, ref: ClassRef) -> Because | None:
-        """Return why the file of a class cannot have layers; None where it can."""
+        """Return why a class cannot be a layer in its file; None if it can."""
         files = {model.path for model in self._above(ref) if self._claims(model)}
         if not self.layers.uses_transformers(ref.path) and not any(map(self.layers.needs_transformers, files)):
             return Missing.TRANSFORMERS.about(ref.name)
         return self._release(ref, Missing.RELEASE)
 
     def _release(self, ref: ClassRef, reason: Missing) -> Because | None:
-        requirement = self.layers.outdated(ref.path)
+        requirement = self.layers.old_requirement(ref.path)
         return reason.about(requirement) if requirement else None
 
     def _by_models(self, owner: ClassRef) -> Because | None:
-        """Return what is missing of the models that hold a class."""
+        """Return what the models that hold a class lack; None if they would switch its layers on."""
         above = self._above(owner)
         if own := self._own_switch(owner, above):
             return own
         claims = self._all_claims(above) or self._all_claims(self.bases.names.classes(owner.path))
         if {Answer.YES, Answer.NO} & set(claims.values()):
-            # Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree
-            # of transformers itself, whose users do not set `gradient_checkpointing` by hand.
+            # Nothing is lost if the branches need the function that transformers sets together with the flag, nor in
+            # transformers itself, whose users do not set `gradient_checkpointing` by hand.
             calls = [call for inline in owner.cls.inlines for call in inline.checkpoints]
-            if self.layers.is_core(owner.path) or all(call.is_given for call in calls):
+            if self.layers.is_core(owner.path) or all(call.uses_model_function for call in calls):
                 return None
             for ref, claim in claims.items():
                 if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
@@ -86,7 +88,7 @@ class Switches:
         return (Missing.MODEL if owner.cls.bases else Missing.FUNCTIONS).about(owner.name)
 
     def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> Because | None:
-        """Find what a class, one that it inherits, or a model that holds it sets by itself."""
+        """Find the switch that a class, an ancestor of it or a model that holds it brings along."""
         value = self.bases.flag(owner, FLAG)
         if value not in (None, "False"):
             return Missing.OWN_SWITCH.about(owner.name, f"{FLAG} = {value}")
@@ -106,7 +108,7 @@ class Switches:
         return {ref: claim for ref in refs if (claim := self._claims(ref))}
 
     def _claims(self, ref: ClassRef) -> Answer | None:
-        """Tell whether a model of transformers claims gradient checkpointing; None for what is no such model."""
+        """Tell whether a model of transformers claims gradient checkpointing; None if it is not such a model."""
         externals = self.bases.externals(ref)
         models = [target for target in externals if target.is_of_family]
         if not models and not any(target.name.endswith(BASE_MODEL) for target in externals):
@@ -118,9 +120,9 @@ class Switches:
             return Answer.YES  # transformers' own models do
         return Answer.NO if self.bases.is_pretrained(ref) else Answer.UNKNOWN
 
-    @kept
+    @cached_method
     def _above(self, ref: ClassRef) -> tuple[ClassRef, ...]:
-        """Return a class, what inherits from it, and all that hold one of these at any depth."""
+        """Return a class, what inherits from it, and all that holds one of these, at any depth."""
         return reachable([ref], lambda here: (*self.bases.heirs(here), *self._holders.get(here, ())))
 
     @cached_property

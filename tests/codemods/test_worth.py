@@ -1,4 +1,4 @@
-"""The files that a check parses; the others hold no findings."""
+"""The files that a check parses; no other file can have findings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DATA = "import json\n\n\nclass Reader:\n    def read(self, path):\n        retur
         "class Foo(GradientCheckpointingLayer): ...",
     ],
 )
-def test_what_may_checkpoint_speaks_of_it(text: str) -> None:
+def test_files_that_may_checkpoint_are_about_checkpointing(text: str) -> None:
     assert speaks_of_checkpointing(f"import os\n{text}\n")
 
 
@@ -76,7 +76,7 @@ def test_what_may_checkpoint_speaks_of_it(text: str) -> None:
         "last = get_last_checkpoint(folder)",
     ],
 )
-def test_files_of_weights_are_no_checkpointing(text: str) -> None:
+def test_files_about_weights_are_not_about_checkpointing(text: str) -> None:
     assert not speaks_of_checkpointing(f"import os\n{text}\n")
 
 

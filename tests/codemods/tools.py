@@ -69,7 +69,7 @@ class Expected:
     message: str
 
     def fits(self, finding: Finding, line: str) -> bool:
-        """Tell whether a finding at a line with this text is the one meant."""
+        """Tell whether a finding on a line with this text is the expected one."""
         return (
             (finding.code, finding.applicability.value) == (self.code, self.applicability)
             and self.line in line
@@ -162,24 +162,24 @@ def check_transformed(
     assert result.problems == ()
     assert result.notes == ()
     compare(list(result.findings), expected, files, root)
-    made = texts(root)
-    assert made.keys() == wanted.keys()
+    written = texts(root)
+    assert written.keys() == wanted.keys()
     for name, text in wanted.items():
-        assert made[name] == text
-    left = list(check([root], select=select, jobs=1).findings)
-    assert [finding.message for finding in left if finding.applicability is Applicability.SAFE] == []
-    compare(left, expected_after, wanted, root)
+        assert written[name] == text
+    remaining = list(check([root], select=select, jobs=1).findings)
+    assert [finding.message for finding in remaining if finding.applicability is Applicability.SAFE] == []
+    compare(remaining, expected_after, wanted, root)
     return result
 
 
 def compare(findings: list[Finding], expected: list[Expected], files: dict[str, str], root: Path) -> None:
     """Assert that each expected finding is there and that no other fault is."""
-    waiting = list(findings)
+    unmatched = list(findings)
     for expectation in expected:
-        fitting = [finding for finding in waiting if expectation.fits(finding, _line(finding, files, root))]
-        assert fitting, f"{expectation} is not among\n{_shown(waiting, files, root)}"
-        waiting.remove(fitting[0])
-    faults = [finding for finding in waiting if finding.applicability in _FAULTS]
+        fitting = [finding for finding in unmatched if expectation.fits(finding, _line(finding, files, root))]
+        assert fitting, f"{expectation} is not among\n{_shown(unmatched, files, root)}"
+        unmatched.remove(fitting[0])
+    faults = [finding for finding in unmatched if finding.applicability in _FAULTS]
     assert not faults, f"not expected:\n{_shown(faults, files, root)}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.tree.layer_releases import LayerReleases
 from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.model_patches import release_names
 from ckpt_surgery.model_patches.release_names import RELEASES, known_name
@@ -53,7 +53,7 @@ def test_a_name_is_in_the_releases_that_are_said_to_have_it(name: str) -> None:
 def test_the_layer_class_clears_what_it_is_said_to_clear() -> None:
     # Its source compares each name with the keywords that it was given.
     installed = pytest.importorskip("transformers").__version__
-    layers = LayerSources(TreeNames({}, lambda path: None), lambda path: {f"transformers=={installed}": "setup.py"})
+    layers = LayerReleases(TreeNames({}, lambda path: None), lambda path: {f"transformers=={installed}": "setup.py"})
     assert set(layers.cleared("modeling_foo.py")) == set(re.findall(r'"(\w+)" in kwargs', source(FILES[1:2])))
 
 

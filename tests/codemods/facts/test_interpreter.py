@@ -10,14 +10,14 @@ import pytest
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
 
 
-class Texts(Interpreter[frozenset[str]]):
-    """An interpreter of texts: a name holds those it may be bound to."""
+class Strings(Interpreter[frozenset[str]]):
+    """An interpreter whose values are the strings that a name may be bound to."""
 
     nothing = frozenset()
     passes = 2
 
     def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Unite the texts."""
+        """Return all the strings."""
         return frozenset().union(*values)
 
     def value(self, node: ast.expr) -> frozenset[str]:
@@ -52,7 +52,7 @@ class Texts(Interpreter[frozenset[str]]):
     ],
 )
 def test_a_name_holds_what_it_may_be_bound_to(source: str, expected: str) -> None:
-    reader = Texts()
+    reader = Strings()
     reader.follow(ast.parse(source).body)
     assert reader.env["x"] == frozenset(expected)
     assert (reader.conditions, reader.loops, reader.tries) == ((), (), 0)
@@ -61,7 +61,7 @@ def test_a_name_holds_what_it_may_be_bound_to(source: str, expected: str) -> Non
 def test_code_after_a_branch_that_leaves_sees_the_other_outcome() -> None:
     met: dict[str, list[tuple[str, bool]]] = {}
 
-    class Conditions(Texts):
+    class Conditions(Strings):
         def call(self, node: ast.Call) -> frozenset[str]:
             met[ast.unparse(node)] = [(ast.unparse(each.test), each.truth) for each in self.conditions]
             return self.nothing

@@ -1,4 +1,4 @@
-"""Values that a forward keeps beside its result: with their gradient, as state, or not at all."""
+"""Values that a forward stores outside its result: with their gradient, as state, or not at all."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_state_that_the_next_run_reads(body: str) -> None:
     assert [kind for _, kind in kept(body)] == ["state"]
 
 
-def test_a_value_that_is_read_after_it_was_set_is_no_state() -> None:
+def test_a_value_that_is_read_after_it_was_set_is_not_state() -> None:
     assert kept("self.mean = out.detach().mean()\nout = out - self.mean") == []
 
 

@@ -1,4 +1,4 @@
-"""What a family's file says of a parameter, for one class or for all."""
+"""What the facts of a family say about a parameter, for one class or for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a class is a layer, by base classes of its file, of another file, and of none that is at hand."""
+"""Whether a class is a layer, by base classes in its file, in another file, or in none at hand."""
 
 from __future__ import annotations
 

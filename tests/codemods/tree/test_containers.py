@@ -37,7 +37,7 @@ CIRCLES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("files", CIRCLES.values(), ids=CIRCLES)
-def test_circles_end(files: Mapping[str, str]) -> None:
+def test_circular_code_is_read_to_an_end(files: Mapping[str, str]) -> None:
     tree = source_tree(files)
     for ref in list(tree.names.checked_classes()):
         tree.bases.is_layer(ref)
@@ -61,7 +61,7 @@ def test_a_model_is_made_of_what_it_holds_at_any_depth() -> None:
     assert {ref.name for ref in source_tree({FOO: text}).containers.supported} == {"M", "E", "L"}
 
 
-def test_builds_that_speak_of_each_other_are_read_quickly(tmp_path: Path) -> None:
+def test_builds_that_refer_to_each_other_are_read_quickly(tmp_path: Path) -> None:
     lines = [
         line
         for n in range(6)

@@ -1,4 +1,4 @@
-"""What requirements on transformers rule out, and the rules that ask."""
+"""What requirements on transformers rule out or admit, and the rules that ask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.codemods.tree.requirements import only_before, only_since
+from ckpt_surgery.codemods.tree.requirements import admits_old_releases, only_before, only_since
 from ckpt_surgery.static import snapshot
 from tests.codemods.tools import found, tree
 
@@ -149,3 +149,32 @@ def test_the_installed_layer_is_asked_where_there_is_no_requirement(
     tree(tmp_path, {"installed.py": layers, "foo/modeling_foo.py": CACHED, "foo/requirements.txt": requirement})
     monkeypatch.setattr(snapshot, "installed_layers", lambda: str(tmp_path / "installed.py"))
     assert [finding.code for finding in found(tmp_path / "foo", "CKPT008")] == ["CKPT008"] * bool(requirement)
+
+
+@pytest.mark.parametrize(
+    ("specifier", "admits"),
+    [
+        ("", False),
+        ("!=4.53.0", False),
+        ("<6", False),
+        (">=4.52", False),
+        (">=4.52.0.dev0", False),
+        (">=5", False),
+        ("~=4.57.6", False),
+        ("==4.52.*", False),
+        (">=4.40,>=4.52", False),
+        (">=4.51.3", True),
+        (">4.51", True),
+        ("==4.48.0", True),
+        ("==4.51.*", True),
+        ("<4.52", True),
+        ("<4.52.0", True),
+        ("<=4.51.3", True),
+        ("<4.52.4", False),
+        (">=4.41,<5", True),
+        ("===what", False),
+        (" is what it needs", False),
+    ],
+)
+def test_a_bound_before_the_first_release_with_layers_admits_old_ones(specifier: str, admits: bool) -> None:
+    assert admits_old_releases(f"transformers{specifier}") is admits

@@ -1,4 +1,4 @@
-"""Small trees in memory, for tests of what the files of a tree say together."""
+"""Small trees in memory, for tests of what several files show together."""
 
 from __future__ import annotations
 
