@@ -15,11 +15,11 @@ from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 from ckpt_surgery.static.copies import diverged_copies
 from ckpt_surgery.static.discover import discover, read_sources
-from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, select_codes, take_snapshot
+from ckpt_surgery.static.text_edits import choose_repairs
 from ckpt_surgery.static.write import READ_ONLY, read_only, write_atomically
 
 _MAX_ROUNDS = 8

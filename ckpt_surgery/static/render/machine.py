@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding, Subject
-from ckpt_surgery.static.edits import Edit, edits_of
 from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence
 from ckpt_surgery.static.results import Note, Problem
+from ckpt_surgery.static.text_edits import Edit, edits_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 
