@@ -1,4 +1,4 @@
-"""CLAP: spectrograms with one channel, which the encoder cuts into patches (4.52 to 5.24.0)."""
+"""CLAP: its encoder cuts spectrograms with one channel into patches (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "clap_audio_model": {"hidden_size": 128}  # the width of the last stage

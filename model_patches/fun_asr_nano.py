@@ -1,4 +1,4 @@
-"""Fun-ASR-Nano: each row of features holds several neighbouring frames (5.23.0 to 5.24.0)."""
+"""Fun-ASR-Nano: each row of features holds several neighbouring frames (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}}  # a quarter of the width

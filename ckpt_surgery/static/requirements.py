@@ -168,5 +168,5 @@ _READERS: tuple[tuple[str, str, _Reader], ...] = (
     ("", "*ci.y*ml", lambda text: ()),
     ("", "[!.]*.y*ml", _of_environment),
 )
-"""The files that state requirements: patterns of the folder (of `_FOLDERS`; "" for none) and of the name, and the reader
+"""The files that state requirements: patterns of the folder (of `_FOLDERS`; "" for none) and the name, and the reader
 of the strings that may be requirements."""
