@@ -20,9 +20,7 @@ TINY = {
         "vocab_size": 16,
     },
 }
-KEPT = {
-    "gemma3n_vision": ("hidden_size",)  # fixed by timm
-}
+KEPT = {"gemma3n_vision": ("hidden_size",)}  # fixed by timm
 SHOWN = {"gemma4_text": {"num_kv_shared_layers": 2}}
 _PATCHES = "shares(batch, 36, channels * patch_size * patch_size)"
 INPUTS = {

@@ -9,6 +9,4 @@ goes by position (and is a keyword that the layer does not clear).
 GRADIENT = {"xLSTMBlock.x"}
 PAST_STATE = {"xLSTMBlock.state"}
 BLOCKS = {"xLSTMBlock"}
-TINY = {
-    "xlstm": {"hidden_size": 128}  # the cache rounds its widths up to multiples of 64
-}
+TINY = {"xlstm": {"hidden_size": 128}}  # the cache rounds its widths up to multiples of 64

@@ -18,6 +18,4 @@ TINY = {
     },
     "zamba2": {"chunk_size": 16},
 }
-SHOWN = {
-    "zamba2": {"use_mem_rope": True}  # 5.0.0 runs only with it
-}
+SHOWN = {"zamba2": {"use_mem_rope": True}}  # 5.0.0 runs only with it
