@@ -5,13 +5,13 @@ Looks at checkpoint calls on functions instead of modules: local functions, lamb
 helper that passes its arguments on to torch's function counts as a checkpoint call. Finds arguments by keyword where
 the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
 twice, inputs that it writes into, and names that it looks up and that the loop around the call, or a later statement,
-rebinds; so may a function that a local one makes (`make(layer)`). Such names are found whatever the checkpoint
+rebinds, also in a function that a local one returns (`make(layer)`). Such names are found whatever the checkpoint
 function is called: an alias, transformers' own, a helper of another file. A helper whose code is not at hand is
 reported as unknown, and only if its name contains `checkpoint`. A call of torch's function without `use_reentrant` is
 information.
 
 Whatever is checkpointed, `preserve_rng_state=False` is a fault in a file that sets a dropout above 0, and information
-in any other. So is `torch._functorch.config.activation_memory_budget` below 1. A policy of
+in any other. The same holds for a `torch._functorch.config.activation_memory_budget` below 1. A policy of
 `create_selective_checkpoint_contexts` that decides by a counter of its own, and does not ask `ctx.is_recompute`, is
 information, too.
 

@@ -13,9 +13,9 @@ of processes; sends and receives; collectives of a group of their own. Where ano
 ranks take the same side (`if everywhere or rank == 0`), the finding says which.
 
 ## Why is this bad?
-A collective ends only when every rank has called it: the ranks that have wait until the timeout. If the other ranks'
-next collective is of the same kind, the two are matched instead and mix unrelated tensors: with
-`if p.grad is not None`, the gradients of different parameters.
+A collective ends only when every rank has called it: those that have called it wait until the timeout. If the other
+ranks' next collective is of the same kind, the two are matched instead and mix unrelated tensors: with `if p.grad is
+not None`, the gradients of different parameters.
 
 ## Example
 ```python

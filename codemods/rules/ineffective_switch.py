@@ -14,7 +14,7 @@ other files, except to log them; what `torch.compile` returned, which passes the
 
 ## Why is this bad?
 Models of transformers checkpoint in training mode alone. In evaluation mode `is_gradient_checkpointing` is True, the
-losses are as ever, no block is recomputed, and memory does not fall; dropout is off as well. A wrapper of
+losses look normal, no block is recomputed, and memory does not fall; dropout is off as well. A wrapper of
 DistributedDataParallel has no such method: the call fails, or does nothing behind `hasattr`.
 
 ## Example

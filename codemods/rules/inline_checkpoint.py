@@ -7,8 +7,8 @@ are left to CKPT012. The branch goes, its direct call stays, and the block's cla
 `GradientCheckpointingLayer`. An `elif` or a conditional expression is left to you.
 
 Outside transformers' own tree, a branch that works is information, and `apply` leaves it: `apply --select CKPT002`
-makes the repair. A branch is a fault there if it disagrees with the direct call, passes keyword arguments that stop
-the training, or checkpoints a block that is a layer already.
+makes the repair. A branch is a fault there if it disagrees with the direct call, passes keyword arguments that make
+training fail, or checkpoints a block that is a layer already.
 
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
@@ -38,27 +38,26 @@ as `if use_cache: ... use_cache = False` stays if later code reads the name.
 
 Unsafe where
 
-- the test has other conditions, or asks a configuration that transformers does not read;
+- the test has other conditions, or reads a configuration that transformers does not;
 - the direct call needs another signature first (CKPT005), runs classes with different parameters, or is one
   of `layer.forward`, which bypasses a layer up to transformers 5.22;
 - the branch leaves out what may be past state under another name, or checkpoints several modules as one, which keeps
   less than each of them by itself;
-- no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
+- no switch reaches the blocks: they are set to eval mode while their model trains, or are in a plain Python list;
 - it is unsafe to make the block a layer (see CKPT001): a call elsewhere passes past state to it by position, the model
   reads more of its outputs where its `use_cache` is True, or something else bypasses the layer.
 
 The branch stays where it cannot be repaired: nothing shows which class it checkpoints, it has no else branch that
-calls the same, or it is an `elif` or a conditional expression. It also stays where transformers would not
-switch a layer on: no model of transformers among the files holds the class, the model does not say
+calls the same, or it is an `elif` or a conditional expression. It also stays where transformers would not switch a
+layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch is information, which
 says if it is reentrant. It is unsafe only
 
 - if it disagrees with the direct call about more than caches and what is returned;
 - if its blocks are layers already: then both checkpoint, one inside the other. That includes layers of transformers'
-  own models, from 4.53 on; it is information where the package asks for older releases alone,
-  or where nothing is reentrant;
-- if keyword arguments stop it;
+  own models, from 4.53 on; it is information if the package asks for older releases only, or nothing is reentrant;
+- if keyword arguments make it fail;
 - if it is reentrant, and a method freezes what the forward runs before the blocks, or freezes everything and trains
   some of them again: where no input needs a gradient, a reentrant checkpoint trains nothing. Ask for `x.requires_grad`
   in the test, or pass `use_reentrant=False`.
@@ -171,42 +170,42 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
     unclaimed = any(reason.reason is Missing.FLAG for reason in repair.reasons)
-    idle = unclaimed and inline.asks_for_flag and "config" not in (inline.test or "")
-    stops = any(notes.values()) and not idle
-    is_fault = stops or bool(harmful or twice or nested)
-    goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
-    said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
-    disagreements_found = dict.fromkeys(
+    never_runs = unclaimed and inline.asks_for_flag and "config" not in (inline.test or "")
+    fails = any(notes.values()) and not never_runs
+    is_fault = fails or bool(harmful or twice or nested)
+    is_repaired = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
+    parts = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
+    conflicts = dict.fromkeys(
         f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
-        for item in (differences if goes else harmful)
+        for item in (differences if is_repaired else harmful)
     )
-    if disagreements_found:
-        said.append(f"the branches disagree: {'; '.join(disagreements_found)}")
+    if conflicts:
+        parts.append(f"the branches disagree: {'; '.join(conflicts)}")
     if twice:
-        said.append(f"{twice} {_TWICE}")
-    said += [note for note, is_sure in notes.items() if is_sure or not goes]
+        parts.append(f"{twice} {_TWICE}")
+    parts += [note for note, is_sure in notes.items() if is_sure or not is_repaired]
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
-    if goes or nested:
-        said += filter(None, [reasons])
-    if goes:
+    if is_repaired or nested:
+        parts += filter(None, [reasons])
+    if is_repaired:
         if modes := ", ".join(inline.modes):
-            said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
+            parts.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     elif harmful:
         one_sided = all(item.branch is None or item.branch.text == "None" for item in harmful)
         where = f"where {quoted(dict.fromkeys(item.name for item in harmful))} is given, " if one_sided else ""
-        said.append(f"pass the same in both: {where}the block gets something else under checkpointing")
+        parts.append(f"pass the same in both: {where}the block gets something else under checkpointing")
     elif repair.repairs:
         command = f"`apply {'--unsafe ' * bool(reasons)}--select {RULE.code}`"
-        said += [f"it works as it is, and {command} puts layers in its place", *filter(None, [reasons])]
-    elif reasons and not (stops or nested):
-        said.append(f"{'not repaired' if twice else 'left as it is'}: {reasons}")
+        parts += [f"it works as it is, and {command} puts layers in its place", *filter(None, [reasons])]
+    elif reasons and not (fails or nested):
+        parts.append(f"{'not repaired' if twice else 'left as it is'}: {reasons}")
     repairs, applicability = repair.repairs, Applicability.INFO
-    if goes or is_fault:
-        applicability = Applicability.UNSAFE if reasons or not goes else Applicability.SAFE
+    if is_repaired or is_fault:
+        applicability = Applicability.UNSAFE if reasons or not is_repaired else Applicability.SAFE
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
-        said.append(replaced_text(owner.name))
+        parts.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
-    found_here = context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
+    found_here = context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(parts), applicability, repairs)
     return replace(found_here, differing=tuple(dict.fromkeys(item.name for item in harmful)))
 
 
@@ -258,9 +257,9 @@ def _shown(argument: Argument | None) -> str:
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conversion:
-    theirs = layers_of_transformers(context.tree, owner, inline)
-    if theirs:
-        return Conversion(reasons=(_nested(context, owner, inline, theirs),))
+    their_layers = layers_of_transformers(context.tree, owner, inline)
+    if their_layers:
+        return Conversion(reasons=(_nested(context, owner, inline, their_layers),))
     missing = context.tree.switches.of_branches(owner)
     if missing:
         return Conversion(reasons=(missing,))
@@ -286,17 +285,17 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conv
     return Conversion(repairs, tuple(_doubts(context, owner, inline, layers)))
 
 
-def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
+def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: str) -> Because:
     """Return why layers of transformers need no branch, in the releases that the package asks for."""
     required = context.tree.layers.required(owner.path)
     imports = [item for item in context.tree.names.read(owner.path).imports if item.original.endswith("_DOCSTRING")]
     # these docstrings were removed when layers were added: such an import works in older releases only
-    gone = next((item for item in imports if item.module.startswith("transformers.models.")), None)
-    if gone or only_before(LAYERS_SINCE, required):
-        return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
+    old = next((item for item in imports if item.module.startswith("transformers.models.")), None)
+    if old or only_before(LAYERS_SINCE, required):
+        return Obstacle.NESTED_LATER.about(layers, f"releases with {old.original}" if old else ", ".join(required))
     modes = {*inline.modes} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
-    idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
-    return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
+    never_reentrant = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
+    return (Obstacle.NESTED_IDLY if never_reentrant else Obstacle.NESTED).about(layers)
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:

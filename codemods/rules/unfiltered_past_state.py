@@ -7,7 +7,7 @@ blocks that pass past state under another keyword: `state`, `cache_params`, `sha
 which is no longer cleared from 5.17 on. If only some of those releases clear it, the finding says which.
 
 Information only where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to
-False first, or asks for `not self.training`): the fault occurs only with a cache that a caller passes or asks for.
+False first, or tests `not self.training`): the fault occurs only with a cache that a caller passes or asks for.
 
 ## Why is this bad?
 Past state that is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
