@@ -1,21 +1,21 @@
-"""The rules, and what they stand on. Decisions are made on `ast`, edits with libcst; nothing here imports torch.
+"""The rules, and all that they build on. Rules decide from `ast`, libcst makes the edits, nothing here imports torch.
 
-Each line imports those above it:
+Each line may import those above it:
 
-    facts/                          what every file says, and the one reader of statements that finds it out
-    wording                         reasons, which carry their words
-    repair                          what is to be changed where, as values
-    scripts/                        how values flow in a training script
-    providers/                      what else files say: one module a fact, found by being there
-    tree/, extract                  what the files of a tree say together; a text to its facts
+    facts/                          what each source file says, and the interpreter of statements that finds it out
+    wording                         reasons not to repair, with their wording
+    repair                          what to change and where, as values
+    scripts/                        the data flow of training scripts
+    providers/                      more facts about files: one module each, discovered by its presence
+    tree/, extract                  what the files of a tree say together; the facts of one text
     worth                           which files of a tree are worth parsing
-    edits/                          libcst transformers, one a repair
-    repairs/                        which repairs put something right: of calls, classes, imports
-    commands, finding               the transformers for libcst's tool; what a rule declares, is given and gives
-    rules/                          one file a rule, none of which imports another
+    edits/                          libcst transformers, one for each repair
+    repairs/                        which repairs put something right, in calls, classes and imports
+    commands, finding               the transformers for libcst's tool; what a rule declares, gets and yields
+    rules/                          one file for each rule; no rule imports another
 
-Every module of `rules/` is a rule, and nothing else lists them. It has `RULE`, which declares it, `find`, which finds
-with it, and a docstring, which is its page.
+Every module of `rules/` is a rule, and nothing else lists them. It has `RULE`, its declaration, `find`,
+which yields its findings, and a docstring, which becomes its page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if __name__ == "codemods":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Declaration):
-    """A rule's declaration, with the name, function and docstring of its file."""
+    """A rule's declaration, with the name, the `find` function and the docstring of its file."""
 
     name: str
     find: Callable[[RuleContext], Iterator[Finding]]
@@ -50,8 +50,8 @@ def discover(package: str = f"{__name__}.rules") -> tuple[Rule, ...]:
     """Return the rules of a package, sorted by code.
 
     Raises:
-        TypeError: a module without a `RULE`.
-        ValueError: two rules have one code.
+        TypeError: a module has no `RULE`.
+        ValueError: two rules share a code.
     """
     rules: list[Rule] = []
     for _, name, _ in pkgutil.iter_modules(importlib.import_module(package).__path__):
@@ -59,8 +59,8 @@ def discover(package: str = f"{__name__}.rules") -> tuple[Rule, ...]:
         declared = getattr(module, "RULE", None)
         if not isinstance(declared, Declaration):
             raise TypeError(f"{package}.{name} declares no rule: it needs RULE = Declaration(...)")
-        said = {field.name: getattr(declared, field.name) for field in fields(declared)}
-        rules.append(Rule(**said, name=name, find=module.find, documentation=module.__doc__ or ""))
+        values = {field.name: getattr(declared, field.name) for field in fields(declared)}
+        rules.append(Rule(**values, name=name, find=module.find, documentation=module.__doc__ or ""))
     rules.sort(key=lambda rule: rule.code)
     for rule, following in itertools.pairwise(rules):
         if rule.code == following.code:
@@ -69,7 +69,7 @@ def discover(package: str = f"{__name__}.rules") -> tuple[Rule, ...]:
 
 
 RULES: tuple[Rule, ...] = discover()
-"""Every rule, in the order of the codes."""
+"""Every rule, sorted by code."""
 _BY_CODE = {rule.code: rule for rule in RULES}
 
 

@@ -2,8 +2,8 @@
 
     python -m libcst.tool codemod -x ckpt_surgery.codemods.commands.MakeLayerCommand --class-name FooLayer models
 
-Each takes its target from its options and changes the files that have it; every other file is skipped. Nothing is
-decided here: what is to be changed in a whole tree is found by `ckpt_surgery.static.commands`.
+Each takes its target from its options and changes the files that contain it; all other files are skipped. Nothing is
+decided here: the commands of `ckpt_surgery.static.commands` find out what to change in a whole tree.
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ _HELP: Mapping[str, str | None] = {
     "module": "what the layer is imported from",
     "method": "qualified name, as in FooModel.forward",
     "call": "what is called, as in layer or self.layers[i]",
-    "index": "which if, or such call, of the method, from 0 in source order",
-    "arguments": (
-        "the positions that the arguments have now, from 0, in their new order; mask=2 passes one by keyword"
-    ),
-    "parameters": "its first parameters after self",
-    "width": "the longest line",
+    "index": "which `if`, or which such call, of the method: counted from 0 in source order",
+    "arguments": "the current positions of the arguments, from 0, in their new order; mask=2 passes one by keyword",
+    "parameters": "its first parameters after self, in their new order",
+    "width": "the maximum line length",
 }
 
 
 class TargetedCommand(CodemodCommand):
-    """Makes the changes of its transformers in each file that has their targets.
+    """A command that runs its transformers on each file that contains their targets.
 
-    Each parameter of its `transformers` is an option, which is required if the parameter has no default. Its docstring
-    is what libcst says about it.
+    Each parameter of `transformers` is an option, required if it has no default. The docstring is the description that
+    libcst shows.
     """
 
     def __init_subclass__(cls) -> None:
@@ -72,13 +70,13 @@ class TargetedCommand(CodemodCommand):
     @staticmethod
     @abstractmethod
     def transformers(*options: Any, **named: Any) -> Sequence[ModuleTransformer]:
-        """Return what changes a file, in this order."""
+        """Return the transformers to run on a file, in order."""
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         """Return the file after the changes.
 
         Raises:
-            SkipFile: the file does not have what is to be changed.
+            SkipFile: the file does not contain the target.
         """
         try:
             for transformer in self._transformers:
@@ -89,7 +87,7 @@ class TargetedCommand(CodemodCommand):
 
 
 class MakeLayerCommand(TargetedCommand):
-    """Make a class a GradientCheckpointingLayer and import that."""
+    """Make a class a GradientCheckpointingLayer, and import the layer class."""
 
     @staticmethod
     def transformers(class_name: str, module: str = "", width: int = LINE_LENGTH) -> Sequence[ModuleTransformer]:
@@ -126,7 +124,7 @@ class OrderParametersCommand(TargetedCommand):
 
 
 class DropMethodCommand(TargetedCommand):
-    """Take a method out of its class, with the comments right above it."""
+    """Remove a method from its class, with the comments directly above it."""
 
     @staticmethod
     def transformers(method: str) -> Sequence[ModuleTransformer]:

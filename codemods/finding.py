@@ -39,8 +39,8 @@ class Finding:
 
     `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or the model that
     calls it; in a training script the function (`Trainer.fit`), empty at module level. `family` is the model's folder
-    name (`gpt_bigcode`), or the file's stem where there is no such folder. `repairs` is empty if that is left to a
-    person.
+    name (`gpt_bigcode`), or the file's stem where there is no such folder. `repairs` is empty if the repair is left
+    to a person.
     """
 
     code: str
@@ -55,9 +55,9 @@ class Finding:
     first_line: int = 0
     """Where the statement or decorated class of the finding begins: a comment there may suppress it too."""
     follows: str = ""
-    """The code of the rule whose repair settles it, where it has none of its own."""
+    """The code of the rule whose repair settles this finding too, which has no repair of its own."""
     differing: tuple[str, ...] = ()
-    """The arguments that a block gets under checkpointing alone, or otherwise, or not at all."""
+    """The arguments that a block gets only with, or only without, checkpointing, or with another value."""
 
     @property
     def sort_key(self) -> tuple[str, int, int, str]:
@@ -87,28 +87,28 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """The declarations in a rule's file, beside its name, its docstring and its function `find`."""
+    """The declarations in a rule's file, apart from its name, its docstring and `find`."""
 
     code: str
     repair: RepairKind
     subject: Subject = Subject.MODEL
     applicability: Applicability | None = None
-    """How applicable all its findings are; None where each finding says so itself."""
+    """The applicability of all its findings; None if each finding gives its own."""
     commit: str | None = None
-    """What its repair does, as a commit message says it of the class `{}`; None where no series repairs it."""
+    """The commit message for its repair, with `{}` for the class; None if no patch series makes the repair."""
     settles: tuple[str, ...] = ()
-    """Codes whose unsafe findings are safe once this rule's repair is made with theirs."""
+    """Codes of rules whose unsafe findings become safe if this rule's repair is made with theirs."""
     argument_repair: ArgumentRepair | None = None
-    """What its repair changes about the arguments of calls, for other rules' edits to leave to it."""
+    """What its repair changes about call arguments; other rules leave that to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """One tree under the rules.
+    """The tree that the rules look at, and which of them were asked for.
 
-    `selected` are the codes of the rules that run, and `argument_repairs` what these rules repair about the arguments
-    of calls: the repairs of one rule never make those of another. `named` are the codes that a user selected to repair
-    by them: what works, or works in the mode that is used, is repaired for these alone.
+    `selected` are the codes of the rules that run, and `argument_repairs` is what these rules repair about call
+    arguments: no rule makes the repairs of another. `named` are the codes that the user named to have them repaired:
+    code that works, or works in the mode that is used, is repaired only for these.
     """
 
     tree: SourceTree
@@ -118,7 +118,7 @@ class RuleContext:
     named: Collection[str] = ()
 
     def if_reentrant(self, rule: Declaration, path: str, applicability: Applicability) -> Applicability:
-        """Return how applicable a finding is that is a fault with `use_reentrant=True` alone: info if unused."""
+        """Return the applicability of a fault of `use_reentrant=True` alone: INFO if nothing uses that mode."""
         unused = rule.code not in self.named and self.tree.never_reentrant(path)
         return Applicability.INFO if unused else applicability
 
@@ -133,12 +133,12 @@ class RuleContext:
         repairs: tuple[SourceRepair, ...] = (),
         first_line: int | None = None,
     ) -> Finding:
-        """Return a finding at a span, as applicable as it says or as the rule declares for all its findings.
+        """Return a finding at a span, with the given applicability or else that of the rule.
 
         `first_line` is where its statement or decorated class begins; by default the line of the span.
 
         Raises:
-            ValueError: neither the finding nor its rule says how applicable it is.
+            ValueError: neither the call nor the rule gives an applicability.
         """
         applicability = applicability or rule.applicability
         if applicability is None:
@@ -181,7 +181,7 @@ class RuleContext:
         span: Span | None = None,
         arguments: tuple[NewArgument, ...] | None = None,
     ) -> Finding:
-        """Return a finding about a call, at the argument's `span` or at the call; new `arguments` are the repair."""
+        """Return a finding about a call, at the `span` of an argument or at the call; `arguments` are its repair."""
         path, call = site.owner.path, site.call
         repairs = (call_repair(self.tree, path, call.span, arguments),) if arguments else ()
         line = call.statement.line

@@ -1,7 +1,7 @@
-"""What a rule asks to change: one place of one file, named by its class, function and call.
+"""The changes that rules ask for, each at one place in one file, named by class, function and call.
 
-Values only, which are compared and travel between processes. The libcst transformers that make the changes are in
-`edits/`, apart from these: libcst takes longer to load than all else that a check needs.
+These are plain values, which can be compared and pickled. The libcst transformers that make the changes are in
+`edits/`, because libcst takes longer to load than everything else that a check needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ckpt_surgery.codemods.facts.syntax import Span
 class Definition:
     """A class or function by its qualified name, as in `FooModel.forward`; empty for the module itself.
 
-    Of several with the same name, `index` counts them from 0 in source order.
+    `index` distinguishes those with the same name, counted from 0 in source order.
     """
 
     name: str = ""
@@ -25,10 +25,10 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Occurrence:
-    """A call, a name or an `if` inside a definition: the one at `index`, in source order.
+    """A call, a name or an `if` inside a definition.
 
-    The index counts from 0. `code` tells which calls (by what they call, as in `self.layers[i]`) or names count,
-    without white space. Each `if` counts.
+    `index` counts those with the same `code` from 0 in source order, and every `if`. For a call, `code` is its callee
+    without white space, as in `self.layers[i]`.
     """
 
     definition: Definition
@@ -38,9 +38,9 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class NewArgument:
-    """One argument of the new call: an old one (`source` is its position there), or a new `text`.
+    """One argument of a rewritten call: an old one, from position `source`, or a new `text`.
 
-    `comment` names the parameter that a default stands for. `keyword` is None for a positional argument.
+    `comment` names the parameter whose default is filled in. `keyword` is None for a positional argument.
     """
 
     source: int | None
@@ -51,10 +51,10 @@ class NewArgument:
 
 @dataclass(frozen=True, slots=True)
 class SourceRepair:
-    """A change of the file at `path`, in the class or function of `target`; of the imports where that is None.
+    """A change to the file at `path`: to the class or function of `target`, or to the imports if that is None.
 
-    `span` is the text that it changes: of two repairs that change the same text, one waits for the next round. None
-    where others may change what is around it.
+    `span` is the text that it changes: if two repairs change the same text, one waits for the next round. A repair
+    without a span overlaps no other.
     """
 
     path: str
@@ -62,7 +62,7 @@ class SourceRepair:
     target: Definition | Occurrence | None
 
     def overlaps(self, others: Collection[SourceRepair]) -> bool:
-        """Tell whether it changes what another repair of its file does: their spans meet, or are the same place."""
+        """Tell whether it changes the same text as another repair of its file, unless it is that very repair."""
         if self in others or self.span is None:
             return False
         begin, end = self.span[:2], self.span[2:]
@@ -98,7 +98,7 @@ class DropImports(SourceRepair):
 class KeepElseBranch(SourceRepair):
     """The replacement of an `if` by its else branch.
 
-    `guards` are the positions of statements of its body that stay under it.
+    `guards` are the positions of the statements in its body that stay under it.
     """
 
     target: Occurrence
@@ -125,14 +125,14 @@ class OrderParameters(SourceRepair):
 
 @dataclass(frozen=True, slots=True)
 class DropMethod(SourceRepair):
-    """The removal of a method, with the comments right above it."""
+    """The removal of a method, with the comments directly above it."""
 
     target: Definition
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveLayer(SourceRepair):
-    """A new class below another: a GradientCheckpointingLayer that derives from it."""
+    """The addition of a GradientCheckpointingLayer that derives from a class, below that class."""
 
     target: Definition
     name: str

@@ -10,7 +10,7 @@ from ckpt_surgery.text import listed
 
 
 class WordedReason(Enum):
-    """A reason not to repair, or not safely: one subclass for each module that decides on some.
+    """A reason why something is not repaired, or not safely; each module that decides on some has a subclass.
 
     The value of a reason is its wording, with a `{}` for each name that it is about. Code compares reasons, not words.
     """
@@ -41,5 +41,5 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def replaced_text(name: str) -> str:
-    """Return why the forward that a class of this name defines tells nothing."""
+    """Return why the forward that a class of this name defines proves nothing."""
     return f"another forward is assigned to {name}, which is not read"

@@ -1,9 +1,8 @@
 """Choose the files of a tree that are worth parsing: most files are neither a model nor a script.
 
-By plain searches of the texts. A file is parsed where a fact of its own may be in it, as for code that checkpoints.
-Where files speak of checkpointing, so is every module that imports them, at any distance: it may hold their layers or
-inherit from their models. So is all that these import in turn, which may define their blocks. All else is read where a
-name leads to it.
+Plain text searches decide. A file that may contain a declared fact is parsed. If a file mentions checkpointing, so is
+every module that imports it, directly or not, since it may hold its layers or inherit from its models, and everything
+that these modules import, which may define their blocks. Other files are read only when a name leads to them.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _IMPORTS = re.compile(
     r"\n[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([\w., \t]+)"
     r"|# Copied from ([\w.]+))"
 )
-"""Begins with a literal, which is what makes the search fast."""
+"""It begins with a literal, which makes the search fast."""
 _WORD = re.compile(r"\w+")
 _MODULES = ("def forward(", "Module)", "PreTrainedModel)", "ModuleList(", "Sequential(", "Layer(", "Block(", "Stage(")
-"""What a file has that defines, holds or makes modules."""
+"""A file that defines, holds or makes modules contains one of these."""
 _PACKAGE = "__init__.py"
 
 
@@ -35,29 +34,29 @@ def worth_parsing(texts: Mapping[str, str]) -> frozenset[str]:
     Args:
         texts: the text of each file of the tree, by its path.
     """
-    speaking = {path for path, text in texts.items() if speaks_of_checkpointing(text)}
+    mentioning = {path for path, text in texts.items() if speaks_of_checkpointing(text)}
     facts = [fact for fact in declared_facts()[0] if fact.worth is not speaks_of_checkpointing]
-    others = ((path, text) for path, text in texts.items() if path not in speaking)
-    concerned = {path for path, text in others if any(fact.may_be_in(text) for fact in facts)}
+    others = ((path, text) for path, text in texts.items() if path not in mentioning)
+    with_facts = {path for path, text in others if any(fact.may_be_in(text) for fact in facts)}
     modules = {path for path, text in texts.items() if any(sign in text for sign in _MODULES)}
-    modules.update(speaking, (path for path in texts if path.endswith(_PACKAGE)))
-    named = by_module(modules)
-    imports = {path: {*_imported(path, texts[path], modules, named)} for path in modules}
+    modules.update(mentioning, (path for path in texts if path.endswith(_PACKAGE)))
+    by_name = by_module(modules)
+    imports = {path: {*_imported(path, texts[path], modules, by_name)} for path in modules}
     importers: dict[str, list[str]] = defaultdict(list)
     for path, files in imports.items():
         for file in files:
             importers[file].append(path)
-    users = reachable(speaking, lambda path: importers[path])
-    return frozenset(concerned.union(reachable(users, imports.__getitem__)))
+    users = reachable(mentioning, lambda path: importers[path])
+    return frozenset(with_facts.union(reachable(users, imports.__getitem__)))
 
 
 def _imported(
-    path: str, text: str, modules: Set[str], named: Mapping[str, Sequence[tuple[str, str]]]
+    path: str, text: str, modules: Set[str], by_name: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Iterator[str]:
-    """Yield the files that a file imports or copies from; a name that it imports may be one, too."""
+    """Yield the files that a file imports or copies from; an imported name may be a file, too."""
     for origin, names, imported, copied in _IMPORTS.findall(f"\n{text}"):
-        below = origin if origin.endswith(".") else f"{origin}."
-        words = (*(below + name for name in _WORD.findall(names)), *re.split(r"[,\s]+", imported))
+        prefix = origin if origin.endswith(".") else f"{origin}."
+        words = (*(prefix + name for name in _WORD.findall(names)), *re.split(r"[,\s]+", imported))
         copies = (copied.rpartition(".")[0], copied.rsplit(".", 2)[0]) if copied else ()
         for module in (origin, *words, *copies):
             inner, folder = module.lstrip("."), path
@@ -66,6 +65,6 @@ def _imported(
             if folder != path:
                 target = os.path.join(folder, *filter(None, inner.split(".")))
                 yield from modules & {f"{target}.py", os.path.join(target, _PACKAGE)}
-            for top, file in named.get(module.removeprefix("transformers."), ()):
+            for top, file in by_name.get(module.removeprefix("transformers."), ()):
                 if path.startswith(top):
                     yield file

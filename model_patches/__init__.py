@@ -1,4 +1,4 @@
-"""What single model families do that names alone do not show, one file each.
+"""Facts about single model families that names alone do not show, one file for each family.
 
 `family_facts(path)` says what a rule has to know about a file, `family_tables()` what it takes to build models.
 """
@@ -25,10 +25,10 @@ _KNOWN = _RULE_FIELDS | {field.name for field in fields(FamilyTables)} | {"famil
 
 @cache
 def family_files() -> dict[str, dict[str, Any]]:
-    """Return the constants of each family's file, their names in small letters.
+    """Return the constants of each family's file, with their names in lower case.
 
     Raises:
-        ValueError: a file has a constant of another name than `family.py` explains.
+        ValueError: a file has a constant that `family.py` does not explain.
     """
     files: dict[str, dict[str, Any]] = {}
     for name in (module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_FAMILIES):
@@ -52,7 +52,7 @@ def registry() -> dict[str, FamilyFacts]:
 
 @cache
 def family_tables() -> FamilyTables:
-    """Return what it takes to build the models of all families, and their inputs."""
+    """Return the tables for building the models of all families, and their inputs."""
     tables: dict[str, dict[str, Any]] = {}
     for constants in family_files().values():
         for field in constants.keys() - _RULE_FIELDS - {"families"}:

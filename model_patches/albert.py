@@ -1,3 +1,3 @@
-"""ALBERT: one layer runs in every place of its stack, so that nothing is repeated among its modules (all releases)."""
+"""ALBERT: one layer runs at every position of its stack, so that no module is repeated (all releases)."""
 
 BLOCKS = {"AlbertLayer"}

@@ -1,4 +1,4 @@
-"""ALIGN and EfficientNet, its vision part: widths that follow from the stages (4.52 to 5.24.0)."""
+"""ALIGN and its vision part, EfficientNet: widths that follow from the stages (transformers 4.52 to 5.24.0)."""
 
 _EFFICIENT = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
 TINY = {

@@ -1,4 +1,4 @@
-"""Apertus 1.5: images and sounds are cut into tokens, which carry no gradient (5.24.0)."""
+"""Apertus 1.5: images and sounds become discrete tokens, which carry no gradient (transformers 5.24.0)."""
 
 TINY = {
     "apertus1p5": {"image_token_id": 120, "audio_token_id": 121, "image_token_offset": 80, "audio_token_offset": 88},

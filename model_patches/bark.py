@@ -1,4 +1,4 @@
-"""Bark: the fine model is told which codebook it predicts (4.52 to 5.24.0)."""
+"""Bark: the fine model is told which codebook it predicts (transformers 4.52 to 5.24.0)."""
 
 LEFT_OUT = {"BarkModel": "a model without a forward, for generation alone: BarkSemanticModel and the others train"}
 INPUTS = {

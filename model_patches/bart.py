@@ -1,4 +1,4 @@
-"""BART and its heirs: encoders and decoders that are trained alone and not exported (4.52 to 5.24.0)."""
+"""BART and its relatives: encoders and decoders, not exported, that train alone (transformers 4.52 to 5.24.0)."""
 
 TINY = {"led": {"attention_window": [8, 8]}}
 PARTS = {

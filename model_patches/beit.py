@@ -1,4 +1,4 @@
-"""BEiT: segmentation reads four stages of the backbone (4.52 to 5.24.0)."""
+"""BEiT: segmentation reads four stages of the backbone (transformers 4.52 to 5.24.0)."""
 
 OPTIONS = {
     "BeitForSemanticSegmentation": {

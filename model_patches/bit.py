@@ -1,3 +1,3 @@
-"""BiT: groups of its norms that divide the tiny widths (4.52 to 5.24.0)."""
+"""BiT: a number of groups in its norms that divides the tiny widths (transformers 4.52 to 5.24.0)."""
 
 TINY = {"bit": {"num_groups": 4}}

@@ -1,6 +1,7 @@
-"""BLIP-2 and its heirs: the Q-Former has queries and a text of its own (4.52 to 5.24.0)."""
+"""BLIP-2 and InstructBLIP: the Q-Former takes queries and a copy of the text (transformers 4.52 to 5.24.0)."""
 
-TINY = {("blip-2", "instructblip"): {"image_token_index": 120}, "instructblipvideo": {"video_token_index": 120}}
+_TOKEN = 120  # unset by default; inside the tiny vocabulary of 128
+TINY = {("blip-2", "instructblip"): {"image_token_index": _TOKEN}, "instructblipvideo": {"video_token_index": _TOKEN}}
 OPTIONS = {("Blip2ForImageTextRetrieval", "Blip2TextModelWithProjection"): {"use_qformer_text_input": True}}
 PARTS = {
     "blip_2": {"Blip2QFormerModel": "Blip2QFormerConfig"},

@@ -1,4 +1,4 @@
-"""BROS: relations start at the first token of each box (4.52 to 5.24.0)."""
+"""BROS: relations start at the first token of each box, which a mask marks (transformers 4.52 to 5.24.0)."""
 
 INPUTS = {
     "BrosSpadeEEForTokenClassification": {

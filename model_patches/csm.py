@@ -1,4 +1,4 @@
-"""CSM: the backbone reads codes of every codebook, and audio needs cutoff points (4.52 to 5.24.0)."""
+"""CSM: the backbone reads codes of every codebook; audio is left out (transformers 4.52 to 5.24.0)."""
 
 PARTS = {"csm": {"CsmDepthDecoderForCausalLM": "CsmDepthDecoderConfig"}}
 INPUTS = {

@@ -1,5 +1,3 @@
-"""CvT: the third stage reads its drop path at index 2 (4.52 to 5.24.0)."""
+"""CvT: each stage reads the drop path rate of the layer with its own index (transformers 4.52 to 5.24.0)."""
 
-TINY = {
-    "cvt": {"depth": (1, 2, 3)}  # the third stage reads its drop path at index 2
-}
+TINY = {"cvt": {"depth": (1, 2, 3)}}

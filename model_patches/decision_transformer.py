@@ -1,4 +1,4 @@
-"""Decision Transformer: it reads states, actions and rewards (4.52 to 5.24.0)."""
+"""Decision Transformer: it reads states, actions and rewards (transformers 4.52 to 5.24.0)."""
 
 INPUTS = {
     "decision_transformer": {

@@ -1,4 +1,4 @@
-"""DeepSeek-OCR 2: a SAM encoder with downsampling, and a text part with dense and sparse layers (5.23.0 to 5.24.0)."""
+"""DeepSeek-OCR 2: a downsampling SAM encoder, and dense and sparse layers for text (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "deepseek_ocr2_sam_vision_model": {"downsample_channels": [64, 64]},

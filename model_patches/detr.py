@@ -1,8 +1,8 @@
-"""The DETR family: object queries and position embeddings that are learned.
+"""The DETR family: learned object queries and position embeddings.
 
 `position_embeddings` means rotary tables in most of transformers. Here it is what a block adds to its
 queries or keys: learned object queries, a sine embedding with a learned level embedding on top, or the
-output of a projection of reference points; all carry gradient (release 4.52 to 5.23). Reference points
+output of a projection of reference points; all carry gradient (transformers 4.52 to 5.23). Reference points
 carry gradient where they are learned (LW-DETR, RF-DETR); those of the deformable encoders come from the grid.
 """
 

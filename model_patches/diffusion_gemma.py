@@ -1,7 +1,7 @@
 """DiffusionGemma: the encoder fills the cache that the decoder reads.
 
-A checkpointing layer is given no cache, so an encoder that checkpoints leaves the decoder without its
-prefix: the encoder's text layer stays plain (5.23.0, where its docstring says the same). The decoder's
+A checkpointing layer gets no cache, so an encoder that checkpoints would leave the decoder without its
+prefix: the encoder's text layer stays plain (its docstring in transformers 5.23.0 says the same). The decoder's
 layers set `_can_checkpoint_with_cache`: they read the cache and never write it.
 """
 

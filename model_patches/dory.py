@@ -1,4 +1,4 @@
-"""Dory: attention and MLP are written down as layers of their own (5.24.0)."""
+"""Dory: its layer types list attention and MLPs as layers of their own (transformers 5.24.0)."""
 
 TINY = {
     "dory": {

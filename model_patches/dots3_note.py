@@ -1,4 +1,4 @@
-"""dots3.note: audio comes in chunks, each with the number of samples it stands for (5.23.0 to 5.24.0)."""
+"""dots3.note: audio comes in chunks, each with the number of samples it stands for (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "dots3_note_text": {

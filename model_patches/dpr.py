@@ -1,4 +1,4 @@
-"""DPR: old bases that are still exported, and have no forward (4.52 to 5.24.0)."""
+"""DPR: old base classes without a forward that are still exported (transformers 4.52 to 5.24.0)."""
 
 LEFT_OUT = {
     ("DPRPretrainedContextEncoder", "DPRPretrainedQuestionEncoder", "DPRPretrainedReader"): (

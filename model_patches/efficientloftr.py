@@ -1,4 +1,4 @@
-"""EfficientLoFTR: it matches the points of two images (4.57.6 to 5.24.0)."""
+"""EfficientLoFTR: it matches points in two images (transformers 4.57.6 to 5.24.0)."""
 
 TINY = {
     "efficientloftr": {

@@ -1,4 +1,4 @@
-"""Emu3: a map from image codes to tokens, and crops by the sizes of images (4.52 to 5.24.0)."""
+"""Emu3: a map from image codes to tokens, and crops by the sizes of images (transformers 4.52 to 5.24.0)."""
 
 _VISUAL_TOKENS = {f"<|visual token {i:06d}|>": 100 + i for i in range(8)}
 TINY = {

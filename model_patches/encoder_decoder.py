@@ -1,4 +1,4 @@
-"""Models made of two others: their configurations have no defaults of their own (4.52 to 5.24.0)."""
+"""Models made of two others: their configurations have no defaults of their own (transformers 4.52 to 5.24.0)."""
 
 _DECODER = {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}
 _TOKENS = {"decoder_start_token_id": 1, "pad_token_id": 0}

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 VL: rotary sections of height, width and time, in this order (5.23.0 to 5.24.0)."""
+"""ERNIE 4.5 VL: rotary sections of height, width and time, in this order (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "ernie4_5_vl_moe_text": {

@@ -1,4 +1,4 @@
-"""FastSpeech2Conformer: durations, pitch and energy of each token add up to the spectrogram (4.52 to 5.24.0)."""
+"""FastSpeech2Conformer: the durations of the tokens add up to the spectrogram's (transformers 4.52 to 5.24.0)."""
 
 INPUTS = {
     ("fastspeech2_conformer", "fastspeech2_conformer_with_hifigan"): {

@@ -1,4 +1,4 @@
-"""FLAVA: masked patches and tokens of matching images and texts, and a codebook for the targets (4.52 to 5.24.0)."""
+"""FLAVA: masked patches and tokens, and a codebook for the targets (transformers 4.52 to 5.24.0)."""
 
 OPTIONS = {"FlavaImageCodebook": {"freeze": False}}
 INPUTS = {

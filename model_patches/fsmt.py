@@ -1,6 +1,6 @@
-"""FSMT: in training, the model makes its decoder's masks only where it is told to use no cache.
+"""FSMT: in training, the model makes its decoder's masks only with `use_cache=False`.
 
-With `use_cache=True`, its default, a decoder of transformers 5.23.0 sees the tokens that come after.
+With `use_cache=True`, its default, a decoder of transformers 5.23.0 sees later tokens.
 """
 
 NEEDS_CACHE = {"FSMTModel"}

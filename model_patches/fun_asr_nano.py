@@ -1,8 +1,6 @@
-"""Fun-ASR-Nano: each row of features holds several neighbouring frames (5.23.0 to 5.24.0)."""
+"""Fun-ASR-Nano: each row of features holds several neighbouring frames (transformers 5.23.0 to 5.24.0)."""
 
-TINY = {
-    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}}  # a quarter of the width
-}
+TINY = {"fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}}}  # a quarter of the width
 INPUTS = {
     ("fun_asr_nano", "fun_asr_nano_encoder"): {
         "input_features": "floats(batch, 64, mels * num_stacked_frames)",

@@ -1,3 +1,3 @@
-"""Fuyu: trained on text alone, without its patches (4.52 to 5.24.0)."""
+"""Fuyu: trained on text alone, without its patches (transformers 4.52 to 5.24.0)."""
 
 INPUTS = {"fuyu": {"pixel_values": None}}

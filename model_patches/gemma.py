@@ -1,11 +1,11 @@
 """Gemma3n and Gemma4: blocks share keys and values through the dict `shared_kv_states`.
 
-The blocks write into the dict they are given. With `use_reentrant=True` every gradient is there and the
-values are wrong (measured on 5.23.0): the recompute reads and writes the same dict.
+The blocks write into the dict they are given. With `use_reentrant=True` every gradient is there, but its
+value is wrong (measured on 5.23.0): the recompute reads and writes the same dict.
 
-Up to 5.5.4 the upper layers of Gemma3n take the keys of lower ones from the cache, and compute their own where there
-is none: without a cache 5.0.0, 5.3.0 and 5.5.4 train another model (the loss of a tiny one goes from 4.63784 to
-4.63844, and 124 of its 145 gradients are others). 4.57.6 makes no cache in training.
+Up to 5.5.4 the upper layers of Gemma3n take the keys of lower ones from the cache, and compute their own without
+one: 5.0.0, 5.3.0 and 5.5.4 then train another model (the loss of a tiny one goes from 4.63784 to 4.63844, and 124 of
+its 145 gradients differ). 4.57.6 makes no cache in training.
 """
 
 FAMILIES = ("gemma3n", "gemma4", "gemma4_unified", "mistral_large4")
@@ -20,9 +20,7 @@ TINY = {
         "vocab_size": 16,
     },
 }
-KEPT = {
-    "gemma3n_vision": ("hidden_size",)  # timm has it fixed
-}
+KEPT = {"gemma3n_vision": ("hidden_size",)}  # fixed by timm
 SHOWN = {"gemma4_text": {"num_kv_shared_layers": 2}}
 _PATCHES = "shares(batch, 36, channels * patch_size * patch_size)"
 INPUTS = {

@@ -1,4 +1,4 @@
-"""Gemma 4's assistant: it reads the states, keys and values of the model that it drafts for (5.23.0 to 5.24.0)."""
+"""Gemma 4's assistant reads states, keys and values of the model it drafts for (transformers 5.23.0 to 5.24.0)."""
 
 INPUTS = {
     "gemma4_unified_assistant": {

@@ -1,4 +1,4 @@
-"""GLM-4V and its heirs: rotary sections that cover half of a head (4.57.6 to 5.24.0)."""
+"""GLM-4V and its relatives: rotary sections that cover half of a head (transformers 4.57.6 to 5.24.0)."""
 
 _HALF_MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
 _HALF_ROTATED = {"rope_parameters": {"partial_rotary_factor": 0.5}}

@@ -1,4 +1,4 @@
-"""Granite 4 Vision: tiles, and layers of the vision part that enter the text by their numbers (5.23.0 to 5.24.0)."""
+"""Granite 4 Vision: image tiles, and the vision layers that feed the text part (transformers 5.23.0 to 5.24.0)."""
 
 _PINPOINTS = {"image_grid_pinpoints": [[32, 32]]}
 TINY = {

@@ -1,4 +1,4 @@
-"""Granite Docling: one tile for each image, and a mask of the tiles (5.23.0 to 5.24.0)."""
+"""Granite Docling: one tile for each image, and a mask of the tiles (transformers 5.23.0 to 5.24.0)."""
 
 INPUTS = {
     "granite_docling": {

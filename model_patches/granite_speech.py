@@ -1,4 +1,4 @@
-"""Granite Speech: a Conformer with context windows, which takes features as hidden states (4.52 to 5.24.0)."""
+"""Granite Speech: a Conformer with context windows takes features as hidden states (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "granite_speech5_encoder": {"context_size": 16},

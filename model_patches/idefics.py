@@ -1,4 +1,4 @@
-"""IDEFICS and its heirs: images in a list for each text, image sizes that fit no patch (4.52 to 5.24.0)."""
+"""IDEFICS and its relatives: images in lists, image sizes that patches do not divide (transformers 4.52 to 5.24.0)."""
 
 FITTED = {
     ("idefics3_vision", "smolvlm_vision"): {"image_size": 364, "patch_size": 14},

@@ -1,4 +1,4 @@
-"""Inkling and Inkling 2: audio as levels of each mel bin, patches with the channels last (5.23.0 to 5.24.0)."""
+"""Inkling and Inkling 2: audio as levels of mel bins, patches with channels last (transformers 5.23.0 to 5.24.0)."""
 
 _SIDE = "patch_size * spatial_merge_size"
 INPUTS = {

@@ -1,4 +1,4 @@
-"""Jev: one prompt with several questions and their options (5.23.0 to 5.24.0)."""
+"""Jev: one prompt with several questions and their options (transformers 5.23.0 to 5.24.0)."""
 
 INPUTS = {
     "jev": {

@@ -1,4 +1,4 @@
-"""KOSMOS-2 and 2.5: image embeddings replace marked tokens (4.52 to 5.24.0)."""
+"""KOSMOS-2 and 2.5: image embeddings replace marked tokens (transformers 4.52 to 5.24.0)."""
 
 PARTS = {
     "kosmos2": {"Kosmos2TextTransformer": "Kosmos2TextConfig"},

@@ -1,5 +1,3 @@
-"""LiLT: six coordinates of a box share the width (4.52 to 5.24.0)."""
+"""LiLT: six coordinates of a box share the width (transformers 4.52 to 5.24.0)."""
 
-TINY = {
-    "lilt": {"hidden_size": 96, "intermediate_size": 96}  # six coordinates share the width
-}
+TINY = {"lilt": {"hidden_size": 96, "intermediate_size": 96}}

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT and its heirs: tiles of the first resolution, and the whole image before them (4.52 to 5.24.0)."""
+"""LLaVA-NeXT and its relatives: the whole image, then tiles of the first resolution (transformers 4.52 to 5.24.0)."""
 
 _PINPOINTS = {"image_grid_pinpoints": [[32, 32]]}
 TINY = {("llava_next", "llava_next_video", "llava_onevision"): _PINPOINTS}

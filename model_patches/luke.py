@@ -1,4 +1,4 @@
-"""LUKE: entities with the positions of their mentions (4.52 to 5.24.0)."""
+"""LUKE: entities with the positions of their mentions (transformers 4.52 to 5.24.0)."""
 
 INPUTS = {
     ("LukeForEntityClassification", "LukeForEntityPairClassification", "LukeForEntitySpanClassification"): {

@@ -1,4 +1,4 @@
-"""Mimi and the tokenizer of Pocket TTS: decoders of latents (4.52 to 5.24.0)."""
+"""Mimi and the tokenizer of Pocket TTS: decoders of latents (transformers 4.52 to 5.24.0)."""
 
 TINY = {"mimi": {"num_filters": 4}}
 INPUTS = {("MimiDecoderModel", "PocketTTSAudioTokenizerDecoderModel"): {"latents": "floats(batch, hidden_size, 8)"}}

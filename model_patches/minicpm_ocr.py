@@ -1,4 +1,4 @@
-"""MiniCPM-V 4.7 and MiniCPM-OCR: patches of all images in one strip, merged after a layer (5.23.0 to 5.24.0)."""
+"""MiniCPM-V 4.7 and MiniCPM-OCR: one strip with the patches of all images (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {("minicpm_ocr", "minicpm_ocr_vision", "minicpmv4_7", "minicpmv4_7_vision"): {"insert_layer_id": 0}}
 INPUTS = {

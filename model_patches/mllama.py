@@ -1,4 +1,4 @@
-"""Mllama: tiled images with the ids and masks of their aspect ratios (4.52 to 5.24.0)."""
+"""Mllama: tiled images with the ids and masks of their aspect ratios (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "mllama_text_model": {"cross_attention_layers": [1], "rope_scaling": {"rope_type": "default"}},

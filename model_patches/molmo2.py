@@ -1,4 +1,4 @@
-"""Molmo2: flat patches by crop, and the patches that each image token pools (5.23.0 to 5.24.0)."""
+"""Molmo2: flat patches by crop, and the patches that each image token pools (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {"molmo2_adapter": {"vision_feature_layer": [1, 0]}, "molmo2_vision": {"image_size": [32, 32], "patch_size": 8}}
 _PATCHES = "floats(batch, 16, channels * patch_size * patch_size)"

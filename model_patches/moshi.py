@@ -1,4 +1,4 @@
-"""Moshi: its depth decoder gets the mask of the text, which has other rows, and gets along with it through a cache.
+"""Moshi: its depth decoder gets the mask of the text, which has another number of rows, and works only with a cache.
 
 Without a cache the forward raises RuntimeError (measured on 5.23.0, with transformers' own checkpointing).
 """

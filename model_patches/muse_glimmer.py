@@ -1,4 +1,4 @@
-"""Muse Glimmer and its assistant, which drafts a block from the states of several layers (5.23.0 to 5.24.0)."""
+"""Muse Glimmer, and an assistant that drafts from the states of several layers (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "muse_glimmer": {"out_hidden_size": 256},  # the merged width of four patches

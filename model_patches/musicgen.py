@@ -1,4 +1,4 @@
-"""MusicGen: a row of tokens for each sample and codebook (4.52 to 5.24.0)."""
+"""MusicGen: a row of tokens for each sample and codebook (transformers 4.52 to 5.24.0)."""
 
 _ENCODERS = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}}
 DEFAULTS = {

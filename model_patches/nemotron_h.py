@@ -1,4 +1,4 @@
-"""Nemotron-H and the model for images and audio with it (5.23.0 to 5.24.0)."""
+"""Nemotron-H, and the model for images and audio built on it (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "chunk_size": 16},

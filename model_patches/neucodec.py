@@ -1,4 +1,4 @@
-"""X-Codec 2 and NeuCodec: a waveform and the features of the same audio (5.23.0 to 5.24.0)."""
+"""X-Codec 2 and NeuCodec: a waveform and the features of the same audio (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {("neucodec", "xcodec2"): {"encoder_hidden_size": 8, "quantization_dim": 128}}
 INPUTS = {

@@ -1,4 +1,4 @@
-"""OmDet-Turbo: names of classes, and a text that names the task (4.52 to 5.24.0)."""
+"""OmDet-Turbo: names of classes, and a text that names the task (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "omdet-turbo": {

@@ -1,4 +1,4 @@
-"""PaddleOCR's detectors and readers: kernels and stages that depend on each other (5.23.0 to 5.24.0)."""
+"""PaddleOCR's detectors and readers: kernels and stages that depend on each other (transformers 5.23.0 to 5.24.0)."""
 
 _STRIPES = {  # kernels of a text detector: tall, wide and square ones, with stride and padding
     "kernel_list": [3, 2, 2],

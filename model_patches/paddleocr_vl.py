@@ -1,4 +1,4 @@
-"""PaddleOCR-VL: the vision part takes patches as small images (5.23.0 to 5.24.0)."""
+"""PaddleOCR-VL: the vision part takes patches as small images (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "paddleocr_vl_text": {

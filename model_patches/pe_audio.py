@@ -1,4 +1,4 @@
-"""Perception Encoders: the scale of the loss starts at zero, and with it the other gradients (5.23.0 to 5.24.0)."""
+"""Perception Encoders: the loss's scale starts at 0, as do other gradients (transformers 5.23.0 to 5.24.0)."""
 
 _COMPARED = {"return_loss": False}
 _CLIP = {

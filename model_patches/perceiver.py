@@ -1,4 +1,4 @@
-"""Perceiver: its learned position embeddings can outweigh its blocks many times (all releases)."""
+"""Perceiver: its learned position embeddings can be many times larger than its blocks (all releases)."""
 
 BLOCKS = {"PerceiverLayer"}
 TINY = {"perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1}}

@@ -1,8 +1,8 @@
-"""PerceptionLM: a tower of timm whose width the default configuration does not name (4.57.6 to 5.24.0)."""
+"""PerceptionLM: a timm tower whose width the default configuration does not give (transformers 4.57.6 to 5.24.0)."""
 
 TINY = {
     "perception_lm": {
-        "vision_config": {  # one row of features per patch; where transformers insists on timm, it takes the last two
+        "vision_config": {  # one row of features per patch; releases that insist on timm read the last two entries
             "model_type": "vit",
             "hidden_size": 64,
             "intermediate_size": 64,

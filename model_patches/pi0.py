@@ -1,4 +1,4 @@
-"""pi0: its expert on actions attends to the cache that the vision-language model has filled, also in training.
+"""pi0: its action expert attends to the cache that the vision-language model fills, in training, too.
 
 Without that cache the forward raises AttributeError (measured on 5.23.0, with transformers' own checkpointing).
 """

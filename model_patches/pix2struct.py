@@ -1,4 +1,4 @@
-"""Pix2Struct: flattened patches, each after its row and column (4.52 to 5.24.0)."""
+"""Pix2Struct: flattened patches, each after its row and column (transformers 4.52 to 5.24.0)."""
 
 TINY = {"pix2struct_text_model": {"+initializer_range": 0.02}}
 INPUTS = {

@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni: a thinker, a talker, and a model that turns codes into waves (4.52 to 5.24.0)."""
+"""Qwen2.5-Omni: a thinker, a talker, and a model that turns codes into waves (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "qwen2_5_omni_dit": {"enc_channels": [64, 64, 64, 64, 192]},  # the last holds the three before it

@@ -1,6 +1,6 @@
-"""Qwen-VL and ColQwen2: rotary sections for time, height and width, and flat patches (4.52 to 5.24.0)."""
+"""Qwen-VL and ColQwen2: rotary sections for time, height and width, and flat patches (transformers 4.52 to 5.24.0)."""
 
-_VISION_ENDS = {"+vision_start_token_id": 118, "+vision_end_token_id": 119}  # 4.52 declares none
+_VISION_ENDS = {"+vision_start_token_id": 118, "+vision_end_token_id": 119}  # not declared in 4.52
 _MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
 _SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 TINY = {

@@ -1,4 +1,4 @@
-"""Qwen3-Omni: a thinker, a talker with a predictor of codes, and a decoder of codes (4.57.6 to 5.24.0)."""
+"""Qwen3-Omni: a thinker, a talker with a code predictor, and a code decoder (transformers 4.57.6 to 5.24.0)."""
 
 _MROPE = {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
 TINY = {

@@ -1,4 +1,4 @@
-"""Qwen4 Experimental: the sizes of its indexer (5.23.0 to 5.24.0)."""
+"""Qwen4 Experimental: the sizes of its indexer (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "qwen4_exp_text": {

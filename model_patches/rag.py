@@ -1,4 +1,4 @@
-"""RAG: the passages that a retriever found, with their scores (4.52 to 5.24.0)."""
+"""RAG: the passages that a retriever found, with their scores (transformers 4.52 to 5.24.0)."""
 
 DEFAULTS = {"rag": {"question_encoder": {"model_type": "dpr"}, "generator": {"model_type": "bart"}}}
 INPUTS = {

@@ -1,4 +1,4 @@
-"""Reformer: chunks, buckets and axial positions multiply to the length (4.52 to 5.24.0)."""
+"""Reformer: chunks, buckets and axial positions multiply to the length (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "reformer": {

@@ -1,7 +1,7 @@
 """What libraries call the parts of checkpointing: arguments, methods, flags, classes, by their roles.
 
-Where releases differ, a role is a tuple, the latest name first: a release that renames something needs a name here,
-and its release in `RELEASES`. Facts only; a test holds them against the source of the installed release.
+Where releases differ, a role is a tuple, the latest name first: if a release renames something, the name goes here and
+the release into `RELEASES`. Facts only; a test compares them with the source of the installed release.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Container, Mapping
 CACHE_ARGUMENT = ("cache", "past_key_values", "cache_params")
 """The argument of a model that takes a `Cache`."""
 CACHE_SWITCH = "use_cache"
-"""The argument that has a model make a cache of its own."""
+"""The argument that makes a model create a cache of its own."""
 CACHE_STOPPERS = ("check_model_inputs", "merge_with_config_defaults")
 """Decorators of forwards that set that argument to False while a model trains under checkpointing."""
 CACHE_CLASS = "Cache"
 """The class from which all caches descend."""
 
 SWITCH_ON = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-"""The method of a model that switches checkpointing on. The older one only warns where both are."""
+"""The method of a model that switches checkpointing on. In a release with both, the older is a deprecated alias."""
 SWITCH_OFF = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
 """The method that switches it off."""
 SWITCH_OPTIONS = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
@@ -33,7 +33,7 @@ FUNCTION = "_gradient_checkpointing_func"
 CLAIM = "supports_gradient_checkpointing"
 """The attribute of a model of transformers that says whether it can checkpoint."""
 NON_REENTRANT_SINCE = "5.0"
-"""The first release whose method that switches checkpointing on is not reentrant unless it is told to be."""
+"""The first release in which checkpointing is not reentrant by default."""
 ATTENTION_NAME = "_attn_implementation"
 """The attribute of a configuration that names the attention function of its modules."""
 ATTENTION_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
@@ -49,12 +49,12 @@ CLEARED: Mapping[str, tuple[str, str]] = {
     "past_key_value": ("", "5.17"),
     "layer_past": ("", ""),
 }
-"""The arguments that it clears before it checkpoints, each with the first release that does so and the first that no
-longer does; "" where there is no such end from `CLEARS_SINCE` on."""
+"""The arguments that the layer class clears before it checkpoints, each with the first release that clears it and the
+first that no longer does; "" if there is none from `CLEARS_SINCE` on."""
 CLEARS_SINCE = "4.53"
-"""Before this release it clears nothing."""
+"""Before this release the layer class clears nothing."""
 LAYERS_SINCE = "4.53"
-"""From this release on the stacks of its models hold such layers, but for those of `WITHOUT_LAYERS`."""
+"""From this release on, stacks of transformers' models hold such layers, except those of `WITHOUT_LAYERS`."""
 WITHOUT_LAYERS = (
     *(
         "CLIPSegDecoder",
@@ -68,13 +68,13 @@ WITHOUT_LAYERS = (
     ),
     *("MMGroundingDino", "Mllama", "Phi4MultimodalAudio", "Sam3LiteText", "SwiftFormer", "Van", "Zamba", "ZoeDepth"),
 )
-"""What the names of models begin with of which 4.57.6 or 5.23.0 has plain blocks in a stack."""
+"""Beginnings of the names of models with plain blocks in a stack in 4.57.6 or 5.23.0."""
 KEEPS_CACHE = "_can_checkpoint_with_cache"
-"""The attribute of a block that says that it only reads the cache it is given."""
+"""The attribute of a block that says that it only reads its cache and never writes it."""
 RECORDER = "check_model_inputs.<locals>"
-"""What the name of a forward holds that transformers 4 puts in place of one for a single call."""
+"""Part of the name of a forward that transformers 4 puts in place of another for a single call."""
 INPUT_GRADIENTS = "enable_input_require_grads"
-"""The method of a model that has the outputs of its embeddings require gradients."""
+"""The method of a model that makes the outputs of its embeddings require gradients."""
 EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
 """The attributes that hold the handles of hooks on embeddings; late releases have both."""
 
@@ -83,9 +83,9 @@ DIFFUSERS_SWITCH = "enable_gradient_checkpointing"
 DIFFUSERS_SWITCH_OFF = "disable_gradient_checkpointing"
 """The method that switches it off."""
 DIFFUSERS_FUNCTION = "gradient_checkpointing_func"
-"""The argument of the first that takes the function to checkpoint with, where the release has it."""
+"""The argument of `DIFFUSERS_SWITCH` that takes the function to checkpoint with, if the release has one."""
 DIFFUSERS_CLAIM = "_supports_gradient_checkpointing"
-"""What says of it that it can checkpoint."""
+"""The attribute of a model of diffusers that says whether it can checkpoint."""
 TIMM_SWITCH = "set_grad_checkpointing"
 """The method of models of timm and open_clip that switches checkpointing on and off."""
 
@@ -107,9 +107,9 @@ RELEASES: Mapping[str, tuple[str, str]] = {
     RECORDER: ("4.54.0", ""),
     "_require_grads_hooks": ("5.0.0", ""),
 }
-"""The first and the last release of transformers with a name, each "" where there is no such end from 4.52.4 on."""
+"""The first and the last release of transformers with a name, each "" if there is none from 4.52.4 on."""
 
 
 def known_name(role: tuple[str, ...], names: Container[str]) -> str | None:
-    """Return the latest name of this role that is among `names`; None where none is."""
+    """Return the latest name of this role that is among `names`; None if none is."""
     return next((name for name in role if name in names), None)

@@ -1,4 +1,4 @@
-"""RetriBERT: a query and a document in place of one text (4.52 to 4.57.6)."""
+"""RetriBERT: a query and a document in place of one text (transformers 4.52 to 4.57.6)."""
 
 OPTIONS = {"RetriBertModel": {"position_embedding_type": "absolute"}}
 _IDS, _MASK = "tokens(batch, length)", "ones(batch, length)"

@@ -1,4 +1,4 @@
-"""SAM: sizes of the prompt encoder that follow from the image (4.52 to 5.24.0)."""
+"""SAM: sizes of the prompt encoder that follow from the image (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "sam2_hiera_det_model": {  # stages differ in width: the pooled residual is projected only then

@@ -1,7 +1,7 @@
 """SAM 3: the decoder's cross attention mask is learned.
 
 `vision_cross_attn_mask` comes out of two small networks over box positions (`box_rpb_embed_x`, `_y`) and
-carries gradient, unlike every other mask (5.x; only the lite text model claims checkpointing).
+carries gradient, unlike every other mask (transformers 5.x; only the lite text model claims checkpointing).
 """
 
 FAMILIES = ("sam3", "sam3_lite_text")

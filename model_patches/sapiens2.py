@@ -1,4 +1,4 @@
-"""Sapiens 2: the sizes of the parts of its heads (5.23.0 to 5.24.0)."""
+"""Sapiens 2: the channel counts of its heads (transformers 5.23.0 to 5.24.0)."""
 
 TINY = {
     "sapiens2": {

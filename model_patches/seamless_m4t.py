@@ -1,4 +1,4 @@
-"""SeamlessM4T: text or speech, units, and a speaker (4.52 to 5.24.0)."""
+"""SeamlessM4T: text or speech, units, and a speaker (transformers 4.52 to 5.24.0)."""
 
 _EMBEDDINGS = {"input_ids": None, "inputs_embeds": "floats(batch, length, hidden_size)"}
 _SPEECH = {"input_ids": None, "input_features": "floats(batch, 64, mels)", "attention_mask": "ones(batch, 64)"}

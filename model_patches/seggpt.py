@@ -1,4 +1,4 @@
-"""SegGPT: an image and a prompt one above the other (4.52 to 5.24.0)."""
+"""SegGPT: an image and a prompt one above the other (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "seggpt": {

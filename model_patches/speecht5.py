@@ -1,4 +1,4 @@
-"""SpeechT5: prenets for text and speech; the bare model takes hidden states (4.52 to 5.24.0)."""
+"""SpeechT5: prenets for text and speech; the bare model takes hidden states (transformers 4.52 to 5.24.0)."""
 
 _STATES = "floats(batch, length, hidden_size)"
 INPUTS = {

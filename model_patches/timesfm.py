@@ -1,4 +1,4 @@
-"""TimesFM: a context without padding, of the highest frequency (4.52 to 5.24.0)."""
+"""TimesFM: a context without padding, of the highest frequency (transformers 4.52 to 5.24.0)."""
 
 TINY = {"timesfm2_5": {"context_length": 128}}
 INPUTS = {

@@ -1,3 +1,3 @@
-"""Transformer-XL: cutoffs of an adaptive softmax (4.52 to 4.57.6)."""
+"""Transformer-XL: cutoffs of an adaptive softmax (transformers 4.52 to 4.57.6)."""
 
 TINY = {"transfo-xl": {"cutoffs": [40, 80]}}

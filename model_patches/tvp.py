@@ -1,4 +1,4 @@
-"""TVP: a clip for a single text; the column embeddings have no place for more (4.52 to 5.24.0)."""
+"""TVP: one clip and one text, as the column embeddings have no place for more (transformers 4.52 to 5.24.0)."""
 
 TINY = {"tvp": {"max_img_size": 64, "visual_prompt_size": 8}}
 OPTIONS = {("TvpForVideoGrounding", "TvpModel"): {"type_vocab_size": 2}}

@@ -1,4 +1,4 @@
-"""VibeVoice: waveforms of whole frames, with one channel (5.23.0 to 5.24.0)."""
+"""VibeVoice: waveforms of whole frames, with one channel (transformers 5.23.0 to 5.24.0)."""
 
 _TOKENIZER = (
     "vibevoice_acoustic_tokenizer",

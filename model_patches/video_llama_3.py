@@ -1,4 +1,4 @@
-"""VideoLLaMA 3: the merge factor of each image (5.23.0 to 5.24.0)."""
+"""VideoLLaMA 3: the merge factor of each image (transformers 5.23.0 to 5.24.0)."""
 
 INPUTS = {
     ("video_llama_3", "video_llama_3_vision"): {

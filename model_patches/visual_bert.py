@@ -1,4 +1,4 @@
-"""VisualBERT: regions of an image, and the word that each position speaks of (4.52 to 5.24.0)."""
+"""VisualBERT: regions of an image, and the word that each position refers to (transformers 4.52 to 5.24.0)."""
 
 INPUTS = {
     "VisualBertForRegionToPhraseAlignment": {

@@ -1,4 +1,4 @@
-"""VITS: few flows and short stacks of convolutions (4.52 to 5.24.0)."""
+"""VITS: few flows and short stacks of convolutions (transformers 4.52 to 5.24.0)."""
 
 TINY = {
     "vits": {

@@ -1,7 +1,7 @@
 """What names mean across transformers: past state, gradient arguments, block and non-block classes.
 
-Facts only: `codemods/facts/argument_names.py` judges parameters by them. What a single family means by a name stands
-in its own file.
+Facts only: `codemods/facts/argument_names.py` judges parameters by them. What a single family means by a name is in
+its own file.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ and in none carry only masks, positions or sizes."""
 
 GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state", "position_bias", "rel_pos_bias")
 SWITCH_BEGINNINGS = ("output_", "return_", "use_")
-"""How the names of options start."""
+"""Beginnings of the names of options."""
 NO_TENSOR_ENDINGS = (
     "mask",
     "_ids",
@@ -96,12 +96,12 @@ NO_TENSOR_ENDINGS = (
     "_shape",
     "_shapes",
 )
-"""How the names of masks, indices and sizes end."""
+"""Endings of the names of masks, indices and sizes."""
 TABLES = ("position", "pos_emb", "rotary", "alibi", "freqs", "cos", "sin", "length", "seqlens")
-"""What the names of positions, of tables of them and of lengths hold."""
+"""Parts of the names of positions, of position tables and of lengths."""
 STATE_SOMEWHERE = ("state", "states", "memory", "inference_params")
 STATE_ENDINGS = ("_state", "_cache")
-"""Names of recurrent state in some models, and how others end: what they are given proves nothing."""
+"""Names of recurrent state in some models, and endings of such names; elsewhere they mean something else."""
 
 MIXERS = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
 """Classes that mix positions: attention, recurrence, a state space model."""
@@ -109,6 +109,6 @@ NO_BLOCKS = re.compile(
     r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter|Merger"
     r"|FusionLayer|ReassembleLayer)$"
 )
-"""Classes that are a part of a block, or something else that is kept in lists."""
+"""Classes that are parts of a block, or something else that models keep in lists."""
 BESIDE_OTHERS = re.compile(r"(?:head|embedding|embed|expert|norm|predictor|adapter|quantizer)s?$", re.IGNORECASE)
-"""Classes and attributes of modules that do not go on with each other's output."""
+"""Classes and attributes of modules in a list that do not take each other's output as input."""

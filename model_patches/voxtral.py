@@ -1,4 +1,4 @@
-"""Voxtral: in real time it takes as many frames of audio as its tokens stand for (4.57.6 to 5.24.0)."""
+"""Voxtral: the real-time model takes as many audio frames as its tokens stand for (transformers 4.57.6 to 5.24.0)."""
 
 TINY = {"voxtral": {"audio_token_id": 120}}
 INPUTS = {

@@ -1,7 +1,7 @@
 """Zamba: every block gets the embedding output as well as the hidden states.
 
 `original_hidden_states` carries gradient into the shared transformer of every hybrid layer;
-`transformer_hidden_states` is what that transformer returned. Released 4.57.6 checkpoints by an inline
+`transformer_hidden_states` is what that transformer returned. transformers 4.57.6 checkpoints by an inline
 branch over plain layers; upstream made them layers for 5.0 (transformers #41818), with
 `original_hidden_states` positional. ZambaHybridLayer holds a ZambaMambaDecoderLayer: both are layers then,
 and the inner one is computed three times (CKPT006).
@@ -18,6 +18,4 @@ TINY = {
     },
     "zamba2": {"chunk_size": 16},
 }
-SHOWN = {
-    "zamba2": {"use_mem_rope": True}  # 5.0.0 runs with it alone
-}
+SHOWN = {"zamba2": {"use_mem_rope": True}}  # 5.0.0 runs only with it

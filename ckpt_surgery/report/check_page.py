@@ -10,9 +10,9 @@ from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.discover import text_at
-from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
 from ckpt_surgery.static.render.report import CheckReport, display_path, sentence
 from ckpt_surgery.static.results import lines_of
+from ckpt_surgery.static.text_edits import Edit, apply_edits, edits_of
 
 _AROUND = 3
 """Lines of code shown before and after the one of a finding."""

@@ -1,4 +1,4 @@
-"""`apply`: repairs in rounds until nothing changes any more, then written file by file."""
+"""`apply`: make repairs in rounds until nothing changes any more, then write file by file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 from ckpt_surgery.static.copies import diverged_copies
 from ckpt_surgery.static.discover import discover, read_sources
-from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, select_codes, take_snapshot
+from ckpt_surgery.static.text_edits import choose_repairs
 from ckpt_surgery.static.write import READ_ONLY, read_only, write_atomically
 
 _MAX_ROUNDS = 8
@@ -45,14 +45,14 @@ def apply(
     """Repair the files under `paths`, each as a whole or not at all.
 
     A file whose repair does not parse, or that a second run would change again, is left as it was and named in
-    the notes. The options that are not listed here are those of `check`.
+    the notes. Options that are not listed here are those of `check`.
 
     Args:
         unsafe: also make repairs that may break callers outside the tree.
         write: False to only return what would change.
-        families: model folders; only findings in these are repaired, with all that they need elsewhere.
-        copies_follow: something else updates a `# Copied from` copy after its source, as upstream's checkers do:
-            leave an unchanged copy as it is, with its comment.
+        families: model folders; only findings in these are repaired, with what their repairs need elsewhere.
+        copies_follow: leave an unchanged `# Copied from` copy as it is, with its comment, because something else
+            updates it after its source, as upstream's checkers do.
 
     Raises:
         OptionError: a code that no rule has, no rule left, an empty path, or a value that an option does not take.
@@ -127,7 +127,7 @@ def apply(
 
 @dataclass(slots=True)
 class _Tree:
-    """A tree before its repair and between two rounds, and the changes so far."""
+    """A tree before its repair and as it is now, with the changes so far."""
 
     parser: FileParser
     before: Snapshot
@@ -137,18 +137,18 @@ class _Tree:
     named: Collection[str]
     """The codes of the rules that were selected by name."""
     unchanged: set[str] = field(default_factory=set)
-    """Files that are as they were after all: those that never settle, or could not be written."""
+    """Files that stay as they were after all: they never settle, or could not be written."""
     made: dict[str, list[tuple[SourceRepair, ...]]] = field(default_factory=lambda: defaultdict(list))
     """The repairs of each file, round by round."""
     repaired: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     bugs: dict[str, list[Problem]] = field(default_factory=lambda: defaultdict(list))
-    """Where this package itself failed, by rule; without a rule where it did at a repair."""
+    """Failures of this package itself, by the code of the rule; those of repairs are under ""."""
 
     def findings(self, selected: Collection[str], include_unsupported: bool) -> list[Finding]:
         """Return what the rules find now. A rule that fails counts as not selected.
 
-        The repairs of other rules may need one of its own.
+        The others then run once more: their repairs may rely on one of that rule.
         """
         findings, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported, self.named)
         self.bugs.update(bugs)
@@ -157,7 +157,7 @@ class _Tree:
     def repair(self, chosen: Sequence[Finding]) -> None:
         """Make the repairs of one round in memory.
 
-        Where one cannot be made, or its result does not parse, its file is frozen and none is made.
+        If one cannot be made, or its result does not parse, its file is frozen and none of them is kept.
         """
         repairs: dict[str, dict[SourceRepair, None]] = defaultdict(dict)
         for finding in chosen:
@@ -177,14 +177,14 @@ class _Tree:
         self._keep(results, repairs)
 
     def restore(self, paths: set[str]) -> None:
-        """Undo the repair of files that each round changes again."""
+        """Undo the repairs of files that each round changes again."""
         self.unchanged |= paths
         for path in sorted(paths):
             self.now.files[path] = self.before.files[path]
             self.notes.append(Note(path, "left alone: a second run would change it again; please report it"))
 
     def clean_up(self, copies_follow: bool) -> None:
-        """Remove what the rounds leave behind: unused imports, and comments on copies that are no copies any more."""
+        """Remove what the rounds leave behind: unused imports, and comments on copies that are not copies any more."""
         repairs: dict[str, list[SourceRepair]] = defaultdict(list)
         width = self.now.width
         for change in self.changes():
@@ -199,7 +199,7 @@ class _Tree:
                 self.notes.append(note)
                 repairs[repair.path].append(repair)
         except Exception as error:
-            self.bugs[""].append(Problem.bug("# Copied from", "looking after such comments", error))
+            self.bugs[""].append(Problem.bug("# Copied from", "checking such comments", error))
         self._keep(self.parser.rewrite(self.now.files, repairs), repairs)
 
     def changes(self) -> list[FileChange]:
@@ -218,7 +218,7 @@ class _Tree:
     def _keep(
         self, results: Mapping[str, ParsedFile | Problem | None], repairs: Mapping[str, Collection[SourceRepair]]
     ) -> None:
-        """Take the files as they are after their repairs; one that does not parse then stays as it was."""
+        """Keep the files as they are after their repairs; one that then does not parse stays as it was."""
         for path, result in results.items():
             if isinstance(result, ParsedFile):
                 self.now.files[path] = result

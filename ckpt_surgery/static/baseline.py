@@ -1,4 +1,4 @@
-"""The baseline: findings that were there before and are not reported again, in a file beside the code."""
+"""The baseline: a file beside the code with findings that are known and not reported again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 class Known(NamedTuple):
-    """The identity of a finding wherever it is in its file: numbers in its message do not count.
+    """What identifies a finding, even if it moves within its file: numbers in its message do not count.
 
     `path` is relative to the folder of the baseline, with slashes.
     """
@@ -35,17 +35,17 @@ class Known(NamedTuple):
 def without_known(
     result: CheckResult, file: Path, *, places: Sequence[str | Path], codes: Collection[str], update: bool = False
 ) -> CheckResult:
-    """Return the result without the findings that a baseline has, and write the baseline if it is not there.
+    """Return the result without the findings in a baseline, and write the baseline if there is none yet.
 
-    Of several alike, as many are left out as the baseline has. A note says how many those are, and how many of the
-    baseline are gone.
+    Of identical findings, as many are left out as the baseline has. A note says how many are left out in all, and how
+    many in the baseline are gone.
 
     Args:
         result: the result of a check.
         file: the baseline.
         places: the files and folders that were checked.
         codes: the rules that ran.
-        update: whether to write the file again; what it has of other places and codes stays.
+        update: whether to rewrite the file; its findings of other places and codes stay.
 
     Raises:
         OptionError: the file cannot be read or written, or is not a baseline.
@@ -74,11 +74,11 @@ def without_known(
         else:
             findings.append(finding)
     gone = sum(count for known, count in left.items() if known not in elsewhere)
-    said = (
+    counts = (
         [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(keyed) - len(findings)) else []
     )
-    said += [f"{gone} of its findings gone: rewrite it with --update-baseline"] if gone else []
-    notes = (Note(str(file), "; ".join(said)),) if said else ()
+    counts += [f"{gone} of its findings gone: rewrite it with --update-baseline"] if gone else []
+    notes = (Note(str(file), "; ".join(counts)),) if counts else ()
     return replace(result, findings=tuple(findings), notes=(*result.notes, *notes))
 
 

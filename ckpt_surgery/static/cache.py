@@ -1,6 +1,6 @@
 """The cache on disk: pickled entries, keyed by content and by the code that made them, so that none goes stale.
 
-What one file says is kept here, and the result of a whole check; nothing else is.
+It holds the facts of single files and the results of whole checks, nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckpt_surgery import codemods, model_patches
 
 @cache
 def code_version() -> str:
-    """Return a digest of the rules, of the facts they use and of this package: entries belong to one such version."""
+    """Return a digest of Python and the code of the static half: entries are valid for one such version."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(sys.version.encode())
     for folder in (codemods.__path__[0], model_patches.__path__[0], os.path.dirname(__file__)):
@@ -32,7 +32,7 @@ def code_version() -> str:
 
 def load_entry(key: str) -> object | None:
     """Return a cached entry, or None if there is none or it cannot be read."""
-    # A broken entry, whatever is wrong with it, is made again: the cache may never fail a run.
+    # A broken entry, whatever is wrong with it, is made again: the cache must never make a run fail.
     with contextlib.suppress(Exception):
         entry: object = pickle.loads(_place(key).read_bytes())
         return entry
@@ -40,7 +40,7 @@ def load_entry(key: str) -> object | None:
 
 
 def store_entry(key: str, entry: object) -> None:
-    """Keep an entry. A cache that cannot be written to, or an entry that cannot be pickled, is no error."""
+    """Keep an entry. A cache that cannot be written to, or an entry that cannot be pickled, is not an error."""
     place = _place(key)
     with contextlib.suppress(Exception):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`check`: the rules over a tree of files. Nothing that is read is imported or run."""
+"""`check`: run the rules on a tree of files, none of which is imported or run."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def check(
         per_file_ignores: glob patterns, each with the codes that are not reported there.
         include_unsupported: also look at models without `supports_gradient_checkpointing = True`.
         jobs: worker processes; None for one per core. Where they are not forked, a script that calls this needs an
-            `if __name__ == "__main__":` guard, or 1, which starts no process.
-        cache: keep what files say in the user's cache folder, keyed by their content.
+            `if __name__ == "__main__":` guard, or `jobs=1`, which starts no process.
+        cache: keep facts and results in the user's cache folder, keyed by the content of the files.
         progress: called as files are read.
 
     Raises:
@@ -104,7 +104,7 @@ def check(
 def _key(
     sources: Sequence[SourceFile], named: Sequence[Path], selected: frozenset[str], include_unsupported: bool
 ) -> str:
-    """Return the cache key of a result: paths, contents, where transformers is, and the options that decide."""
+    """Return the cache key of a result: paths, contents, the place of transformers, and options that matter."""
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
@@ -115,7 +115,7 @@ def _key(
 
 
 def _cached(key: str) -> CheckResult | None:
-    """Return the cached result, if all outside the tree that it depends on is as it was."""
+    """Return the cached result, if everything that it depends on outside the tree is unchanged."""
     match load_entry(key):
         case CheckResult() as result, dict() as imported, dict() as required:
             same = imported == _digests({path: source_at(path) for path in imported})

@@ -1,10 +1,10 @@
-"""The repairs as libcst codemods, for those who run theirs with `python -m libcst.tool codemod`.
+"""The repairs as libcst codemods, to be run by `python -m libcst.tool codemod`.
 
     python -m libcst.tool codemod -x --no-format ckpt_surgery.static.commands.RepairAll transformers/models/
 
-makes the safe repairs of every rule. Each rule with safe repairs has a command of its own, called after it:
-`PlainBlock` for `plain_block`. The decisions need the whole tree, so each worker process decides once for the
-folder a file lies in and then runs the transformers on its files.
+makes the safe repairs of every rule. Each rule with safe repairs also has a command of its own, named after it:
+`PlainBlock` for `plain_block`. Decisions need the whole tree, so each worker process makes them once for the
+folder that a file is in, and then runs the transformers on its files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ckpt_surgery.static.apply import apply
 
 @cache
 def _decided(root: str, codes: tuple[str, ...]) -> dict[str, tuple[tuple[SourceRepair, ...], ...]]:
-    """Return repairs by resolved path, safe ones only: a worker may meet files that another one has changed."""
+    """Return the safe repairs of each round by resolved path; another worker may have changed some files already."""
     result = apply([root], select=codes, write=False, jobs=1, cache=False)
     return {str(Path(change.path).resolve()): change.repairs for change in result.changes}
 
 
 def tree_of(path: Path) -> Path:
-    """Return the folder that decides for a file: `models` in a transformers tree, its own folder elsewhere."""
+    """Return the folder that is looked at for a file: `models` in a transformers tree, else its own folder."""
     return next((parent for parent in path.parents if parent.name == "models"), path.parent)
 
 
@@ -53,7 +53,7 @@ class RepairAll(CodemodCommand):
         return type(rule.name.title().replace("_", ""), (cls,), members)
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
-        """Return the file as it is after the repair of the tree that it lies in."""
+        """Return the file as it is after the repair of its tree."""
         if self.context.filename is None:
             raise SkipFile("ckpt_surgery decides on files, and this module has no file name")
         path = Path(self.context.filename).resolve()

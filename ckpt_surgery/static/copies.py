@@ -23,10 +23,10 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
     """
     changed = {path for path, file in now.files.items() if file.source.text != before.text(path)}
     for path, file in sorted(now.files.items()):
-        left = iter(before.files[path].facts[COPIES])  # a repair neither adds nor moves any, but some may be gone
+        earlier = iter(before.files[path].facts[COPIES])  # a repair neither adds nor moves any, but some may be gone
         for copy in file.facts[COPIES]:
-            said = copy.source, copy.replacements
-            then = next(each for each in left if (each.source, each.replacements) == said)
+            key = copy.source, copy.replacements
+            old = next(each for each in earlier if (each.source, each.replacements) == key)
             named = re.fullmatch(r"(models\..*?\b(?:modeling|modular)_\w*)\.?(.*)", copy.source)
             position = path.rfind(f"{os.sep}models{os.sep}")
             if named is None or position < 0:
@@ -35,9 +35,9 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
                 home, name = os.path.join(path[:position], *named[1].split(".")) + ".py", named[2]
             if home not in now.files or changed.isdisjoint((path, home)):
                 continue
-            if follow and _lines(before.text(path), then.span) == _lines(now.text(path), copy.span):
+            if follow and _lines(before.text(path), old.span) == _lines(now.text(path), copy.span):
                 continue
-            if _is_true(before, path, then, home, name) and not _is_true(now, path, copy, home, name):
+            if _is_true(before, path, old, home, name) and not _is_true(now, path, copy, home, name):
                 source = SourceText(now.text(path))
                 place = Span(copy.line, 0, copy.line + 1, 0)
                 owner = Places(source, file.facts).definition(copy.span)
@@ -47,7 +47,7 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
 
 
 def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) -> bool:
-    """Tell whether a copy equals its source, which stands in `home`, with the comment's replacements made."""
+    """Tell whether a copy equals its source, `name` in the file `home`, with the comment's replacements made."""
     outer, _, inner = name.partition(".")
     cls = next((cls for cls in tree.files[home].facts.classes if cls.name == outer), None)
     named = cls.forward if cls and inner == "forward" else None if inner else cls
@@ -74,6 +74,6 @@ def _split(text: str) -> list[str]:
 
 
 def _code(text: str) -> str:
-    """Return the text without what layout alone decides."""
+    """Return the text without layout, comments and decorators."""
     lines = [line for line in text.split("\n") if not line.lstrip().startswith(("@", "#"))]
     return re.sub(r"\s+|,(?=\s*\))", "", "".join(lines))

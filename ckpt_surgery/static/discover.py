@@ -30,7 +30,7 @@ from ckpt_surgery.text import one_line
 MAX_BYTES = 5 * 1024 * 1024
 """A larger file (5 MiB) is reported and not read: no hand-written module comes near this size."""
 MAX_FOLLOWED = 500
-"""So many files are followed from one script: a script that reaches more is a package, and named as a folder."""
+"""At most this many files are followed from a script: one that reaches more is a package, named as a folder."""
 SKIPPED_PREFIXES = (
     *(
         "configuration_",
@@ -45,7 +45,7 @@ SKIPPED_PREFIXES = (
 """Files that hold no torch model. A folder walk skips them; named explicitly, they are read."""
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
 _Place: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""A path to look at, its real path where that is known, and the real folders that a walk went through to it."""
+"""A path to look at, its real path if that is known, and the real folders on the way to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SourceFile:
 
 
 def installed_models() -> Path:
-    """Return the `models` folder of the installed transformers, found without importing it.
+    """Return the `models` folder of the installed transformers, which is found without an import.
 
     Raises:
         TransformersNotFound: transformers is not installed, or what is installed has no such folder.
@@ -76,7 +76,7 @@ def installed_models() -> Path:
 
 
 def installed_layers() -> str:
-    """Return the installed file that defines GradientCheckpointingLayer; empty where there is none."""
+    """Return the installed file that defines GradientCheckpointingLayer; empty if there is none."""
     package = _installed_package()
     file = package / "modeling_layers.py" if package else None
     return os.fspath(file) if file and file.is_file() else ""
@@ -135,16 +135,16 @@ def discover(
 ) -> tuple[list[Path], list[Problem]]:
     """Return the Python files under `paths`, each once and always in the same order, and the problems met.
 
-    A named file is taken whatever it is called, as long as it ends in `.py`, or in `.ipynb` where `notebooks` are
+    A named file is taken whatever it is called, as long as it ends in `.py`, or in `.ipynb` if `notebooks` are
     read. A folder is walked, without hidden folders, virtual environments, `SKIPPED_FOLDERS` and files that start with
-    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. A link that leads
-    back to a folder above it, or to itself, is passed over in a walk; one that is named and leads there is a problem.
+    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. A walk skips a
+    link that leads back to a folder above it or to itself; a named link of that kind is a problem.
 
     Args:
         paths: files and folders.
         exclude: patterns as `matches` reads them; they never drop a path that is named itself.
         environments: where to add the virtual environments that a walk leaves out.
-        notebooks: whether named notebooks are taken, too.
+        notebooks: whether to take named notebooks, too.
 
     Raises:
         OptionError: an empty path.
@@ -157,7 +157,7 @@ def discover(
     seen: set[str] = set()
     left_out = [] if environments is None else environments
     waiting.extend((_model_folder(checked_path(path)), "", ()) for path in reversed([*named]))
-    while waiting or links:  # links last: a file that is also met under its own name is reported under that name
+    while waiting or links:  # links last: a file found under its own name, too, is reported under that
         path, real, above = waiting.pop() if waiting else links.pop(0)
         try:
             mode = os.stat(path).st_mode
@@ -191,7 +191,7 @@ def discover(
 
 
 def _is_environment(folder: str) -> bool:
-    """Tell whether a folder is a virtual environment: its mark alone may have been left in a repository."""
+    """Tell whether a folder is a virtual environment; a leftover pyvenv.cfg alone does not make it one."""
     inside = ("bin/", "Scripts/", "[Ll]ib*/site-packages/", "[Ll]ib*/*/site-packages/")
     return os.path.isfile(os.path.join(folder, "pyvenv.cfg")) and any(
         glob.glob(os.path.join(glob.escape(folder), pattern)) for pattern in inside
@@ -199,7 +199,7 @@ def _is_environment(folder: str) -> bool:
 
 
 def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
-    """Return what a walk goes on to from a folder: first its sources, then its folders, and links to either."""
+    """Return what a walk visits in a folder: first its sources, then its folders, and links to either."""
     skipped = ("__init__.py", *SKIPPED_PREFIXES)
     entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
     return [
@@ -219,7 +219,7 @@ def imported_files(scripts: Sequence[Path], given: Collection[Path], exclude: Co
     for script in scripts:
         folder, real = script.parent, os.path.realpath(script.parent) + os.sep
         followed = [script]
-        for path in followed:  # it grows meanwhile
+        for path in followed:  # grows while it is read
             for imported in _imports(path, folder) if len(followed) <= MAX_FOLLOWED else ():
                 place = os.path.realpath(imported)
                 if place not in seen and place.startswith(real) and not matches(imported, exclude):
@@ -230,7 +230,7 @@ def imported_files(scripts: Sequence[Path], given: Collection[Path], exclude: Co
 
 
 def _syntax(text: str) -> ast.Module:
-    """Parse a text; the tree is empty where it does not parse, which is reported where the file is checked."""
+    """Parse a text; the tree is empty if it does not parse, which is reported when the file is checked."""
     try:
         return ast.parse(text)
     except SyntaxError:
@@ -267,7 +267,7 @@ def _module_files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def read_source(path: str | Path) -> SourceFile | Problem:
-    """Read and decode one file as Python does (PEP 263), or say in one line why that fails; of a notebook the code."""
+    """Read and decode one file as Python does (PEP 263), or say in one line why not; of a notebook, the code."""
     name = os.fspath(path)
     try:
         with open(name, "rb", buffering=0) as file:
@@ -308,13 +308,13 @@ def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]
 
 
 def source_at(path: str) -> SourceFile | None:
-    """Return what is read at a path where there need not be a file that can be read."""
+    """Return the file at a path; None if there is none, or it cannot be read."""
     source = read_source(path) if os.path.isfile(path) else None
     return source if isinstance(source, SourceFile) else None
 
 
 def text_at(path: str) -> str | None:
-    """Return the text at a path where there need not be a file that can be read."""
+    """Return the text of the file at a path; None if there is none, or it cannot be read."""
     source = source_at(path)
     return source.text if source else None
 

@@ -6,25 +6,25 @@ import ast
 import re
 
 _DEEP = re.compile(r"(?:[\[({~+-]\s*|not\s+){300}")
-"""What would take libcst's parser, and this process with it, to the end of the stack."""
-_NOT_AT_END = re.compile(rb"[^\r\n]")
-_AT_END = re.compile(rb" (?=\r?\n)")
+"""Nesting so deep that libcst's parser overflows the stack, which ends this process."""
+_NOT_NEWLINE = re.compile(rb"[^\r\n]")
+_LAST_SPACE = re.compile(rb" (?=\r?\n)")
 
 
 def as_older(text: str) -> str | None:
-    """Blank out type aliases, type parameters and newer f-strings; None where the text is no Python at all.
+    """Blank out type aliases, type parameters and newer f-strings; None if the text is not Python at all.
 
-    Lines, and the bytes of each, stay as many as they were. What has nothing to be made blank comes back as it is.
+    The number of lines, and of bytes in each, stays the same. A text with nothing to blank out comes back as it is.
     """
-    if text.startswith("\ufeff") or _DEEP.search(text):  # libcst passes a byte order mark over, `ast` does not
+    if text.startswith("\ufeff") or _DEEP.search(text):  # libcst skips a byte order mark, `ast` does not
         return None
-    import libcst as cst  # only for a file that `ast` does not take
+    import libcst as cst  # only for a file that `ast` refuses
     from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
     try:
         module = cst.parse_module(text)
         spans = MetadataWrapper(module, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
-    except Exception:  # whatever is wrong with the text, it stays a file that does not parse
+    except Exception:  # whatever is wrong, the file is reported as one that does not parse
         return None
     data, end = bytearray(text.encode()), 0
     for node, span in sorted(spans.items(), key=lambda item: (item[1].start, -item[1].length)):
@@ -45,13 +45,13 @@ def as_older(text: str) -> str | None:
                 continue
         if span.start >= end:
             end = span.start + span.length
-            rest = _NOT_AT_END.sub(b" ", code[len(blank) :])
-            data[span.start : end] = blank + _AT_END.sub(rb"\\", rest)
+            rest = _NOT_NEWLINE.sub(b" ", code[len(blank) :])
+            data[span.start : end] = blank + _LAST_SPACE.sub(rb"\\", rest)
     return data.decode()
 
 
 def syntax_error(source: str | bytes) -> SyntaxError | None:
-    """Return why a text is no Python of the running release; None where it is."""
+    """Return why a text is not Python of the running release; None if it is."""
     try:
         ast.parse(source)
     except SyntaxError as error:

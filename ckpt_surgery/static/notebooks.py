@@ -1,4 +1,4 @@
-"""Read notebooks as Python: the code cells one below another, and the cell of a line. No cell is run."""
+"""Read the code cells of notebooks as one Python text, and place its findings in cells. No cell is run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".ipynb"
 _TITLE = "# %% code cell"
-_KEEPS_PYTHON = re.compile(r"%%(time|timeit|capture|prun)\b")
+_PYTHON_CELL = re.compile(r"%%(time|timeit|capture|prun)\b")
 _MAGIC = re.compile(r"^(\s*)(?:[%!?].*|[\w.]+\?{1,2}\s*)$", re.MULTILINE)
 _ASSIGNED_MAGIC = re.compile(r"^(\s*\w+\s*=\s*)[%!].*$", re.MULTILINE)
 
@@ -22,10 +22,10 @@ _ASSIGNED_MAGIC = re.compile(r"^(\s*\w+\s*=\s*)[%!].*$", re.MULTILINE)
 def python_of(notebook: str) -> str:
     """Return the code cells of a notebook as one text, without magics and shell lines.
 
-    Each stands below a comment with its number.
+    Each is below a comment with its number.
 
     Raises:
-        ValueError: this is no notebook, or a cell of it is no Python.
+        ValueError: the text is not a notebook, or a cell of it is not Python.
     """
     try:
         cells = json.loads(notebook)["cells"]
@@ -35,8 +35,8 @@ def python_of(notebook: str) -> str:
     text = ""
     for number, source in enumerate(sources, 1):
         if syntax_error(source) is not None:
-            other = source.lstrip().startswith("%%") and not _KEEPS_PYTHON.match(source.lstrip())  # another language
-            source = "" if other else _ASSIGNED_MAGIC.sub(r"\1None", _MAGIC.sub(r"\1pass", source))
+            is_other = source.lstrip().startswith("%%") and not _PYTHON_CELL.match(source.lstrip())  # language
+            source = "" if is_other else _ASSIGNED_MAGIC.sub(r"\1None", _MAGIC.sub(r"\1pass", source))
             if (error := syntax_error(source)) is not None:
                 raise ValueError(f"code cell {number}, line {error.lineno or 1} does not parse ({error.msg})")
         text += f"{_TITLE} {number}\n{source}\n"
@@ -44,11 +44,11 @@ def python_of(notebook: str) -> str:
 
 
 def in_cell(finding: Finding, text: str) -> Finding:
-    """Put its cell behind the path and its line in that cell, left to a person; `text` is `python_of` the notebook."""
+    """Return a finding as one in its cell, to be repaired by a person; `text` is `python_of` the notebook."""
     lines = text.split("\n")
 
     def place(line: int) -> tuple[str, int]:
-        title = max(at for at, above in enumerate(lines[:line], 1) if above.startswith(_TITLE))
+        title = max(number for number, above in enumerate(lines[:line], 1) if above.startswith(_TITLE))
         return lines[title - 1].removeprefix("# %% code "), line - title
 
     def words(match: re.Match[str]) -> str:

@@ -34,7 +34,7 @@ def check_options(
     families: object = (),
     jobs: object = None,
 ) -> None:
-    """Check the values of options before the work. `codes` are those of all rules.
+    """Check the values of options before the work begins. `codes` are those of all rules.
 
     Raises:
         OptionError: the sentence names the option, its value and what to give instead.

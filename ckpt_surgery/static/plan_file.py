@@ -1,4 +1,4 @@
-"""The file of a plan: which calls it makes, with which arguments. Imports no torch."""
+"""Read the file of a plan: the calls that it makes, with their arguments. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ckpt_surgery.errors import OptionError
 from ckpt_surgery.text import error_line, listed
 
 Calls = Mapping[str, Mapping[str, Any]]
-"""Arguments beside the model, by the names of functions."""
+"""Names of functions, each with the arguments that it takes besides the model."""
 FUNCTIONS = ("tile_mlp", "fuse_loss", "wrap_blocks")
-"""Those that a plan may call, in their order."""
+"""The functions that a plan may call, in this order."""
 
 
 def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Return the calls of a plan that `plan --yaml` or `fit --write` wrote. Raises OptionError if it is none."""
+    """Return the calls of a plan that `plan --yaml` or `fit --write` wrote. Raises OptionError for any other file."""
     import yaml
 
     try:
@@ -26,7 +26,7 @@ def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
     except (yaml.YAMLError, ValueError, RecursionError):
         document = None
     calls = document.get("calls", "") if isinstance(document, dict) else ""
-    if calls is None:  # it may end at its colon, as may a call without arguments
+    if calls is None:  # nothing may follow the colon, as for a call without arguments
         calls = {}
     if isinstance(calls, dict):
         calls = {name: {} if arguments is None else arguments for name, arguments in calls.items()}

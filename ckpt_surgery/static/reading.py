@@ -24,12 +24,12 @@ from ckpt_surgery.static.results import Note, Problem, Progress
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _POOL_THRESHOLD = 24
-"""Fewer files than this are read faster in this process than a pool of processes starts."""
+"""Fewer files than this are read here in less time than a pool of processes takes to start."""
 _CHUNK = 4
 
 
 class ParsedFile(NamedTuple):
-    """A file and its facts. `older` is the text that was read, if it is not the file's own."""
+    """A file and its facts. `older` is the text that was parsed if the file's own needs a newer Python."""
 
     source: SourceFile
     facts: FileFacts
@@ -37,12 +37,12 @@ class ParsedFile(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text that its facts are about, line by line and byte by byte that of the file."""
+        """The text that its facts describe; its lines and columns are those of the file."""
         return self.older or self.source.text
 
     def rewritten_parts(self, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
         """Return the parts of the file that repairs are made in, and their new text; None if one cannot be made."""
-        from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
+        from ckpt_surgery.codemods.edits.rewrite import rewritten  # needs libcst, which loads slowly
 
         text = self.source.text
         made: list[tuple[Part, str]] = []
@@ -55,11 +55,11 @@ class ParsedFile(NamedTuple):
 
 
 _Reading: TypeAlias = tuple[FileFacts, str] | Problem | Note
-"""What a file says and the text that says so, where it is not the file's own; or why nothing is known of it."""
+"""The facts of a file, and the parsed text if it is not the file's own; or why there are none."""
 
 
 def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem | Note:
-    """Return what one file says, from the cache if possible; a note where it is Python that cannot be read here."""
+    """Return the facts of one file, from the cache if possible; a note if it needs a newer Python."""
     reading = (_cached(source) if use_cache else None) or _extracted(source, use_cache)
     return ParsedFile(source, *reading) if isinstance(reading, tuple) else reading
 
@@ -96,7 +96,7 @@ def _extracted(source: SourceFile, use_cache: bool) -> _Reading:
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause garbage collection: among so many small objects that live long it costs more than all else."""
+    """Pause garbage collection, which costs more than all else among so many small long-lived objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -114,7 +114,7 @@ class FileParser:
     progress: Progress | None
 
     def parse(self, sources: Sequence[SourceFile], *, use_cache: bool) -> list[ParsedFile | Problem | Note]:
-        """Return what every file says, in the order given."""
+        """Return the facts of every file, in the order given."""
         cached = {source.path: facts for source in sources if use_cache and (facts := _cached(source))}
         missing = [source for source in sources if source.path not in cached]
         # The longest first, so that no worker is left with a long one at the end.
@@ -130,7 +130,7 @@ class FileParser:
     def rewrite(
         self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]
     ) -> dict[str, ParsedFile | Problem | None]:
-        """Return the files after their repairs; None where one cannot be made or the text does not parse then."""
+        """Return the files after their repairs; None if one cannot be made, or the text then does not parse."""
         ordered = sorted(repairs, key=lambda path: len(files[path].source.text), reverse=True)
         items = [(files[path], [*repairs[path]]) for path in ordered]
         return {file.source.path: result for (file, _), result in self._each("rewriting", _rewritten, items)}
@@ -157,7 +157,7 @@ class FileParser:
 def _mapped(
     pool: ProcessPoolExecutor, function: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> Iterator[_Result]:
-    """Yield what worker processes make of items; the rest is made here if one of them dies or cannot answer."""
+    """Yield the results of worker processes; if one of them dies or cannot answer, compute the rest here."""
     done = 0
     try:
         for result in pool.map(function, items, chunksize=_CHUNK):

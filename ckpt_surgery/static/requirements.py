@@ -18,14 +18,15 @@ from typing import TypeAlias
 from ckpt_surgery.static.discover import folders_above
 
 _Reader: TypeAlias = Callable[[str], Iterable[str]]
-"""Finds in the text of a file the strings that may be requirements."""
+"""Finds the strings in the text of a file that may be requirements."""
 _FOLDERS_ABOVE, _FOLDERS_BELOW = 8, 3
+"""How many folders above a file are searched, and how deep."""
 _NAME = "transformers"
 _LINE = re.compile(rf"(?:[\w.-]+::)?({_NAME}(?![\w.-])(?:(?!\s--)[^;#\\])*)")
-"""A requirement, with conda's channel; what stands behind `;` says when it holds, and is left out, as hashes are."""
+"""A requirement, perhaps with a channel of conda. What follows `;` (conditions) is left out, and so are hashes."""
 _EXTRAS_AND_SPACE = re.compile(r"\[[^]]*\]|[()\s]")
 _NAMES_RELEASE = re.compile(r"(?<!!)[<>=~]=*\s*\d")
-"""What has none of these admits the newest release, and says nothing."""
+"""A requirement without these admits the newest release, and so says nothing."""
 _CARET = re.compile(r"^[\^~](?!=)")
 _CONDA = re.compile(rf"^{_NAME}=(?!=)([^=,|]+).*")
 _REQUIRES = re.compile(r"^Requires-Dist:(.*)", re.M)
@@ -34,15 +35,15 @@ _DEPENDENCIES = re.compile(r"^dependencies:[ \t]*\n(?:[ \t]*(?:-.*|#.*|[ \t].*)?
 _OF_CONDA = re.compile(rf"^\s*-\s*[\"']?(?:[\w.-]+::)?(?:pip:|python\s*[=<>]|{_NAME}\s*[=<>])", re.M)
 _PIP = re.compile(r"\bpip3?\s+install\b(.*)|\buv\s+(?:pip\s+install|add)\b(.*)")
 _FOLDERS = ("requirements*", "docker*", "conda", "conda?recipe*", "recipe*")
-"""Folders beside a package that hold requirements of it."""
+"""Folders beside a package that may hold its requirements."""
 
 
 def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[str, str]:
-    """Return the requirements on transformers of the package that a file is in, its extras' among them.
+    """Return what the package of a file requires of transformers, its extras included.
 
-    Each is given with the file that says so: one that `_READERS` knows, in a folder above the file or in one of
-    `_FOLDERS` there, or the metadata of what is installed there. The first folder that names a release counts, as far
-    up as the repository.
+    Each requirement comes with the file that states it: one that `_READERS` knows, in a folder above or in one of
+    `_FOLDERS` there, or the metadata of an installed package. The first folder that names a release counts; none above
+    the repository is searched.
 
     Args:
         path: a file of the package.
@@ -61,8 +62,8 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[
 
 def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
     """Yield the requirements that a folder states for the file or folder `part` in it, and in which files."""
-    stating = [(number, name) for name in _names(folder) if (number := _reader_of(name)) is not None]
-    for number, name in sorted(stating):
+    stating = [(reader, name) for name in _names(folder) if (reader := _reader_of(name)) is not None]
+    for reader, name in sorted(stating):
         if name.endswith(".dist-info"):
             if name.partition("-")[0].lower() != part.lower():
                 record = read(os.fspath(folder / name / "RECORD")) or ""
@@ -70,8 +71,8 @@ def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> It
                     continue
             name += "/METADATA"
         try:
-            strings = [*_READERS[number][-1](read(os.fspath(folder / name)) or "")]
-        except (SyntaxError, ValueError, RecursionError, ConfigError):  # it is not what its name says
+            strings = [*_READERS[reader][-1](read(os.fspath(folder / name)) or "")]
+        except (SyntaxError, ValueError, RecursionError, ConfigError):  # not what its name says
             continue
         for line in "\n".join(strings).splitlines():
             if (match := _LINE.match(line.strip())) and _NAMES_RELEASE.search(match[1]):
@@ -80,7 +81,7 @@ def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> It
 
 @lru_cache(maxsize=4096)
 def _reader_of(name: str) -> int | None:
-    """Return the number of the reader of a file, by the folder that it is in, if any, and its own name."""
+    """Return the index of the reader for a file, by its name and that of the folder it is in, if any."""
     place, file = name.partition("/")[0] if "/" in name else "", name.rpartition("/")[2]
     for number, (folder, pattern, _) in enumerate(_READERS):
         if fnmatch(place, folder) and fnmatch(file, pattern):
@@ -109,7 +110,7 @@ def _of_sections(text: str) -> Iterator[str]:
 
 
 def _of_environment(text: str) -> Iterator[str]:
-    """Yield the items of what is a conda environment by its content: it depends on Python, pip or transformers."""
+    """Yield the items of a conda environment; a file is one if it depends on Python, pip or transformers."""
     match = _DEPENDENCIES.search(text)
     if match and _OF_CONDA.search(match.group()):
         yield from _ITEM.findall(match.group())
@@ -122,7 +123,7 @@ def _of_commands(text: str) -> Iterator[str]:
 
 
 def _of_table(value: object) -> Iterator[str]:
-    """Yield every string in lists, and the versions that Poetry has by name."""
+    """Yield every string in lists, and the requirement for a version by name, as Poetry writes it."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -134,7 +135,7 @@ def _of_table(value: object) -> Iterator[str]:
             for entry in item if several else [item]:
                 version = entry.get("version") if isinstance(entry, dict) else None if several else entry
                 if key == _NAME and isinstance(version, str):
-                    # `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any.
+                    # `^4.40` and `~4.40` name the oldest release, `4.40` the only one, `*` any.
                     exact = version[:1].isdigit()
                     yield _NAME + (f"=={version}" if exact else _CARET.sub(">=", version).removeprefix("*"))
                 else:
@@ -163,9 +164,9 @@ _READERS: tuple[tuple[str, str, _Reader], ...] = (
     ("*", "meta.yaml", _ITEM.findall),
     ("*", "*Dockerfile*", _of_commands),
     ("", "*.dist-info", _REQUIRES.findall),
-    ("", "*docker*.y*ml", lambda text: ()),  # by their names no files of conda
+    ("", "*docker*.y*ml", lambda text: ()),  # by their names, not conda's
     ("", "*ci.y*ml", lambda text: ()),
     ("", "[!.]*.y*ml", _of_environment),
 )
-"""The files that state requirements: the folder of `_FOLDERS` that they are in, "" for none, their names, and what
-reads the strings in them that may be requirements."""
+"""The files that state requirements: patterns of the folder (of `_FOLDERS`; "" for none) and the name, and the reader
+of the strings that may be requirements."""

@@ -30,14 +30,14 @@ class Problem:
 
     @classmethod
     def bug(cls, path: str, doing: str, error: Exception) -> Problem:
-        """Tell that this package itself fails at a file or, where `path` is the code of a rule, at all."""
+        """Report that this package itself failed: at the file `path`, or in general if that is the code of a rule."""
         if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
             traceback.print_exception(error)
         return cls(path, f"{doing} failed ({error_line(error)}): this is a bug in ckpt_surgery, please report it")
 
     @classmethod
     def unreadable(cls, path: str, error: OSError) -> Problem:
-        """Say why the system does not let a path be read."""
+        """Say why the system could not read a path."""
         match error.errno:
             case errno.ELOOP:
                 why = "is a cycle of symbolic links: not followed; remove the link"
@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note in a summary on a file. `line` is 0 for the whole file."""
+    """A note on a file, for a summary. `line` is 0 for the whole file."""
 
     path: str
     text: str
@@ -117,8 +117,8 @@ class ApplyResult:
     Attributes:
         findings: the findings before the changes.
         left: the findings after them, with those whose repair could not be written.
-        notes: what the summary says besides: why a `# Copied from` comment was removed, why a file is left alone.
-        together: groups of paths that one finding repairs at once; a part of such a group is half a repair.
+        notes: what else the summary says: why a `# Copied from` comment was removed, why a file is left alone.
+        together: groups of paths that one finding repairs together: a part of a group would be half a repair.
         repaired: the findings that were repaired, round by round. Those of later rounds are not in `findings`, and
             their lines are those of the text in which they were found.
         unsafe: whether unsafe repairs were asked for.

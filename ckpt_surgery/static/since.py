@@ -61,14 +61,14 @@ class ChangedLines:
 
 
 def _git(folder: str | Path, *arguments: str) -> str | None:
-    """Return the output of a git command; None where it fails. Variables may not name another repository."""
-    own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith("GIT_CONFIG")}
+    """Return the output of a git command; None if it fails. Variables that name another repository are dropped."""
+    kept = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith("GIT_CONFIG")}
     try:
         done = subprocess.run(
             ["git", "-C", os.fspath(folder), *_SETTINGS, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={**kept, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             check=False,
         )
     except OSError as error:
@@ -90,6 +90,6 @@ def _changes(diff: str) -> dict[str, list[range]]:
             if added:
                 changes[name].append(range(start, start + added))
             left = removed + added
-            while left:  # what they say may look like a line of the diff's own
+            while left:  # a changed line may look like a header of the diff
                 left -= not next(lines).startswith("\\")
     return changes

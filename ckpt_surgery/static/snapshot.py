@@ -27,8 +27,9 @@ from ckpt_surgery.static.suppress import Suppressions, may_be_suppressed, withou
 
 RULE_CODES = tuple(rule.code for rule in RULES)
 _FOLDERS_ABOVE = 6
+"""How far above a script configuration files are looked for."""
 _MOST_FAILURES = 10
-"""A rule that fails at more files is not run any more."""
+"""A rule that fails at more files is not run again."""
 
 
 @dataclass(slots=True)
@@ -38,13 +39,13 @@ class Snapshot:
     files: dict[str, ParsedFile]
     use_cache: bool
     unparsed: Mapping[str, SourceFile]
-    """The files that nothing can be found in, unless a name of another file leads to them."""
+    """Checked files that need no parsing, unless a name in another file leads to them."""
     imported: dict[str, SourceFile | None] = field(default_factory=dict)
     """Files that are not checked, read to understand those that are; None for one that cannot be read."""
     required: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What the packages of files ask of transformers, as far as it was asked for."""
+    """What the packages of files require of transformers, as far as rules asked for it."""
     notes: tuple[Note, ...] = ()
-    """What is said of files that are left out without being a problem."""
+    """Remarks on files that were left out, although nothing is wrong with them."""
 
     @property
     def width(self) -> int:
@@ -65,7 +66,7 @@ class Snapshot:
     ) -> RuleContext:
         """Return the rules' view of these files. Those that are `unchecked` are only read to understand the others.
 
-        `named` are the codes of the rules whose repairs are asked for by name.
+        `named` are the codes of the rules that were selected by name.
         """
         facts = {path: file.facts for path, file in self.files.items() if path not in unchecked}
         layers = installed_layers()
@@ -91,7 +92,7 @@ class Snapshot:
     def findings_and_bugs(
         self, selected: Collection[str], include_unsupported: bool, named: Collection[str] = ()
     ) -> tuple[list[Finding], dict[str, list[Problem]]]:
-        """Return what the selected rules find, and by code where rules fail: all else is still looked at."""
+        """Return what the selected rules find, and their failures by code; all other files are still checked."""
         context = self.context(selected, include_unsupported, named=named)
         findings: list[Finding] = []
         bugs: dict[str, list[Problem]] = defaultdict(list)
@@ -111,9 +112,9 @@ class Snapshot:
         return sorted(findings, key=lambda finding: finding.sort_key), bugs
 
     def _place_of(self, error: Exception, failed: Collection[str]) -> str:
-        """Find the checked file that a failed rule was at, by the variables on its way there; empty if not seen.
+        """Find the checked file at which a rule failed, by the variables in the traceback; empty if none is there.
 
-        The innermost comes first: what a rule asks of one file may be answered by looking at all of them.
+        The innermost frame comes first: a question about one file may make the rule look at all of them.
         """
         for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
             if frame.f_code is not Snapshot.findings_and_bugs.__code__:
@@ -138,7 +139,7 @@ class Snapshot:
         return self.imported[path]
 
     def _facts(self, path: str) -> FileFacts | None:
-        """Return the facts of a file that an import leads to, beside the parsed ones."""
+        """Return the facts of a file that an import leads to and that was not parsed yet."""
         source = self.unparsed.get(path) or self._imported(path)
         parsed = parse_file(source, use_cache=self.use_cache) if source else None
         if not isinstance(parsed, ParsedFile):
@@ -177,10 +178,10 @@ def take_snapshot(
     cache: bool,
     progress: Progress | None,
 ) -> tuple[Snapshot, list[Problem]]:
-    """Parse the files; one that does not parse is a problem, and so is a wrong comment.
+    """Parse the files; one that does not parse is a problem, and so is a wrong `ckpt: ignore` comment.
 
-    Without `include_unsupported`, only those are parsed in which something may be found or ignored, and those that
-    were `given` one by one.
+    Without `include_unsupported`, only files are parsed in which something may be found or ignored, and those that
+    were `given` by name.
     """
     parsed = sources
     if not include_unsupported:
@@ -201,14 +202,14 @@ def take_snapshot(
             notes.append(result)
         else:
             files[source.path] = result
-            problems += [Problem(source.path, said) for said in Suppressions.of(result.text, RULE_CODES).mistakes]
+            problems += [Problem(source.path, wrong) for wrong in Suppressions.of(result.text, RULE_CODES).mistakes]
     looked_at = {source.path for source in parsed}
     unparsed = {source.path: source for source in sources if source.path not in looked_at}
     return Snapshot(files, cache, unparsed, notes=tuple(notes)), problems
 
 
 def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -> frozenset[str]:
-    """Return the codes of the rules to run. One code may be given as it is.
+    """Return the codes of the rules to run. A single code may be given as a string.
 
     Raises:
         OptionError: a code that no rule has, or no rule is left.

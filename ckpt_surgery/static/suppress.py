@@ -83,7 +83,7 @@ def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _codes(comment: str, rule_codes: Collection[str]) -> tuple[set[str], str]:
-    """Return the codes that a comment names, and what is wrong with it; empty where nothing is."""
+    """Return the codes that a comment names, and what is wrong with it; empty if nothing is."""
     named: set[str] = set()
     unknown: list[str] = []
     for mark in _MARK.finditer(comment):

@@ -38,7 +38,7 @@ def write_atomically(
         bom: whether a byte order mark precedes them.
 
     Returns:
-        Why the file was left as it was; None where it was written or nothing was to be changed.
+        Why the file was left as it was; None if it was written, or there was nothing to change.
     """
     if before == after:
         return None
@@ -62,7 +62,7 @@ def write_atomically(
 
 @contextlib.contextmanager
 def whole_folder(place: Path) -> Iterator[Path]:
-    """Give a new folder to write to, which takes the place of the one at `place` at the end.
+    """Provide a new folder to write to, which replaces the one at `place` at the end.
 
     Its path is absolute. After an error, `place` is as it was. The folder above it has to exist.
 
@@ -89,7 +89,7 @@ def whole_folder(place: Path) -> Iterator[Path]:
 
 
 def read_only(path: str | Path) -> bool:
-    """Tell whether nobody has permission to write the file: it is then left alone, even by root."""
+    """Tell whether nobody has permission to write the file; it is then left alone, even by root."""
     try:
         return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     except OSError:

@@ -1,6 +1,6 @@
-"""Rewrite a call's arguments, rename an occurrence, and lay out calls again that have moved left.
+"""Rewrite a call's arguments, rename one occurrence of a name, and join the lines of calls that moved left.
 
-Argument lists are as the tree's formatter would write them: on one line, on a line of their own, or one a line.
+Argument lists are laid out as a formatter would: on the call's line, on a line of their own, or one argument per line.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _NO_SPACE = cst.SimpleWhitespace("")
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
-"""Stands for a call where the rest of its line is measured. No code has a name like it."""
-_NO_EXPRESSIONS = (cst.Import, cst.ImportFrom, cst.Global, cst.Nonlocal, cst.MatchPattern)
-_WORDS: Mapping[type[cst.CSTNode], str] = {
+"""Replaces a call while the rest of its line is measured. No code has a name like it."""
+_WITHOUT_EXPRESSIONS = (cst.Import, cst.ImportFrom, cst.Global, cst.Nonlocal, cst.MatchPattern)
+_NAME_FIELDS: Mapping[type[cst.CSTNode], str] = {
     cst.Attribute: "attr",
     cst.Arg: "keyword",
     cst.Param: "name",
     cst.FunctionDef: "name",
     cst.ClassDef: "name",
 }
-"""Where a name is no expression."""
+"""Fields that hold a name which is not an expression."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class RearrangeArguments(paths.ModuleTransformer):
         return paths.replaced(around, call, laid_out(call, self.arguments, place))
 
     def _is_called(self, _: paths.Path, call: cst.Call) -> bool:
-        """Tell whether a call is of the target. Most are told by the last name, without writing their code."""
+        """Tell whether a call is of the target. For most, the last name is enough to tell, without generating code."""
         function, wanted = call.func, self.target.code
         if isinstance(function, cst.Name):
             return function.value == wanted
@@ -64,17 +64,17 @@ class RenameOccurrence(paths.ModuleTransformer):
 
     def _is_expression(self, around: paths.Path, name: cst.Name) -> bool:
         *_, outer, parent = around
-        if name.value != self.target.code or getattr(parent, _WORDS.get(type(parent), ""), None) is name:
+        if name.value != self.target.code or getattr(parent, _NAME_FIELDS.get(type(parent), ""), None) is name:
             return False
         if isinstance(parent, cst.AsName) and isinstance(outer, cst.ExceptHandler | cst.ExceptStarHandler):
             return False
-        return not any(isinstance(node, _NO_EXPRESSIONS) for node in around)
+        return not any(isinstance(node, _WITHOUT_EXPRESSIONS) for node in around)
 
 
 def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> cst.BaseStatement:
-    """Return a statement that moved left to this margin, with the calls joined that a formatter would now join.
+    """Return a statement that moved left to this margin, with its calls joined as far as a formatter would.
 
-    They are those that a simple statement of several lines ends with.
+    Only calls at the end of a simple statement of several lines are joined.
     """
     for around, line in [*paths.inside((cst.IndentedBlock([statement]),), cst.SimpleStatementLine)]:
         path: paths.Path = (*around[1:], line, line.body[-1])
@@ -89,9 +89,9 @@ def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> 
 
 
 class Place(NamedTuple):
-    """Where a call stands: the indentation of its first line, beyond that of its block, and the columns it has there.
+    """The room for a call: the indentation of its first line within its block, and the columns left on that `line`.
 
-    `inner` is the indentation of its arguments on separate lines, and `room` their columns.
+    `inner` is the indentation of arguments on lines of their own, and `room` the columns left there.
     """
 
     indent: str
@@ -101,7 +101,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, around: paths.Path, call: cst.BaseExpression, step: str, width: int, margin: int = 0) -> Place:
-        """Return where a call, or what replaces it, stands in its statement; a compound one counts without its body.
+        """Measure the room for a call, or what replaces it, in its statement; of a compound one, in its header.
 
         Args:
             around: the path to the call.
@@ -110,8 +110,8 @@ class Place(NamedTuple):
             width: the longest line, in columns.
             margin: the indentation of the first node of the path, in columns.
         """
-        first = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
-        statement = paths.replaced(around[first:], call, _MARK)
+        innermost = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
+        statement = paths.replaced(around[innermost:], call, _MARK)
         bare: dict[str, object] = {"leading_lines": ()}
         if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
             bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
@@ -126,7 +126,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One argument without its comma, the comment behind it and those on the lines above it."""
+    """One argument without its comma, with the comment after it and those on the lines above it."""
 
     argument: cst.Arg
     comment: str = ""
@@ -142,7 +142,7 @@ class _Item:
         return cls(cst.Arg(cst.parse_expression(new.text)), f"# {new.comment}" if new.comment else "")
 
     def passed_as(self, keyword: str | None) -> _Item:
-        """Return the argument by this keyword, or by position."""
+        """Return the argument as it is passed by this keyword, or by position if None."""
         value, name, equal = self.argument.value, self.argument.keyword, self.argument.equal
         if isinstance(value, cst.GeneratorExp | cst.NamedExpr) and not value.lpar:
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -153,10 +153,10 @@ class _Item:
 
 
 def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Place) -> cst.Call:
-    """Return a call laid out anew, with new `arguments` (None: with its own).
+    """Return a call laid out again, with new `arguments` or, if None, with its own.
 
-    Comments stay with their arguments. A list that was one argument a line (a trailing comma says so)
-    stays that; otherwise the shortest of the three layouts that fits is taken.
+    Comments stay with their arguments. A list that had one argument per line (its trailing comma shows that) keeps
+    this layout; otherwise the shortest of the three layouts that fits is used.
     """
     items, below = _items(call)
     if arguments is not None:
@@ -179,7 +179,7 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
         name = "_" if any(isinstance(value, cst.GeneratorExp) and not value.lpar for value in values) else "_,"
         lines = [line for item in items for line in (*item.above, f"{name}  {item.comment}".rstrip())]
         layout = "".join(f"\n{place.inner}{line}" for line in [*lines, *below]) + f"\n{place.indent}"
-    # the white space is read from the layout; the arguments stay the nodes that they are
+    # only white space is taken from the layout; the argument nodes are kept
     spaces = cst.ensure_type(cst.parse_expression(f"_({layout})"), cst.Call)
     laid = [
         item.argument.with_changes(comma=space.comma, whitespace_after_arg=space.whitespace_after_arg)

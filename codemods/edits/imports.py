@@ -1,4 +1,4 @@
-"""Write import statements in the style and order of the file's own.
+"""Add and remove imports, in the style and order of the file's own.
 
 libcst's AddImportsVisitor writes relative imports twice or makes them absolute, hence this module.
 """
@@ -41,28 +41,27 @@ class ImportLine:
 
     @property
     def names(self) -> list[str]:
-        """The imported names, as their module has them."""
+        """The imported names, as they are called in their module."""
         return [alias.evaluated_name for alias in self._aliases]
 
     @property
     def bound(self) -> set[str]:
-        """The names that it binds."""
+        """The names that the statement binds."""
         return {alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in self._aliases}
 
     @property
     def is_plain(self) -> bool:
-        """Whether it imports names from a module, none under another name."""
+        """Whether it is `from module import names`, without a star or `as`."""
         aliases = self._aliases
         return isinstance(self.node, cst.ImportFrom) and len(aliases) > 0 and not any(each.asname for each in aliases)
 
 
 @dataclass
 class AddImport(paths.ModuleTransformer):
-    """Imports a name from a module: a statement without comments that imports others of it grows, or a new one is put
-    in place.
+    """Imports a name: in a comment-free statement that imports from the module already, or in a new one.
 
-    Where that level imports the name already, nothing changes. Imports below the first class come too late for it and
-    do not count. `guard` is the test of an `if` at module level, without white space, among whose imports it goes.
+    Nothing changes if that level imports the name already. Imports below the first class do not count, since they come
+    too late for it. With `guard`, the test of an `if` at module level, the import goes into that `if`.
     """
 
     module: str
@@ -85,7 +84,7 @@ class AddImport(paths.ModuleTransformer):
     def _with_import(
         self, lines: Sequence[cst.BaseStatement], step: str, width: int, *, top: int = 0
     ) -> Sequence[cst.BaseStatement]:
-        """Return these statements with the import; the first import of all goes to the `top`."""
+        """Return these statements with the import; without any imports, it goes to the index `top`."""
         imports = {at: imported for at, line in enumerate(lines) if (imported := ImportLine.of(line))}
         if any(self.name in imported.bound for imported in imports.values()):
             return lines
@@ -101,15 +100,15 @@ class AddImport(paths.ModuleTransformer):
         new = cst.SimpleStatementLine([statement(self.module, [self.name], width, step)])
         package = self.module.partition(".")[0]  # empty for dots
         froms = [(at, imported) for at, imported in early.items() if isinstance(imported.node, cst.ImportFrom)]
-        near = [(at, imported) for at, imported in froms if imported.module.partition(".")[0] == package]
-        ours = (_key(self.module), by_type(self.name))
-        keys = [(at, _key(each.module), min(map(by_type, each.names), default=(0, ""))) for at, each in near]
-        before = [(module, at) for at, module, name in keys if (module, name) < ours]
+        same_package = [(at, imported) for at, imported in froms if imported.module.partition(".")[0] == package]
+        key = (_key(self.module), by_type(self.name))
+        keys = [(at, _key(each.module), min(map(by_type, each.names), default=(0, ""))) for at, each in same_package]
+        before = [(module, at) for at, module, name in keys if (module, name) < key]
         above: list[cst.EmptyLine] = []
         if before:
             at = max(before)[1] + 1
-        elif near:
-            at = near[0][0]
+        elif same_package:
+            at = same_package[0][0]
             above = paths.leading_lines(lines[at])
         elif early:
             at = max([at for at, imported in early.items() if imported.module != "__future__"] or early) + 1
@@ -117,7 +116,7 @@ class AddImport(paths.ModuleTransformer):
         else:
             at, above = top, [_BLANK_LINE] * top
         rest = list(lines[at:])
-        if near and not before:
+        if same_package and not before:
             rest[0] = rest[0].with_changes(leading_lines=())
         return [*lines[:at], new.with_changes(leading_lines=above), *rest]
 
@@ -134,13 +133,13 @@ class RemoveImports(paths.ModuleTransformer):
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         body: list[cst.BaseStatement] = []
-        above: list[cst.EmptyLine] | None = None  # the lines above the first of the statements that are gone
+        above: list[cst.EmptyLine] | None = None  # the lines above the first of adjacent removed statements
         for line in tree.body:
             new = self._without(line, tree.default_indent)
             if new is None:
                 above = paths.leading_lines(line) if above is None else above
                 continue
-            if above is not None:  # blank lines around what is gone become one group
+            if above is not None:  # blank lines around removed statements become one group
                 own = paths.leading_lines(new)
                 while own and own[0].comment is None and (not body or any(not item.comment for item in above)):
                     own.pop(0)
@@ -150,7 +149,7 @@ class RemoveImports(paths.ModuleTransformer):
         return tree.with_changes(body=body, footer=[*(above or []), *tree.footer])
 
     def _without(self, line: cst.BaseStatement, step: str) -> cst.BaseStatement | None:
-        """Return a statement without the unused names; None where nothing of it is left."""
+        """Return a statement without the unused names; None if nothing of it is left."""
         imported = ImportLine.of(line)
         if (
             imported is None

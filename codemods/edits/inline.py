@@ -13,9 +13,9 @@ from ckpt_surgery.codemods.edits.arguments import joined
 from ckpt_surgery.codemods.repair import Occurrence
 
 _CONSTANTS = ("None", "True", "False")
-_SUBJECT = re.compile(r"checkpointing|(?:gradient|activation)[ _-]checkpoint|use_reentrant", re.I)
+_CHECKPOINTING = re.compile(r"checkpointing|(?:gradient|activation)[ _-]checkpoint|use_reentrant", re.I)
 _STAND_IN = re.compile(r"#\s*None for \w+\W*$", re.I)
-"""What a branch passes instead of past state."""
+"""A comment on a `None` that a branch passes instead of past state."""
 _FOR_TOOLS = re.compile(r"#\s*(?:type:|noqa\b|fmt:|yapf:|isort:|ruff:|mypy:|pyright:|pylint:|pragma:|nosec\b)")
 _ADVICE = re.compile(
     r"\b(?:not|never|only|must|should|cannot|incompatible|todo|fixme|xxx|note|warning|bug|hack|see)\b|n't\b|https?:",
@@ -27,8 +27,8 @@ _ADVICE = re.compile(
 class RemoveInlineBranch(paths.ModuleTransformer):
     """Replaces an `if` by its else branch.
 
-    `guards` are the positions of statements of its body that stay under the `if`. Comments of what goes are kept above
-    the statements that move out, unless these repeat them or they speak of the branch.
+    `guards` are the positions of the statements in its body that stay under the `if`. Comments in removed code go
+    above the statements that move out, unless these repeat them, or they are about the branch.
     """
 
     target: Occurrence
@@ -45,7 +45,7 @@ class RemoveInlineBranch(paths.ModuleTransformer):
             line = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)
             body = cst.IndentedBlock([line])
         block = cst.ensure_type(body, cst.IndentedBlock)
-        kept: list[cst.If] = []  # the branch with its guards alone
+        kept: list[cst.If] = []  # the branch with nothing but its guards
         if self.guards and isinstance(branch.body, cst.IndentedBlock):
             guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
             kept = [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
@@ -65,20 +65,20 @@ class RemoveInlineBranch(paths.ModuleTransformer):
 def _lost(
     branch: cst.If, above: Sequence[cst.EmptyLine], block: cst.IndentedBlock, kept: Collection[cst.If]
 ) -> list[cst.EmptyLine]:
-    """Return the comments from the `if` to its `else:` that would be gone with the branch."""
+    """Return the comments from the `if` to its `else:` that would be lost with the branch."""
     staying = [block.body, block.footer, *(part for guard in kept for part in (guard.test, guard.body))]
     repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
     going = [branch.test, branch.whitespace_after_test, branch.body, *above, block.header]
     lost: dict[str, None] = {}
     for paragraph in (paragraph for part in going for paragraph in _paragraphs(part)):
-        if not _SUBJECT.search(paragraph[0]):  # where the first line speaks of checkpointing, all go
+        if not _CHECKPOINTING.search(paragraph[0]):  # if the first line mentions it, the paragraph goes
             lines = [line for line in paragraph if not (_STAND_IN.match(line) or _FOR_TOOLS.match(line))]
             lost |= dict.fromkeys(line for line in lines if line not in repeated)
     return [cst.EmptyLine(comment=cst.Comment(text)) for text in lost]
 
 
 def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
-    """Return the statements with these lines above all that is above the first."""
+    """Return the statements with these lines above the first one and its own leading lines."""
     if not statements:
         return ()
     first, *rest = statements
@@ -90,11 +90,11 @@ def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]
     above = list(lines)
     first = next((at for at in range(len(above), 0, -1) if above[at - 1].comment is None), 0)
     texts = [line.comment.value for line in above[first:] if line.comment]
-    return above[:first] if all(_SUBJECT.search(text) and not _ADVICE.search(text) for text in texts) else above
+    return above[:first] if all(_CHECKPOINTING.search(text) and not _ADVICE.search(text) for text in texts) else above
 
 
 def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:
-    """Yield the comments in some code, but for those behind constant arguments; consecutive lines together."""
+    """Yield the comments in some code, consecutive lines together, except those after constant arguments."""
     if isinstance(part, cst.Comment):
         yield [part.value]
     if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:

@@ -15,7 +15,7 @@ from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 @dataclass
 class LayerBase(paths.ModuleTransformer):
-    """Puts the layer in the place of `nn.Module` among a class's bases, or in front of them."""
+    """Replaces `nn.Module` among a class's bases by the layer, or puts the layer in front of them."""
 
     target: Definition
 
@@ -72,13 +72,13 @@ class DeriveFromImport(paths.ModuleTransformer):
         imports = {at: imported for at, line in enumerate(body) if (imported := ImportLine.of(line))}
         imports = {at: imported for at, imported in imports.items() if isinstance(imported.node, cst.ImportFrom)}
         module = imports[at].module
-        same = (other for other, imported in imports.items() if imported.is_plain and imported.module == module)
-        twin = next(same, at)
-        others = [] if twin == at else imports[twin].names
-        body[twin] = body[twin].with_changes(body=[statement(module, [*others, self.original])])
+        same_module = (other for other, imported in imports.items() if imported.is_plain and imported.module == module)
+        target = next(same_module, at)
+        others = [] if target == at else imports[target].names
+        body[target] = body[target].with_changes(body=[statement(module, [*others, self.original])])
         derived = _derived(self.name, self.original, "pass", blank_lines=1)
         body.insert(max(imports) + 1, derived)
-        if twin != at:
+        if target != at:
             del body[at]
         return block.with_changes(body=body)
 

@@ -1,4 +1,4 @@
-"""Edit whole methods: remove one, remove a comment above one, or reorder its parameters."""
+"""Remove a method, reorder its parameters, or remove a comment above a class or function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.repair import Definition
 
 @dataclass
 class RemoveMethod(paths.ModuleTransformer):
-    """Removes a method from its class, with the comments right above it; an empty class gets `pass`."""
+    """Removes a method from its class, with the comments directly above it; a class left empty gets `pass`."""
 
     target: Definition
 
@@ -56,7 +56,7 @@ class RemoveComment(paths.ModuleTransformer):
 class ReorderParameters(paths.ModuleTransformer):
     """Puts the first parameters after `self` in the order of `names`, each with its annotation and default.
 
-    What separates them, comments among it, stays in its place.
+    The separators between them, comments included, stay where they are.
     """
 
     target: Definition

@@ -1,7 +1,7 @@
-"""Find the class, function or call that a repair changes, and make only the nodes on the way to it anew.
+"""Find the class, function or call that a repair changes, and rebuild only the nodes on the path to it.
 
 A visitor that enters every node of a modeling file takes most of a second. Here a transformer asks for the path to its
-target, and only the nodes on it are made anew: all others stay what they are, to the byte.
+target, and only the nodes on that path are rebuilt: all others stay the same, to the byte.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ckpt_surgery.codemods.repair import Definition, Occurrence
 from ckpt_surgery.errors import CkptSurgeryError
 
 Path: TypeAlias = tuple[cst.CSTNode, ...]
-"""All that is around a node, the module first."""
+"""The nodes around a node, from the module inwards."""
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 STATEMENTS = (cst.BaseStatement, cst.Else, cst.ExceptHandler, cst.ExceptStarHandler, cst.Finally, cst.MatchCase)
-"""What begins a line of its own."""
+"""Nodes that begin a line of their own."""
 _DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
 _HOLDERS = (*STATEMENTS, cst.BaseSuite)
-"""What may hold a class, a function or another statement."""
+"""Nodes that may contain a class, a function or another statement."""
 _SPACE = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine)
 _CLOSED = (*_SPACE, cst.Comma, cst.Dot, cst.AssignEqual, cst.Name, cst.FormattedString)
-"""What is not entered to look for an expression: what is in f-strings does not count."""
+"""Nodes that are not searched for expressions: those in f-strings do not count."""
 _TAB = 4
-"""Columns of a tab, as formatters count it."""
+"""The columns that formatters count for a tab."""
 _BLANK = cst.Module([])
 
 
@@ -41,10 +41,10 @@ class ModuleTransformer(cst.CSTTransformer):
     """A transformer of whole modules."""
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
-        """Return the module after the change; the one that was given is not changed.
+        """Return the changed module; the given one stays as it was.
 
         Raises:
-            PlaceError: the module does not have what is to be changed.
+            PlaceError: the module does not contain the target.
         """
         return cst.ensure_type(self._changed(tree), cst.Module)
 
@@ -52,7 +52,7 @@ class ModuleTransformer(cst.CSTTransformer):
     def _changed(self, tree: cst.Module) -> cst.CSTNode: ...
 
     def visit_Module(self, node: cst.Module) -> bool:
-        """Leave the nodes alone: the module is changed as a whole."""
+        """Skip the nodes inside: the module is changed as a whole."""
         return False
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
@@ -90,7 +90,7 @@ def occurrence_in(
     what: str,
     counts: Callable[[Path, _Node], bool] | None = None,
 ) -> tuple[Path, _Node]:
-    """Return a node of this kind, among those that count, and the path to it.
+    """Return the target's node of this kind, if only those are counted that `counts` accepts, and the path to it.
 
     Raises:
         PlaceError: the module has no such node.
@@ -107,7 +107,7 @@ def occurrence_in(
 
 
 def inside(around: Path, kind: type[_Node]) -> Iterator[tuple[Path, _Node]]:
-    """Yield the nodes of a kind in the last node of a path, in source order, each with the path to it."""
+    """Yield the nodes of a kind inside the last node of a path, in source order, each with the path to it."""
     of_statements = issubclass(kind, cst.BaseStatement)
     for child in around[-1].children:
         if isinstance(child, kind):
@@ -117,7 +117,7 @@ def inside(around: Path, kind: type[_Node]) -> Iterator[tuple[Path, _Node]]:
 
 
 def replaced(around: Path, old: cst.CSTNode, *new: cst.CSTNode) -> cst.CSTNode:
-    """Return the first node of a path with `new` nodes, or none, in the place of the node that it leads to."""
+    """Return the first node of a path, rebuilt with any number of `new` nodes in place of `old` at its end."""
     for parent in reversed(around):
         changes: dict[str, object] = {}
         for name in parent.__dataclass_fields__:
@@ -132,7 +132,7 @@ def replaced(around: Path, old: cst.CSTNode, *new: cst.CSTNode) -> cst.CSTNode:
 
 
 def margin_of(around: Path, step: str) -> int:
-    """Return the indentation of what a path leads to, in columns, where `step` is that of one level."""
+    """Return the indentation of the node at the end of a path, in columns; `step` is that of one level."""
     blocks = (node for node in around if isinstance(node, cst.IndentedBlock))
     return sum(columns(step if block.indent is None else block.indent) for block in blocks)
 

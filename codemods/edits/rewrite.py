@@ -28,28 +28,28 @@ TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer
     repair.ReplaceName: RenameOccurrence,
     repair.DropComment: RemoveComment,
 }
-"""What makes a repair. Each takes what its repair says beside file and span, under the same names."""
+"""The transformer for each kind of repair, which takes the repair's fields except `path` and `span`."""
 
 
 def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst.Module:
     """Return a module after all its repairs.
 
-    They are made from the last in the text to the first, as occurrences are counted from the start. None of them may
-    change what another one changes.
+    They are made from the last in the text to the first, because occurrences are counted from the start. No two of
+    them may change the same text.
 
     Raises:
-        PlaceError: the module does not have what one of them is to change.
+        PlaceError: the module does not contain the target of one of them.
     """
-    last_first = sorted(dict.fromkeys(repairs), key=lambda made: made.span[:2] if made.span else (), reverse=True)
-    for made in last_first:
-        said = {field.name: getattr(made, field.name) for field in fields(made)}
-        options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
-        tree = TRANSFORMERS[type(made)](**options).transform_module(tree)
+    last_first = sorted(dict.fromkeys(repairs), key=lambda item: item.span[:2] if item.span else (), reverse=True)
+    for change in last_first:
+        values = {field.name: getattr(change, field.name) for field in fields(change)}
+        options = {name: value for name, value in values.items() if name not in ("path", "span") and value is not None}
+        tree = TRANSFORMERS[type(change)](**options).transform_module(tree)
     return tree
 
 
 def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "") -> str | None:
-    """Return a part of a file after its repairs; None where one of them cannot be made.
+    """Return a part of a file after its repairs; None if one of them cannot be made.
 
     Args:
         text: the part. One that is nested too deep for libcst cannot be repaired either.

@@ -11,11 +11,11 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.collectives import collectives, may_call_collectives
 from ckpt_surgery.codemods.scripts.launches import commands, launches
-from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import names_of
 from ckpt_surgery.codemods.scripts.ranks import RANKS
 from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs
+from ckpt_surgery.codemods.scripts.split_loads import SPLITTING, split_loads
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _SIGNS = ("use_reentrant", "heckpoint", "device_map", "backward(", "compute_loss", "distributed", "accelerator.")

@@ -1,4 +1,4 @@
-"""Make the repairs of one place in a file: another argument list, another name, the import of the layer class."""
+"""Build the repairs of single places: a call's arguments, a name or constant, the import of the layer class."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def call_repair(tree: SourceTree, path: str, call: Span, arguments: Sequence[New
 
 
 def name_repair(tree: SourceTree, path: str, name: Span, new: str) -> ReplaceName:
-    """Return the repair that puts another name, or constant, in the place of the one at a span."""
+    """Return the repair that replaces the name or constant at a span."""
     return ReplaceName(path, name, tree.places(path).name(name), new)
 
 
 def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
-    """Return the import of the layer class into a file; nothing where it is imported already.
+    """Return the repair that imports the layer class into a file; none if the file imports it already.
 
-    It comes from `...modeling_layers` where the file reaches transformers' core by dots, by its full name elsewhere.
+    The import is relative (`...modeling_layers`) if that is how the file imports transformers' core, else absolute.
     """
     facts = tree.names.facts(path)
     top = [item for item in (facts.imports if facts else ()) if not item.guard]

@@ -1,7 +1,7 @@
-"""Make a plain class a checkpointing layer: which class to change, the import, and what changes with it.
+"""Turn a plain class into a checkpointing layer: the class to change, the import, and what has to change with it.
 
-Methods that keep late releases from switching layers on are taken out. A class that must stay plain, as it is imported
-or used elsewhere too, gets a layer class beside it. What speaks against it is told with it: values that a block keeps,
+Methods that keep newer releases from switching layers on are removed. A class that must stay plain, because it is
+imported or also used elsewhere, gets a layer class beside it. Doubts come with the repairs: values that a block keeps,
 past state that it needs, outputs that models read.
 """
 
@@ -35,7 +35,7 @@ class Doubt(WordedReason):
     UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
     NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
     SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
-    OWN_METHOD = "{} has a `{}` of its own, which would lead round the layer's"
+    OWN_METHOD = "{} has a `{}` of its own, which would bypass the layer's"
     OWN_FORWARD = "{} assigns its own `forward`, which no layer would checkpoint"
     OWN_FLAG = "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
     ORDER = "{} names the layer in front of it among its bases: take that out first"
@@ -62,14 +62,14 @@ class Doubt(WordedReason):
 
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
 _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
-"""A line of code with a checkpoint call that is a comment."""
+"""A commented-out line with a checkpoint call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The repairs that put layers in the place of plain classes or of a branch, and the reasons why they are not safe.
+    """The repairs that turn plain classes into layers, or replace a branch by layers, and why they are not safe.
 
-    There are none for what is a layer. A branch stays where there is a reason and no repair.
+    Both are empty for a class that is a layer already. A reason without a repair means that a branch stays.
     """
 
     repairs: tuple[SourceRepair, ...] = ()
@@ -79,17 +79,17 @@ class Conversion:
 def convert(
     tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair], *, recomputed: bool = False
 ) -> Conversion | Because:
-    """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
+    """Return the repairs that make a class, or the plain module that it derives from, a GradientCheckpointingLayer.
 
     Args:
         tree: the tree of files.
         ref: the class.
-        repairs: what this run repairs about the arguments of calls.
-        recomputed: whether the class is checkpointed already, in the mode that it will have: what it keeps beside its
-            result is recomputed as it was.
+        repairs: what this run repairs about call arguments.
+        recomputed: whether the class is checkpointed already, in the mode that the layer will use: then what it keeps
+            besides its result is recomputed as before, and no reason for doubt.
 
     Returns:
-        The repairs and a reason, if they are not safe; or why the class is not made a layer.
+        The repairs, with a reason if they are not safe; or why the class is not made a layer.
     """
     answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:
@@ -109,7 +109,7 @@ def convert(
     for twin in twins:
         start = twin.cls.base_spans[0][:2]
         bases = zip(twin.cls.bases, twin.cls.base_spans, strict=True)
-        span = next((span for base, span in bases if base in MODULES), Span(*start, *start))  # in front of the first
+        span = next((span for base, span in bases if base in MODULES), Span(*start, *start))  # else before the first
         made += [*layer_import(tree, twin.path), MakeLayer(twin.path, span, tree.places(twin.path).cls(twin.cls))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in _old_switches(tree, layers):
@@ -123,8 +123,9 @@ def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
 ) -> Iterator[Because]:
     for layer in layers:
-        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
-        if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
+        bases = [base.rpartition(".")[2] for base in layer.cls.bases]
+        after = layer.cls.bases[bases.index(LAYER_CLASS) + 1 :] if LAYER_CLASS in bases else ()
+        if any(ref.name in after for ref in layers):
             yield Doubt.ORDER.about(layer.name)
         if layer.cls[OWN_SWITCHES]:
             yield Doubt.OWN_FLAG.about(layer.name)
@@ -163,7 +164,7 @@ def _doubts(
 
 
 def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
-    """Find what a block or something that it holds keeps beside its result, with its gradient first."""
+    """Find a value that a block or a part of it keeps besides its result, preferably one with its gradient."""
     kept = [
         (value, ref)
         for ref in tree.containers.block_and_parts(block)
@@ -177,7 +178,7 @@ def _kept_value(tree: SourceTree, block: ClassRef) -> Because | None:
 
 
 def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
-    """Find the first read of past state that fails, or finds something else, once a layer clears it."""
+    """Find the first read of past state that fails, or reads something else, once a layer clears it."""
     cleared = tree.bases.parameter_names(block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
     for ref in tree.containers.block_and_parts(block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, tree.bases.parameter_names(ref)))
@@ -188,8 +189,8 @@ def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
 
 
 def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
-    """Find the first read that fails once `ref` is a layer, because the block returns less then; None for none."""
-    # what may become a layer with it: copies, heirs, and those of the same base class
+    """Find the first read of outputs that fails once `ref` is a layer, because it then returns fewer of them."""
+    # classes that may become layers with it: copies, subclasses, and those with the same base
     twins = (twin for base in tree.bases.lineage(ref) for twin in tree.lineages.same(base))
     kin = [other for twin in twins for other in (twin, *tree.bases.heirs(twin)) if tree.blocks.checkpoints(other)]
     for layer in dict.fromkeys([ref, *kin]):
@@ -202,7 +203,7 @@ def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
 
 
 def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
-    """Return what the call passes as `use_cache` where a layer clears it: by keyword, now or once repaired."""
+    """Return what a call passes as `use_cache` by keyword, now or once repaired: a layer clears it there."""
     argument = next((argument for argument in call.args if argument.name == CACHE_SWITCH), None)
     if argument is None:
         site, given = tree.calls.of_any(owner, call), given_arguments(call.args, forward) or {}
@@ -212,7 +213,7 @@ def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward
 
 
 def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
-    """Yield the methods that call a block and hold a checkpoint call that is a comment."""
+    """Yield a doubt for each method that calls a block and contains a commented-out checkpoint call."""
     for owner, call in tree.blocks.callers.get(layer, ()):
         source, methods = tree.source(owner.path), owner.cls.methods
         lines = [Span(each.first_line, 0, each.end_line, 0) for each in methods if each.name == call.method]
@@ -221,9 +222,9 @@ def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """Find the class to change: the one that names nn.Module, if all that inherit from it are blocks or unheld.
+    """Find the class to change: the base that names nn.Module, if all its subclasses are blocks or held by nothing.
 
-    Otherwise the class itself, with the layer in front of a base that stays what it is.
+    Otherwise it is the class itself, which gets the layer in front of a base that stays plain.
     """
     root = next((ancestor for ancestor in tree.bases.lineage(ref) if ancestor.names_module), None)
     if root is ref:
@@ -235,7 +236,7 @@ def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
 
 
 def _old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
-    """Yield the models of transformers with an old switch in the files of these layers and of what runs them."""
+    """Yield the models of transformers with an old switch in the files of these layers and of their callers."""
     owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
@@ -252,7 +253,7 @@ def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
 
 
 def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRepair, ...]:
-    """Return the repairs that make a block, imported by an availability guard under another name, a layer.
+    """Return the repairs that make a layer of a block that an availability guard imports under another name.
 
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
     `class FooBlock(GradientCheckpointingLayer, Block)`.
@@ -267,7 +268,7 @@ def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRep
 def derive(
     tree: SourceTree, owner: ClassRef, paths: tuple[AttributePath, ...], ref: ClassRef
 ) -> tuple[SourceRepair, ...]:
-    """Return the repairs that make a subclass of `ref` a layer for one stack: elsewhere `ref` is in other blocks."""
+    """Return the repairs that give one stack a layer subclass of `ref`, which stays plain inside other blocks."""
     derived = family_facts(owner.path).derived
     attribute = next((path[0] for path in paths if path and path[0] in derived), None)
     if attribute is None or ref.path != owner.path:

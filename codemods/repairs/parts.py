@@ -1,7 +1,7 @@
-"""Find the lines of a file in which its repairs are made.
+"""Find the lines of a file that its repairs change, so that libcst parses only those.
 
-libcst needs a fifth of a second for a modeling file. Only the methods and the heads of classes that are changed are
-parsed, and the head of the file where its imports are; all else is passed through.
+libcst needs a fifth of a second for a modeling file. Only the methods and class headers that change are parsed, and
+the head of the file for its imports; everything else is copied.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 
 _HEAD_END = re.compile(r"[\s,)]*:\s*(?:#.*)?")
-_NOTHING = re.compile(r"\s*(?:#.*)?")
+_BLANK_OR_COMMENT = re.compile(r"\s*(?:#.*)?")
 
 
 class Part(NamedTuple):
-    """Whole lines of a text, as offsets from `start` to `end`, and the text around them for parsing.
+    """Whole lines of a text, from offset `start` to `end`, and what to put around them so that they parse.
 
-    `step` is the indentation of one level of the file where these lines do not show it.
+    `step` is one level of indentation in the file, if these lines do not show it.
     """
 
     start: int
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 def by_part(
     text: str, facts: FileFacts, repairs: Collection[repair.SourceRepair]
 ) -> Mapping[Part, Sequence[repair.SourceRepair]]:
-    """Return the repairs of a file by the part of its text that they are made in. No two parts overlap."""
+    """Group the repairs of a file by the part of its text that they change. No two parts overlap."""
     parts = _Parts(text, facts)
     grouped: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
     for change in repairs:
@@ -54,20 +54,20 @@ class _Parts:
     def __init__(self, text: str, facts: FileFacts) -> None:
         self._whole = self._head = self._imports = Part(0, len(text))
         self._source = SourceText(text)
-        named = Counter(cls.name for cls in facts.classes)
-        self._classes = {cls.name: cls for cls in facts.classes if cls.span.column == 0 and named[cls.name] == 1}
-        first = min((cls.first_line for cls in facts.classes), default=0)
+        counts = Counter(cls.name for cls in facts.classes)
+        self._classes = {cls.name: cls for cls in facts.classes if cls.span.column == 0 and counts[cls.name] == 1}
+        first_class = min((cls.first_line for cls in facts.classes), default=0)
         imports = [item.span for item in facts.imports if not item.guard]
-        if imports and max(imports).line < first and all(cls.span.column == 0 for cls in facts.classes):
+        if imports and max(imports).line < first_class and all(cls.span.column == 0 for cls in facts.classes):
             methods = [method for cls in self._classes.values() for method in cls.methods]
             step = self._source.indent(self._source.offset(methods[0].first_line, 0)) if methods else ""
-            self._head = self._imports = self._lines(1, first - 1, step=step)
-            last = max((span for span in imports if span.column == 0), default=None)
-            if last and self._ends_line(last.end_line, last.end_column, _NOTHING):
-                self._imports = self._lines(1, last.end_line, step=step)
+            self._head = self._imports = self._lines(1, first_class - 1, step=step)
+            last_import = max((span for span in imports if span.column == 0), default=None)
+            if last_import and self._ends_line(last_import.end_line, last_import.end_column, _BLANK_OR_COMMENT):
+                self._imports = self._lines(1, last_import.end_line, step=step)
 
     def of(self, change: repair.SourceRepair) -> Part:
-        """Return the part for a change: the head of a class or file, a method, a class, the imports, or the file."""
+        """Return the part that a repair changes: a class or file head, a method, a class, the imports, or all."""
         if isinstance(change, repair.ImportName):
             return self._imports
         if isinstance(change, repair.DropImports):
@@ -89,7 +89,7 @@ class _Parts:
         return self._lines(cls.first_line, cls.span.end_line)
 
     def _ends_line(self, line: int, column: int, rest: re.Pattern[str]) -> bool:
-        """Tell whether nothing but this pattern follows on a line."""
+        """Tell whether the rest of a line matches a pattern."""
         start = self._source.offset(line, column)
         return rest.fullmatch(self._source.text, start, self._source.line_end(start)) is not None
 

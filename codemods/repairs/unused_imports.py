@@ -1,4 +1,4 @@
-"""Drop imported names that only the removed text used (`partial`, mostly)."""
+"""Drop imports that only removed code used (`partial`, mostly)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)",
 
 
 def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: int) -> DropImports | None:
-    """Return what drops the names that `before` used and `after` does not; None where there are none."""
+    """Return the repair that drops the imports that `before` used and `after` does not; None if there are none."""
     lines = set(after.split("\n"))
-    gone = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
-    top = [item for item in facts.imports if not item.guard and item.module != "__future__"]
-    top = [item for item in top if item.name in gone]
-    # a name is surely in use where it is called: `nn.Linear(...)` is in no import statement
-    top = [item for item in top if not re.search(rf"\b{item.name}(?:\.\w+)*[(\[]", after)]
-    if not top:
+    removed_words = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
+    items = [item for item in facts.imports if not item.guard and item.module != "__future__"]
+    items = [item for item in items if item.name in removed_words]
+    # a name that is called or subscripted is in use: no import statement looks like `nn.Linear(...)`
+    items = [item for item in items if not re.search(rf"\b{item.name}(?:\.\w+)*[(\[]", after)]
+    if not items:
         return None
     then, now = _words(before), _words(after)
-    # other files may take from here what is imported from the file's own package
+    # other files may import through this one what it imports from its own package
     packages = re.split(r"[/\\]", path)
-    own = {item for item in top if path and item.module.partition(".")[0] in ("", *packages)}
-    names = dict.fromkeys(item.name for item in top if then[item.name] and not now[item.name] and item not in own)
+    own = {item for item in items if path and item.module.partition(".")[0] in ("", *packages)}
+    names = dict.fromkeys(item.name for item in items if then[item.name] and not now[item.name] and item not in own)
     return DropImports(path, None, None, tuple(names), width) if names else None
 
 

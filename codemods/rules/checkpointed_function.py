@@ -1,37 +1,38 @@
-"""A function is checkpointed in a way that loses gradient, or runs on other values when it is recomputed.
+"""A function is checkpointed in a way that loses gradient, or is recomputed on other values.
 
 ## What it does
 Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. A
-helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
+helper that passes its arguments on to torch's function counts as a checkpoint call. Finds arguments by keyword where
 the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
 twice, inputs that it writes into, and names that it looks up and that the loop around the call, or a later statement,
-rebinds; so may a function that a local one makes (`make(layer)`). Such names are found whatever the checkpoint
-function is called: an alias, transformers' own, a helper of another file. A helper that is not at hand is unknown, and
-only if its name says `checkpoint`. A call of torch's function without `use_reentrant` is information.
-
-Whatever is checkpointed, `preserve_rng_state=False` is a finding in a file that gives a dropout above 0, and
-information in any other. So is `torch._functorch.config.activation_memory_budget` below 1. A policy of
-`create_selective_checkpoint_contexts` that decides by a counter of its own, and does not ask `ctx.is_recompute`, is
+rebinds, also in a function that a local one returns (`make(layer)`). Such names are found whatever the checkpoint
+function is called: an alias, transformers' own, a helper of another file. A helper whose code is not at hand is
+reported as unknown, and only if its name contains `checkpoint`. A call of torch's function without `use_reentrant` is
 information.
+
+Whatever is checkpointed, `preserve_rng_state=False` is a fault in a file that sets a dropout above 0, and information
+in any other. The same holds for a `torch._functorch.config.activation_memory_budget` below 1. A policy of
+`create_selective_checkpoint_contexts` that decides by a counter of its own, and does not ask `ctx.is_recompute`, is
+information, too.
 
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
-value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong at an
-equal loss, in both modes.
+value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong
+although the loss is the same, in both modes.
 
 With `preserve_rng_state=False` the recompute draws other random numbers than the forward: each dropout has another
 mask, and the gradients are wrong. Under a memory budget below 1, the backward of torch.compile may draw dropout again,
 too: measured on torch 2.13, 1,020 of 2,036 dropped places got a gradient.
 
 Earlier releases of torch ask a policy for each operator of the recompute, too. Its counter goes on from where the
-forward left it, so that other results are taken than were kept. Torch 2.13 asks in the forward alone, and such a
-policy only keeps other results in each block.
+forward left it, so that the recompute takes other results than were kept. Torch 2.13 asks in the forward only, and
+such a policy merely keeps different results in each block.
 
-The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
-written into; it does not notice one by keyword, and the gradients are wrong.
+The recompute begins with the inputs as they are then. Torch raises an error if a tensor that was passed by position
+was written into; it does not notice one passed by keyword, and the gradients are wrong.
 
-A reentrant checkpoint sees only tensors that are arguments themselves. The backward pass stops where two blocks
-capture the same computed tensor (`Trying to backward through the graph a second time`), and may never end. Where no
+A reentrant checkpoint sees only tensors that are arguments themselves. The backward pass fails if two blocks
+capture the same computed tensor (`Trying to backward through the graph a second time`), and may never end. If no
 argument needs a gradient, as behind frozen embeddings, nothing in it is trained. Any keyword raises `Unexpected
 keyword arguments`. Up to torch 2.13 a call without `use_reentrant` is reentrant.
 
@@ -71,22 +72,22 @@ from ckpt_surgery.codemods.wording import quoted
 RULE = Declaration(code="CKPT012", repair=RepairKind.SAFE, commit="{}: the checkpoint call takes keyword arguments")
 _OPTION = "use_reentrant"
 _ANY_CACHE = frozenset({"cache"})
-"""In a model's forward past state; in a function of its own just as well weights that were quantized once."""
+"""In a model's forward this is past state; in a plain function it may just as well hold quantized weights."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield the findings of every checkpoint call on a function; where CKPT002 has the call, late binding alone."""
+    """Yield the findings of every checkpoint call on a function; late binding alone where CKPT002 reports the call."""
     for path in context.tree.checked:
         read = context.tree.names.read(path)[CHECKPOINTED]
-        beside = {  # the checkpoint calls of blocks that stand beside a direct call of the same: CKPT002 has these
+        inline = {  # the checkpoint calls of blocks that have a direct call in the else branch: CKPT002 reports these
             call.span
             for owner in (context.tree.names.classes(path) if read.calls else ())
-            for inline, call in owner.cls.checkpoint_calls
-            if inline.orelse and context.tree.containers.classes_at(owner, owner.cls.paths_behind(inline, call))
+            for branch, call in owner.cls.checkpoint_calls
+            if branch.orelse and context.tree.containers.classes_at(owner, owner.cls.paths_behind(branch, call))
         }
         for function in read.calls:
-            for message, applicability in _faults(context, path, function, late_alone=function.span in beside):
+            for message, applicability in _faults(context, path, function, late_alone=function.span in inline):
                 repairs: tuple[SourceRepair, ...] = ()
                 if applicability is Applicability.SAFE:
                     option = NewArgument(None, _OPTION, "False")
@@ -115,7 +116,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _unkept(context: RuleContext, path: str, unkept: Unkept) -> Finding:
-    """Return the finding of an option by which a recompute draws other random numbers."""
+    """Return the finding about an option that makes a recompute draw other random numbers."""
     dropout, repairs = f"in a file with dropout (`{unkept.dropout}`)", tuple[SourceRepair, ...]()
     if unkept.is_budget:
         where = dropout if unkept.dropout else "is right only without dropout"
@@ -127,8 +128,8 @@ def _unkept(context: RuleContext, path: str, unkept: Unkept) -> Finding:
     else:
         message = "preserve_rng_state=False is right only where nothing draws random numbers: "
         message += "each dropout has another mask"
-    worth = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
-    return context.finding(RULE, path, unkept.span, unkept.scope, message, worth, repairs)
+    applicability = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
+    return context.finding(RULE, path, unkept.span, unkept.scope, message, applicability, repairs)
 
 
 def _late(function: str, names: Collection[str], how: str) -> str:
@@ -142,7 +143,7 @@ def _late(function: str, names: Collection[str], how: str) -> str:
 def _faults(
     context: RuleContext, path: str, function: CheckpointedFunction, *, late_alone: bool
 ) -> Iterator[tuple[str, Applicability]]:
-    """Yield what is wrong with a call, and what that is worth. A repair puts right what is safe."""
+    """Yield what is wrong with a call, and the applicability. What is safe has a repair."""
     callee, option = function.callee, function.option
     rebound = [capture.name for capture in function.captures if capture.rebound]
     faults = [_late(callee, rebound, "the loop rebinds")] if rebound else []
@@ -184,9 +185,9 @@ def _faults(
 
 
 def _written(function: CheckpointedFunction, option: ReentrantOption) -> Iterator[str]:
-    """Yield what the function writes into, so that the recompute begins with other values.
+    """Yield a fault for each input that the function writes into: the recompute then begins with other values.
 
-    Torch notices for tensors that it is given by position, and raises; in reentrant mode for those with gradient.
+    Torch raises an error for inputs by position; in reentrant mode only for those with gradient.
     """
     for written in function.written:
         if written.by_keyword and option == "non_reentrant" and written.how in ("method", "operator"):
@@ -202,7 +203,7 @@ def _written(function: CheckpointedFunction, option: ReentrantOption) -> Iterato
 
 
 def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[str]:
-    """Yield what a reentrant checkpoint loses the gradient of."""
+    """Yield a fault for each group of values whose gradient a reentrant checkpoint loses."""
     captured = [
         capture.name
         for capture in function.captures

@@ -4,14 +4,14 @@
 Finds `gradient_checkpointing=True` (or `activation_checkpointing=True`) among a Trainer's arguments, and calls of
 `gradient_checkpointing_enable()`, in scripts that also switch on FSDP's checkpointing: in a
 `FullyShardedDataParallelPlugin`, in `fsdp_config`, or by accelerate's `fsdp_activation_checkpointing`, in a command of
-the script's header or in a configuration file that the script or a command names. What stands under a test is left
-alone, unless a command switches it on.
+the script's header or in a configuration file that the script or a command names. Switches under a test are left
+alone, unless a command sets them.
 
 ## Why is this bad?
 A Trainer whose arguments ask for both stops with `ValueError` (transformers 4.57.6 and 5.23.0). Nothing notices a call
 of `gradient_checkpointing_enable()`: FSDP then checkpoints blocks that checkpoint themselves. Measured on torch 2.13
 with a Llama of two blocks: with `use_reentrant=True`, the default up to transformers 4.57, each block runs its forward
-three times a step instead of twice. In neither mode is a byte less kept; the gradients stay the same.
+three times a step instead of twice. Neither mode saves a byte more; the gradients stay the same.
 
 ## Example
 ```python
@@ -23,8 +23,8 @@ args = TrainingArguments("out", fsdp="full_shard", fsdp_config={"activation_chec
 
 ## Fix safety
 Unsafe: a run without FSDP, or with another configuration, is no longer checkpointed. Calls of
-`gradient_checkpointing_enable()` are left to you, and are information only unless `use_reentrant=True` stands beside
-them.
+`gradient_checkpointing_enable()` are left to you, and are information only, unless the script also sets
+`use_reentrant=True`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REFUSED = "a Trainer stops with ValueError; leave it to FSDP"
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding for every switch of checkpointing that a launch of the script switches on a second time."""
+    """Yield a finding for every checkpointing switch to which a launch of the script adds FSDP's own."""
     for path, script in context.tree.scripts():
         launches = known_launches(path, script, context.tree.configuration)
         doubling = [launch for launch in launches if launch.setup.activation_checkpointing]

@@ -3,8 +3,8 @@
 ## What it does
 Finds collectives of torch.distributed and accelerate under a condition that differs between ranks: a test of the
 rank (`if rank == 0`, `if accelerator.is_main_process`), an early `return` or `continue` under one, or
-`if p.grad is not None` in a loop over parameters. A call of a function of the same file counts as the collectives in
-it, where nothing but the rank and the number of processes decides whether they run.
+`if p.grad is not None` in a loop over parameters. A call of a function in the same file counts as the collectives in
+it, if only the rank and the number of processes decide whether they run.
 
 Not reported: a collective that all ranks call, each in its own branch, in a loop or another function of the file, or
 in the two halves of a context manager; one whose other branch runs code that the file does not show, which may hold
@@ -13,9 +13,9 @@ of processes; sends and receives; collectives of a group of their own. Where ano
 ranks take the same side (`if everywhere or rank == 0`), the finding says which.
 
 ## Why is this bad?
-A collective ends only when every rank has called it: the ranks that have wait until the timeout. If the other ranks'
-next collective is of the same kind, the two are matched instead and mix unrelated tensors: with
-`if p.grad is not None`, the gradients of different parameters.
+A collective ends only when every rank has called it: those that have called it wait until the timeout. If the other
+ranks' next collective is of the same kind, the two are matched instead and mix unrelated tensors: with `if p.grad is
+not None`, the gradients of different parameters.
 
 ## Example
 ```python

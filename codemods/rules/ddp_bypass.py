@@ -4,8 +4,8 @@
 Follows a training script's values and finds a backward pass on a loss that was computed by `ddp.module(...)`,
 `accelerator.unwrap_model(model)(...)`, a reference to the module from before it was wrapped, or a helper that returns
 one of these. In a Trainer of transformers, the loss is what `compute_loss` returns. Not reported: code under
-`no_grad`, a step before the wrapper is made, attributes (`model.module.config`), saving, a loss that the wrapper's own
-forward contributes to, a branch for a single process, and scripts that reduce gradients themselves.
+`no_grad`, a step before the wrapper is made, attributes (`model.module.config`), saving, a loss to which the wrapper's
+own forward contributes, a branch for a single process, and scripts that reduce gradients themselves.
 
 ## Why is this bad?
 The wrapper's `forward` arms the hooks that average gradients over the ranks. Without it the backward pass raises no
@@ -38,7 +38,7 @@ RULE = Declaration(code="CKPT101", subject=Subject.SCRIPT, repair=RepairKind.NON
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding for every forward around a wrapper that a backward pass depends on."""
+    """Yield a finding for every forward that bypasses a wrapper and that a backward pass depends on."""
     for path, script in context.tree.scripts():
         for bypass in script.bypasses:
             backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"

@@ -6,9 +6,9 @@ returned, or anything for a parameter that is known to hold gradient tensors in 
 
 ## Why is this bad?
 With `use_reentrant=True` the checkpoint sees a tensor only if it is an argument itself: tensors inside a container
-lose their gradient, or the backward pass stops where two blocks share one. The recompute also writes again into a dict
-that blocks write into: Gemma3n and Gemma4 share `shared_kv_states` that way, keep every gradient and get the values
-wrong. MLCD passes a learned class position inside the `position_embeddings` tuple.
+lose their gradient, or the backward pass fails if two blocks share one. If blocks write into a dict, the recompute
+writes into it again: Gemma3n and Gemma4 share `shared_kv_states` that way, and every gradient is there, with a wrong
+value. MLCD passes a learned class position inside the `position_embeddings` tuple.
 
 ## Example
 ```python
@@ -16,7 +16,7 @@ hidden_states = layer(hidden_states, position_embeddings=(learned.cos(), learned
 ```
 
 ## Fix safety
-Reported only: the block's signature would have to change. Train with `use_reentrant=False`. Information where nobody
+Reported only: the block's signature would have to change. Train with `use_reentrant=False`. Information where nothing
 uses the reentrant mode (see CKPT003).
 """
 

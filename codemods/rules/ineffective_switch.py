@@ -2,19 +2,19 @@
 
 ## What it does
 Finds scripts with a training loop of their own that call `gradient_checkpointing_enable()` on a model of transformers
-that trains in evaluation mode: `from_pretrained` returns it so, or `eval()` is called, and nothing in the file calls
-`train()`; or the loop calls `eval()` to evaluate and goes on without `train()`. The model may be an attribute of a
-class of the file. It finds calls of that method on a DistributedDataParallel wrapper, and on what
+that trains in evaluation mode: `from_pretrained` returns it in that mode, or `eval()` is called, and nothing in the
+file calls `train()`; or the loop calls `eval()` to evaluate and goes on without `train()`. The model may be an
+attribute of a class of the file. It finds calls of that method on a DistributedDataParallel wrapper, and on what
 `accelerator.prepare` returned, which is one in several processes; and an option `gradient_checkpointing` that nothing
 reads, of argparse or of a dataclass that `HfArgumentParser` fills.
 
 Not reported: a Trainer, which calls `train()` itself, and fields of its arguments, which it reads; models of other
-libraries, such as diffusers, which checkpoint in evaluation mode; models and parsed options that are handed to code of
-other files, but to log them; what `torch.compile` returned, which hands the call on, and FSDP.
+libraries, such as diffusers, which checkpoint in evaluation mode; models and parsed options that are passed to code in
+other files, except to log them; what `torch.compile` returned, which passes the call on, and FSDP.
 
 ## Why is this bad?
 Models of transformers checkpoint in training mode alone. In evaluation mode `is_gradient_checkpointing` is True, the
-losses are as ever, no block is recomputed, and memory does not fall; dropout is off as well. A wrapper of
+losses look normal, no block is recomputed, and memory does not fall; dropout is off as well. A wrapper of
 DistributedDataParallel has no such method: the call fails, or does nothing behind `hasattr`.
 
 ## Example

@@ -1,4 +1,4 @@
-"""An inline branch checkpoints a block by hand, beside the direct call.
+"""An inline branch checkpoints a block by hand, next to the direct call.
 
 ## What it does
 Finds `if self.gradient_checkpointing and self.training: ... checkpoint(layer, ...) ... else: layer(...)` in all its
@@ -6,9 +6,9 @@ spellings and under a switch of any name, and checkpoint calls that stand alone;
 are left to CKPT012. The branch goes, its direct call stays, and the block's class becomes a
 `GradientCheckpointingLayer`. An `elif` or a conditional expression is left to you.
 
-Outside of transformers' own tree a branch that works is information, and `apply` leaves it: `apply --select CKPT002`
-makes the repair. A branch is a fault there if it disagrees with the direct call, passes keyword arguments that stop
-the training, or checkpoints what is a layer already.
+Outside transformers' own tree, a branch that works is information, and `apply` leaves it: `apply --select CKPT002`
+makes the repair. A branch is a fault there if it disagrees with the direct call, passes keyword arguments that make
+training fail, or checkpoints a block that is a layer already.
 
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
@@ -16,8 +16,8 @@ Two calls of the same block drift apart. At 41 of 294 call sites in transformers
 different things. Once the block is a layer, the branch checkpoints it twice: nothing more is saved, and with
 `use_reentrant=True` it is computed three times a step.
 
-A reentrant checkpoint takes no keyword arguments for what it runs: torch raises `ValueError`. Reentrant is torch's own
-function unless it is told otherwise, and that of transformers up to 4.57. `def custom_forward(*inputs)` takes none in
+A reentrant checkpoint takes no keyword arguments for what it runs: torch raises `ValueError`. By default
+torch's own function is reentrant, and that of transformers up to 4.57. `def custom_forward(*inputs)` takes none in
 either mode.
 
 ## Example
@@ -32,33 +32,32 @@ hidden_states = layer(hidden_states, attention_mask=mask)                       
 
 ## Fix safety
 Safe if the test is about checkpointing and training alone, the else branch calls the same blocks, and their classes
-can be made layers. The else branch is the truth: if the two disagree, the finding says how. A mode that the branch
-sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard such
+can be made layers. The else branch counts: if the two disagree, the finding says how. A mode that the branch sets
+(`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard such
 as `if use_cache: ... use_cache = False` stays if later code reads the name.
 
 Unsafe where
 
-- the test has other conditions, or asks a configuration that transformers does not read;
+- the test has other conditions, or reads a configuration that transformers does not;
 - the direct call needs another signature first (CKPT005), runs classes with different parameters, or is one
-  of `layer.forward`, which leads round layers up to transformers 5.22;
-- the branch goes without what may be past state under another name, or checkpoints several modules as one, which keeps
+  of `layer.forward`, which bypasses a layer up to transformers 5.22;
+- the branch leaves out what may be past state under another name, or checkpoints several modules as one, which keeps
   less than each of them by itself;
-- no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
+- no switch reaches the blocks: they are set to eval mode while their model trains, or are in a plain Python list;
 - it is unsafe to make the block a layer (see CKPT001): a call elsewhere passes past state to it by position, the model
-  reads more of its outputs where its `use_cache` is True, or something else leads round the layer.
+  reads more of its outputs where its `use_cache` is True, or something else bypasses the layer.
 
 The branch stays where it cannot be repaired: nothing shows which class it checkpoints, it has no else branch that
-calls the same, or it is an `elif` or a conditional expression. It also stays where nothing of transformers would
-switch a layer on: no model of transformers among the files holds the class, the model does not say
+calls the same, or it is an `elif` or a conditional expression. It also stays where transformers would not switch a
+layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch is information, which
-tells where it is reentrant. It is unsafe only
+says if it is reentrant. It is unsafe only
 
 - if it disagrees with the direct call about more than caches and what is returned;
-- if its blocks are layers already: then both checkpoint, one inside the other. That holds of layers of transformers'
-  own models as well, which are such from 4.53 on; it is information where the package asks for older releases alone,
-  or where nothing is reentrant;
-- if keyword arguments stop it;
+- if its blocks are layers already: then both checkpoint, one inside the other. That includes layers of transformers'
+  own models, from 4.53 on; it is information if the package asks for older releases only, or nothing is reentrant;
+- if keyword arguments make it fail;
 - if it is reentrant, and a method freezes what the forward runs before the blocks, or freezes everything and trains
   some of them again: where no input needs a gradient, a reentrant checkpoint trains nothing. Ask for `x.requires_grad`
   in the test, or pass `use_reentrant=False`.
@@ -93,7 +92,7 @@ RULE = Declaration(
 
 
 _RETURNED = ("output_attentions", "output_hidden_states", "output_router_logits", "return_dict")
-"""Options that only say what a block returns besides."""
+"""Options that only add to what a block returns."""
 
 
 _TWICE = (
@@ -126,7 +125,7 @@ class Obstacle(WordedReason):
     OTHER_STATEMENTS = "the branch holds statements that the else branch lacks"
     OTHER_SWITCH = "gradient_checkpointing_enable() does not set what the test asks for"
     OTHER_CONFIGURATION = "the test asks {}'s own configuration, which transformers does not read"
-    BY_FORWARD = "`{}` leads round a layer up to transformers 5.22: call the block itself"
+    BY_FORWARD = "`{}` bypasses a layer up to transformers 5.22: call the block itself"
     IN_EVAL = "{} sets {} to eval mode: a layer asks for its own mode, the branch for that of its model"
     UNREGISTERED = "{} is a plain list, whose modules nothing would switch on: make it a ModuleList first"
     SEVERAL_MODULES = "{} checkpoints several modules as one: each by itself keeps what is between them, too"
@@ -139,7 +138,7 @@ class Obstacle(WordedReason):
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every inline branch and every checkpoint call that stands alone.
 
-    Those that hand torch functions, with no module behind them that could become a layer, are not among them.
+    Calls on functions, with no module behind them that could become a layer, are left to CKPT012.
     """
     places: list[tuple[ClassRef, InlineBranch]] = []
     for owner in context.tree.blocks.with_inlines:
@@ -171,47 +170,47 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
     unclaimed = any(reason.reason is Missing.FLAG for reason in repair.reasons)
-    idle = unclaimed and inline.asks_for_flag and "config" not in (inline.test or "")
-    stops = any(notes.values()) and not idle
-    is_fault = stops or bool(harmful or twice or nested)
-    goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
-    said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
-    told = dict.fromkeys(
+    never_runs = unclaimed and inline.asks_for_flag and "config" not in (inline.test or "")
+    fails = any(notes.values()) and not never_runs
+    is_fault = fails or bool(harmful or twice or nested)
+    is_repaired = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
+    parts = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
+    conflicts = dict.fromkeys(
         f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
-        for item in (differences if goes else harmful)
+        for item in (differences if is_repaired else harmful)
     )
-    if told:
-        said.append(f"the branches disagree: {'; '.join(told)}")
+    if conflicts:
+        parts.append(f"the branches disagree: {'; '.join(conflicts)}")
     if twice:
-        said.append(f"{twice} {_TWICE}")
-    said += [note for note, is_sure in notes.items() if is_sure or not goes]
+        parts.append(f"{twice} {_TWICE}")
+    parts += [note for note, is_sure in notes.items() if is_sure or not is_repaired]
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
-    if goes or nested:
-        said += filter(None, [reasons])
-    if goes:
+    if is_repaired or nested:
+        parts += filter(None, [reasons])
+    if is_repaired:
         if modes := ", ".join(inline.modes):
-            said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
+            parts.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     elif harmful:
         one_sided = all(item.branch is None or item.branch.text == "None" for item in harmful)
         where = f"where {quoted(dict.fromkeys(item.name for item in harmful))} is given, " if one_sided else ""
-        said.append(f"pass the same in both: {where}the block gets something else under checkpointing")
+        parts.append(f"pass the same in both: {where}the block gets something else under checkpointing")
     elif repair.repairs:
         command = f"`apply {'--unsafe ' * bool(reasons)}--select {RULE.code}`"
-        said += [f"it works as it is, and {command} puts layers in its place", *filter(None, [reasons])]
-    elif reasons and not (stops or nested):
-        said.append(f"{'not repaired' if twice else 'left as it is'}: {reasons}")
+        parts += [f"it works as it is, and {command} puts layers in its place", *filter(None, [reasons])]
+    elif reasons and not (fails or nested):
+        parts.append(f"{'not repaired' if twice else 'left as it is'}: {reasons}")
     repairs, applicability = repair.repairs, Applicability.INFO
-    if goes or is_fault:
-        applicability = Applicability.UNSAFE if reasons or not goes else Applicability.SAFE
+    if is_repaired or is_fault:
+        applicability = Applicability.UNSAFE if reasons or not is_repaired else Applicability.SAFE
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
-        said.append(replaced_text(owner.name))
+        parts.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
-    found_here = context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
+    found_here = context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(parts), applicability, repairs)
     return replace(found_here, differing=tuple(dict.fromkeys(item.name for item in harmful)))
 
 
 def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """Yield the layers that a branch checkpoints once more, where a model of transformers switches both on."""
+    """Yield the layers that a branch checkpoints a second time, if a model of transformers switches both on."""
     tree = context.tree
     if inline.conditions or tree.switches.of_branches(owner) or _switched(context, owner, inline):
         return
@@ -221,7 +220,7 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
 
 
 def _form(inline: InlineBranch) -> str:
-    """Return what a checkpoint call is part of; one that stands under no test is done by hand."""
+    """Return the words for what a checkpoint call is part of; one under no test is made by hand."""
     if inline.test is None:
         return "hand"
     if inline.is_expression:
@@ -230,7 +229,7 @@ def _form(inline: InlineBranch) -> str:
 
 
 def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, bool]]:
-    """Yield remarks on the mode and the keywords of checkpoint calls, and whether each is a fault."""
+    """Yield notes on the mode and the keywords of checkpoint calls, and whether each is a fault."""
     reentrant = tree.names.read(owner.path)[REENTRANT]
     for call in inline.checkpoints:
         keywords = quoted(call.refused or call.keywords)
@@ -258,9 +257,9 @@ def _shown(argument: Argument | None) -> str:
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conversion:
-    theirs = layers_of_transformers(context.tree, owner, inline)
-    if theirs:
-        return Conversion(reasons=(_nested(context, owner, inline, theirs),))
+    their_layers = layers_of_transformers(context.tree, owner, inline)
+    if their_layers:
+        return Conversion(reasons=(_nested(context, owner, inline, their_layers),))
     missing = context.tree.switches.of_branches(owner)
     if missing:
         return Conversion(reasons=(missing,))
@@ -270,7 +269,7 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conv
     results = [_layers(context, owner, checkpoint, inline) for checkpoint in inline.checkpoints]
     layers = [result for result in results if isinstance(result, Conversion)]
     for result in results:
-        # A block behind the call that does not become a layer would lose the checkpointing it has.
+        # A block behind the call that does not become a layer would lose its checkpointing.
         if not isinstance(result, Conversion) and not (layers and result.reason is Obstacle.TORCH_MODULE):
             return Conversion(reasons=(result,))
     made = [repair for part in layers for repair in part.repairs]
@@ -286,21 +285,21 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conv
     return Conversion(repairs, tuple(_doubts(context, owner, inline, layers)))
 
 
-def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
+def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: str) -> Because:
     """Return why layers of transformers need no branch, in the releases that the package asks for."""
     required = context.tree.layers.required(owner.path)
     imports = [item for item in context.tree.names.read(owner.path).imports if item.original.endswith("_DOCSTRING")]
-    # docstrings of models went when layers came: such an import works in older releases alone
-    gone = next((item for item in imports if item.module.startswith("transformers.models.")), None)
-    if gone or only_before(LAYERS_SINCE, required):
-        return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
+    # these docstrings were removed when layers were added: such an import works in older releases only
+    old = next((item for item in imports if item.module.startswith("transformers.models.")), None)
+    if old or only_before(LAYERS_SINCE, required):
+        return Obstacle.NESTED_LATER.about(layers, f"releases with {old.original}" if old else ", ".join(required))
     modes = {*inline.modes} or {"" if call.uses_model_function else "torch's" for call in inline.checkpoints}
-    idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
-    return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
+    never_reentrant = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
+    return (Obstacle.NESTED_IDLY if never_reentrant else Obstacle.NESTED).about(layers)
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:
-    """Return why there is no direct call that could take the place of a branch."""
+    """Return why no direct call can replace a branch."""
     if inline.test is None:
         return Obstacle.NO_BRANCH.about()
     if not inline.orelse or inline.orelse_is_elif:
@@ -308,7 +307,7 @@ def _obstacle(inline: InlineBranch) -> Because | None:
     if inline.is_elif or inline.is_expression:
         return Obstacle.OTHER_FORM.about("an elif" if inline.is_elif else "a conditional expression")
     for checkpoint in inline.checkpoints:
-        # calls of `self.conv` or `self.mid.conv` are no block calls, and are not recorded one by one
+        # calls of `self.conv` or `self.mid.conv` are not block calls, and not recorded one by one
         called = not any({ELEMENT, LOCAL} & set(path) for path in checkpoint.paths)
         called = called or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
         if checkpoint.wrapping == "closure":
@@ -319,7 +318,7 @@ def _obstacle(inline: InlineBranch) -> Because | None:
 
 
 def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Because | None:
-    """Return the checkpointed function that sets a layer's own flag, as one does that checkpoints layers itself."""
+    """Return the obstacle that a checkpointed function sets a layer's own flag, and so switches it itself."""
     source = context.tree.source(owner.path)
     switching = (call.callee for call in inline.checkpoints if call.body and FLAG in source.of(call.body))
     return next(map(Obstacle.SWITCHES.about, switching), None)
@@ -338,7 +337,7 @@ def _doubts(
     by_forward = next((call.callee for call in inline.direct if call.callee.endswith(".forward")), None)
     if by_forward:
         yield Obstacle.BY_FORWARD.about(by_forward)
-    # blocks whose own mode or place would keep a layer from being switched on where the branch was
+    # blocks that would not checkpoint as layers, because of their own mode or place
     paths = dict.fromkeys(path for call in inline.checkpoints for path in owner.cls.paths_behind(inline, call))
     for ref in context.tree.containers.classes_at(owner, paths):
         if holder := context.tree.modes.in_eval.get(ref):
@@ -347,9 +346,9 @@ def _doubts(
     yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
     together = [call for call in inline.checkpoints if call.runs_several]
     read = tree.names.read(owner.path)[CHECKPOINTED]
-    # functions that find other values in the recompute, as the loop rebinds names
-    late = {function.span for function in read.calls if any(capture.rebound for capture in function.captures)}
-    several = [call.callee for call in together if call.span not in late]
+    # functions that see other values in the recompute, because the loop rebinds names
+    rebinding = {function.span for function in read.calls if any(capture.rebound for capture in function.captures)}
+    several = [call.callee for call in together if call.span not in rebinding]
     if several:
         yield Obstacle.SEVERAL_MODULES.about(", ".join(several))
     if inline.conditions:
@@ -370,7 +369,7 @@ def _doubts(
 def _layers(
     context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
 ) -> Conversion | Because:
-    """Return what makes the classes behind a checkpoint call layers, or why they are not made such."""
+    """Return the repairs that make layers of the classes behind a checkpoint call, or why there are none."""
     tree = context.tree
     paths = owner.cls.paths_behind(inline, checkpoint)
     refs = tree.containers.classes_at(owner, paths)

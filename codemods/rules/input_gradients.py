@@ -1,15 +1,15 @@
-"""Checkpointed blocks get no input that needs gradient, or a model writes into embeddings that were made to need it.
+"""Checkpointed blocks get no input that needs a gradient, or a model writes in place into embeddings that need one.
 
 ## What it does
 Finds scripts that checkpoint reentrantly behind frozen embeddings: `gradient_checkpointing_enable()` after
 `get_peft_model`, before `add_adapter` of transformers, or with embeddings whose `requires_grad` is set to False; and a
-Trainer with `gradient_checkpointing=True` on a model of `get_peft_model`. Reentrant is `use_reentrant=True`, and up to
-transformers 4.57 the default: that is information, unless the package admits no later release. Not reported: files
+Trainer with `gradient_checkpointing=True` on a model of `get_peft_model`. Reentrant means `use_reentrant=True`, or the
+default up to transformers 4.57: that is information, unless the package admits no later release. Not reported: files
 that call `enable_input_require_grads()` or `prepare_model_for_kbit_training`, that hook the embeddings or train them,
-and Trainers of other libraries, such as trl's, which see to it; packages that rule out transformers before 5.0, whose
-`gradient_checkpointing_enable()` has the embeddings of text models need gradient.
+and Trainers of other libraries, such as trl's, which take care of it; packages that rule out transformers before 5.0,
+since later on `gradient_checkpointing_enable()` makes the embeddings of text models need gradients.
 
-It finds models of transformers, too, that write in place into what their input embeddings returned:
+It also finds models of transformers that write in place into what their input embeddings returned:
 `inputs_embeds[mask] = image_features`, `inputs_embeds += features`, `inputs_embeds.masked_scatter_(...)`.
 
 ## Why is this bad?
@@ -18,10 +18,10 @@ of the first block needs none: torch raises `element 0 of tensors does not requi
 behind the blocks, warns once and trains nothing else. Measured on transformers 4.57.6 with a Llama of two blocks and
 frozen embeddings: 2 of 20 parameters get a gradient.
 
-`enable_input_require_grads()` cures that: it calls `requires_grad_()` on what the embeddings return, which frozen
-embeddings make a leaf. PEFT calls it where checkpointing is on, transformers 5 wherever it is switched on. Torch then
-refuses to write into it: `a leaf Variable that requires grad is being used in an in-place operation`. Udop, Kosmos-2
-and BLT of transformers 5.23.0 cannot be trained so.
+`enable_input_require_grads()` solves that: it calls `requires_grad_()` on what the embeddings return, which is a leaf
+if they are frozen. PEFT calls it where checkpointing is on, transformers 5 wherever it is switched on. Torch then
+refuses in-place writes: `a leaf Variable that requires grad is being used in an in-place operation`. Udop, Kosmos-2
+and BLT of transformers 5.23.0 cannot be trained this way.
 
 ## Example
 ```python
@@ -34,7 +34,7 @@ inputs_embeds = inputs_embeds.masked_scatter(image_mask.unsqueeze(-1), image_fea
 ```
 
 ## Fix safety
-Reported only: which of the cures fits, and where a copy is made, is yours to choose.
+Reported only: which solution fits, and where to copy, is your choice.
 """
 
 from __future__ import annotations
@@ -73,5 +73,5 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 f"needs a gradient, and no block is trained; call {switch.model}.enable_input_require_grads(), or "
                 "pass use_reentrant=False where nothing needs the other mode"
             )
-            worth = Applicability.UNSAFE if sure else Applicability.INFO
-            yield context.script_finding(RULE, path, switch.spot, message, worth)
+            applicability = Applicability.UNSAFE if sure else Applicability.INFO
+            yield context.script_finding(RULE, path, switch.spot, message, applicability)

@@ -2,8 +2,8 @@
 
 ## What it does
 Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword;
-also, under any name, what a block returned, parameters of the model, and what its modules with parameters compute.
-Tables (`alibi`, `position_embeddings`) only count where they are made of a parameter that nothing freezes. The
+also, under any name, results of blocks, parameters of the model, and results of its modules with parameters.
+Tables (`alibi`, `position_embeddings`) count only if they are made of a parameter that nothing freezes. The
 repair makes the prefix of the signature up to the last gradient parameter positional. A gap in it is filled with the
 parameter's default and a comment that names the parameter.
 
@@ -24,8 +24,8 @@ is left to you, and so is a call that also runs a class with other parameters, o
 past state comes before the gradient parameter in the block's signature, no call can be right, and the finding refers
 to CKPT005.
 
-Information where nobody uses the reentrant mode: the package admits only transformers from 5.0 on, whose default it is
-not, and no file sets `use_reentrant=True`. `apply --select CKPT003` makes the repair there.
+Information where nothing uses the reentrant mode: the package admits only transformers from 5.0 on, which do not
+default to it, and no file sets `use_reentrant=True`. `apply --select CKPT003` makes the repair there.
 """
 
 from __future__ import annotations

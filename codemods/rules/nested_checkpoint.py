@@ -11,7 +11,7 @@ own recompute. SwinStage holds SwinLayer, ZambaHybridLayer holds ZambaMambaDecod
 ```python
 class FooStage(GradientCheckpointingLayer):
     def __init__(self, config):
-        self.blocks = nn.ModuleList([FooLayer(config) for _ in range(2)])   # FooLayer is one too
+        self.blocks = nn.ModuleList([FooLayer(config) for _ in range(2)])   # FooLayer is a layer, too
 ```
 
 ## Fix safety

@@ -30,7 +30,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every nested output of a block."""
     for ref in context.tree.names.checked_classes():
         spans = ref.cls.forward.nested_returns if ref.cls.forward else ()
-        # where another forward is assigned, CKPT003 says so at its calls
+        # if another forward is assigned, CKPT003 says so at its calls
         if spans and context.tree.blocks.checkpoints(ref) and not context.tree.bases.is_replaced(ref):
             message = f"{ref.name} returns gradient tensors inside a nested tuple: lost with use_reentrant=True"
             yield from (context.finding(RULE, ref.path, span, ref.name, message) for span in spans)

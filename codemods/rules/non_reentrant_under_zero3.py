@@ -8,14 +8,14 @@ a command of the script's header, or in a configuration file that one of these n
 Information only: checkpointing switched on without options, which is non-reentrant since transformers 5.0; those
 Trainers of trl that change the mode themselves; and adapters that only an option asks for.
 
-Not reported: ZeRO of a stage that nothing shows, frozen parameters without PEFT, and checkpointing without options in
+Not reported: ZeRO of an unknown stage, frozen parameters without PEFT, and checkpointing without options in
 a package whose requirements rule out transformers 5.
 
 ## Why is this bad?
 ZeRO-3 gathers a layer's parameters for the recompute and frees them afterwards, in place. Torch's non-reentrant mode
 keeps references to the frozen ones and finds them empty: the backward pass stops with "CheckpointError: Recomputed
 values for the following tensors have different metadata" (shape 1024 saved, 0 recomputed; transformers issue 47254).
-Of trained parameters it keeps detached copies, so full fine-tuning works. The reentrant mode compares nothing and
+It keeps detached copies of trained parameters, so full fine-tuning works. The reentrant mode compares nothing and
 trains correctly. Under ZeRO-2 parameters are never freed.
 
 DeepSpeed 0.19.3 fixed it (DeepSpeed pull request 8148). Some Trainers of trl set `use_reentrant=True` themselves:
@@ -76,7 +76,7 @@ def _findings(
 ) -> Iterator[Finding]:
     where = f"under {launch.setup} ({launch.place}), before DeepSpeed 0.19.3"
     sure = bool(launch.adapters or script.sign("adapters"))
-    # Trainers that set the mode: those of `trl.experimental` do not
+    # Trainers of `trl.experimental` do not set the mode
     origins = [origin.rpartition(".") for origin in script.trainers]
     forced = bool(origins) and all(
         package.partition(".")[0] == "trl" and "experimental" not in package and name in _FORCED

@@ -1,11 +1,11 @@
 """A model's own `_set_gradient_checkpointing(self, module, value=False)` switches no checkpointing layer on.
 
 ## What it does
-Takes the method `_set_gradient_checkpointing` out of models of transformers where it takes `value`, the form of
-transformers before 4.35. Other libraries have methods of that name and form, too: those are left alone.
+Removes the method `_set_gradient_checkpointing` from models of transformers if it takes `value`, as before
+transformers 4.35. Other libraries have methods of that name and form, too: those are left alone.
 
 ## Why is this bad?
-Where a model has such a method, `gradient_checkpointing_enable()` calls it for each module and does nothing else. A
+If a model has such a method, `gradient_checkpointing_enable()` calls it for each module and does nothing else. A
 `GradientCheckpointingLayer` then never gets the function that checkpoints it: nothing is recomputed, the options in
 `gradient_checkpointing_kwargs` are ignored, and `is_gradient_checkpointing` is True all the same. Measured on
 OmDetTurbo of transformers 5.23.0: its decoder layers are never recomputed.
@@ -25,8 +25,8 @@ class FooPreTrainedModel(PreTrainedModel):                                # afte
 
 ## Fix safety
 Safe where the method only sets `gradient_checkpointing`: the inherited method of transformers sets the same flag on
-every module that has it. A method that does more is left to a person. The repairs of CKPT001 and CKPT002 take such
-methods out as well. Where a model has no layers yet, its inline branches work, and the finding is information.
+every module that has it. A method that does more is left to a person. The repairs of CKPT001 and CKPT002 remove
+such methods as well. If a model has no layers yet, its inline branches work, and the finding is information.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A block in a stack of a model that claims gradient checkpointing is no GradientCheckpointingLayer.
+"""A block in a stack of a model that claims gradient checkpointing is not a GradientCheckpointingLayer.
 
 ## What it does
 Looks into the stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) of models whose
 `supports_gradient_checkpointing` is True. Reports elements that are blocks (they hold attention, recurrence or a state
-space model) but whose class is a plain `nn.Module`. Other elements (projections, heads, experts) are information only.
-Stages whose own layers are checkpointed are no finding: those of Donut, FocalNet, Hiera, MaskFormer-Swin and Swin2SR,
-which TRF034 of transformers' own linter reports by their names.
+space model) and whose class is a plain `nn.Module`. Other elements (projections, heads, experts) are information only.
+Stages whose own layers are checkpointed are not reported: those of Donut, FocalNet, Hiera, MaskFormer-Swin and
+Swin2SR, which TRF034 of transformers' own linter reports by name.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block silently keeps all its
@@ -25,27 +25,27 @@ A base class from another package stays, with the layer in front of it. Unsafe w
 - the model reads more outputs of the block where its `use_cache` is True, and does not set that to False under
   checkpointing: a layer does so for the block alone, and training stops with `IndexError` (the finding says what to
   add);
-- no call of the block was found: what it is given by keyword would lose its gradient;
+- no call of the block was found: tensors passed to it by keyword would lose their gradient;
 - a function or another class checkpoints, and reads the stack's attribute of another object (`model.layers`), and
   something else calls the block: where nothing else does, the finding is information;
 - a checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose;
-- the block, or something in it, does more than return a result: it keeps a tensor with its gradient (an auxiliary
-  loss, router logits) in an attribute, a global, or a list or dict that it is handed; it sets an attribute that it
-  reads in its next run; it reads past state, which a layer clears, without asking whether there is any, or reads what
+- the block, or something in it, does more than return a result: it stores a tensor with its gradient (an auxiliary
+  loss, router logits) in an attribute, a global, or a list or dict that it is given; it sets an attribute that it
+  reads in its next call; it reads past state, which a layer clears, without asking whether there is any, or reads what
   another block put there;
-- something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
+- something would bypass the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
   `self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.
 
 Not repaired where the layer class cannot be imported: the package asks for a transformers older than 4.52, or only
 models that import transformers under a condition hold the block.
 
 Blocks that are checkpointed in another form are left alone: by a method or function of the tree (`self._run(block,
-x)`, a decorator of their forward), by one that is not at hand but named after checkpointing or called where the model
-checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segments (`checkpoint_sequential`), by a
-function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by wrappers of torch or
-fairscale, or where nothing shows what a model checkpoints. Nothing is decided where another forward is assigned to the
-block or the model (`FooLayer.forward = new_forward`, or `forward = Bar.forward` inside the class), nor where the block
-is handed to a function of any other name that is not at hand.
+x)`, a decorator of their forward), by an unknown function that is named after checkpointing or called where the model
+checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segments (`checkpoint_sequential`), by an
+autograd function (`Offloaded.apply(block, x)`), together with other modules in one checkpoint, by wrappers of torch or
+fairscale, or where nothing shows what a model checkpoints. Nothing is decided if another forward is assigned to the
+block or the model (`FooLayer.forward = new_forward`, or `forward = Bar.forward` inside the class), or if the block is
+handed to an unknown function of any other name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ RULE = Declaration(code="CKPT001", repair=RepairKind.SAFE, commit="{} becomes a 
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield findings for every stack element that is no layer: blocks first of all, the rest as information."""
+    """Yield findings for every stack element that is not a layer: blocks first, the rest as information."""
     tree = context.tree
     holders = tree.containers.supported
     if context.include_unsupported:
@@ -89,7 +89,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             if element.holder.cls.inlines and not NO_BLOCKS.search(ref.name):
                 message = (
                     f"{ref.name} is in {element.stack}, and nothing here checkpoints it: {element.holder.name} "
-                    "checkpoints other modules by hand, and `wrap_blocks` takes these, too, where they hold enough"
+                    "checkpoints other modules by hand, and `wrap_blocks` takes these if they hold several modules"
                 )
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(holders, key=lambda ref: (ref.path, ref.cls.span.line)):
@@ -117,10 +117,10 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message += f"; {owner.name} hands it to {function}, which is not at hand: "
         message += "whether that checkpoints it is not known"
         return finding(message, Applicability.UNKNOWN)
-    built = (built for _, built in tree.bases.attribute(element.holder, element.attribute))
-    twins = (twin for twin in tree.lineages.same(ref))
-    kin = (each for twin in twins for each in (twin, *tree.bases.heirs(twin)))
-    called = any(each.is_sequential() for each in built) or any(each in tree.blocks.callers for each in kin)
+    built = (value for _, value in tree.bases.attribute(element.holder, element.attribute))
+    twins = tree.lineages.same(ref)
+    relatives = (each for twin in twins for each in (twin, *tree.bases.heirs(twin)))
+    called = any(each.is_sequential() for each in built) or any(each in tree.blocks.callers for each in relatives)
     elsewhere = tree.blocks.reached_by(element)
     if elsewhere and not called:
         return finding(f"{message}, and {elsewhere} checkpoints what reads its stack", Applicability.INFO)

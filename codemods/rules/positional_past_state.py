@@ -1,7 +1,7 @@
 """A cache or recurrent state reaches a block as a positional argument.
 
 ## What it does
-Finds calls of blocks that pass past state by position. The repair makes it a keyword, and every argument behind it.
+Finds calls of blocks that pass past state by position. The repair passes it, and every argument after it, by keyword.
 
 ## Why is this bad?
 A `GradientCheckpointingLayer` drops past state that is passed under a keyword it knows. Passed by position, past state
@@ -18,9 +18,9 @@ outputs = layer(
 
 ## Fix safety
 Safe: the same values reach the same parameters. If a gradient parameter comes after the past state in the block's
-signature, no call can pass both correctly, and the finding refers to CKPT005. Unsafe if what would become a keyword
-with it may be a tensor with a gradient: its name tells nothing, and with `use_reentrant=True` training would stop. Not
-repaired where the call also runs a class that takes other parameters, or whose forward is not at hand.
+signature, no call can pass both correctly, and the finding refers to CKPT005. Unsafe if an argument that would become
+a keyword with it may be a tensor with a gradient (its name does not tell): with `use_reentrant=True` training would
+fail. Not repaired if the call also runs a class that takes other parameters, or whose forward is not at hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RULE = Declaration(
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding for every call of a block with past state by position."""
+    """Yield a finding for every call of a block that passes past state by position."""
     for site in context.tree.calls.all():
         plan = context.tree.calls.plan_of_past_state(site, context.argument_repairs)
         if plan is None:

@@ -15,7 +15,7 @@ the script's folder or one above it. A script that only runs under DeepSpeed ZeR
 Reentrant checkpointing runs a backward pass inside the backward pass, which the hooks of DistributedDataParallel do
 not expect. Measured on torch 2.13 with two ranks: with `find_unused_parameters=True` the step fails ("mark a variable
 ready only once"); a block that is checkpointed twice in a step silently ends with different gradients on each rank; a
-block whose input needs no gradient gets none at all. All of these are right without reentrance.
+block whose input needs no gradient gets none at all. In the non-reentrant mode all of these are right.
 
 ## Example
 ```python
@@ -24,13 +24,13 @@ hidden_states = checkpoint(block, hidden_states, use_reentrant=False)    # after
 ```
 
 ## Fix safety
-Safe if the script wraps in DistributedDataParallel itself, or if every command that it shows runs it so: both modes
-run the same operations on the same values. The non-reentrant mode also raises if the recompute makes tensors of
+Safe if the script wraps in DistributedDataParallel itself, or if every command that it shows runs it that way: both
+modes run the same operations on the same values. The non-reentrant mode also raises if the recompute makes tensors of
 other shapes, a fault that the reentrant mode does not notice.
 
 Unsafe if the launcher decides and nothing shows which one it is: DeepSpeed ZeRO-3 before 0.19.3 needs the reentrant
-mode to train PEFT adapters (see [CKPT105](CKPT105.md)). If the script shows that it also runs so, the choice is left
-to you.
+mode to train PEFT adapters (see [CKPT105](CKPT105.md)). If the script shows that it also runs that way, the choice is
+left to you.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _findings(
 
 
 def _doubt(sign: Sign, launches: Sequence[Launch]) -> str:
-    """Return what keeps this script's wrapper from being known."""
+    """Return why it is not known which wrapper this script runs under."""
     for launch in launches:
         if launch.unread:
             return f"what {launch.unread} (line {launch.line}) asks for is not known"

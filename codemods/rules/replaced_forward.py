@@ -1,4 +1,4 @@
-"""Another forward is put in the place of a checkpointing layer's.
+"""The forward of a checkpointing layer is replaced by another.
 
 ## What it does
 Finds code that assigns to the `forward` of a `GradientCheckpointingLayer`: on the class
@@ -8,9 +8,9 @@ may call it, patches of what a layer holds, such as its attention or its MLP, an
 transformers 5.23 and later.
 
 ## Why is this bad?
-Since transformers 5.23, a layer checkpoints in its `forward`, which is wrapped as the class is made. A forward that
-is assigned later is not wrapped: nothing is recomputed, `is_gradient_checkpointing` stays True, and memory does not
-fall. Up to 5.22 the layer's `__call__` checkpoints, and such a patch does no harm.
+Since transformers 5.23, a layer checkpoints in its `forward`, which is wrapped when the class is created. A forward
+that is assigned later is not wrapped: nothing is recomputed, `is_gradient_checkpointing` stays True, and memory does
+not fall. Up to 5.22 the layer's `__call__` checkpoints, and such a patch does no harm.
 
 ## Example
 ```python
@@ -20,8 +20,8 @@ modeling_llama.LlamaMLP.forward = fused_mlp                          # keeps it
 ```
 
 ## Fix safety
-Reported only. Patch what the layer holds; or call `wrap_blocks(model)` after the patch, which checkpoints whatever
-`forward` the block has; or make a subclass of the layer with the forward, which transformers wraps.
+Reported only. Patch what the layer holds, call `wrap_blocks(model)` after the patch, which checkpoints whatever
+`forward` the block has, or make a subclass of the layer with the forward, which transformers wraps.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ckpt_surgery.codemods.tree.requirements import only_before
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 _FIRST = "5.23"
-"""Before this transformers, the layer's `__call__` checkpoints whatever `forward` it has."""
+"""In earlier releases of transformers, the layer's `__call__` checkpoints, whatever its `forward` is."""
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding for each forward that is put in the place of a layer's."""
+    """Yield a finding for each forward that replaces a layer's."""
     for path in context.tree.checked:
         for patch in context.tree.names.files[path][FORWARD_PATCHES]:
             targets = context.tree.names.named(path, patch.target)

@@ -6,7 +6,7 @@ parameter in front of the past state, and gives every caller in the tree the arg
 
 ## Why is this bad?
 With `use_reentrant=True` gradient arguments must be positional and past state must be a keyword: in this order, no
-call can satisfy both. To live with it, transformers' GPT-2 passes `past if not (self.gradient_checkpointing and
+call can satisfy both. To work around it, transformers' GPT-2 passes `past if not (self.gradient_checkpointing and
 self.training) else None` by position; DecisionTransformer, ImageGPT and GPTBigCode have the same signature.
 
 ## Example
@@ -17,7 +17,7 @@ def forward(self, hidden_states, encoder_hidden_states=None, layer_past=None): .
 
 ## Fix safety
 Unsafe: callers outside the tree that pass these parameters by position break. Not repaired where a comment stands
-among the parameters. Information where nobody uses the reentrant mode (see CKPT003).
+among the parameters. Information where nothing uses the reentrant mode (see CKPT003).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Callers = Mapping[ClassRef, list[CallSite]]
 
 
 class UnfollowedUse(WordedReason):
-    """A use of a forward in the tree that no repair here follows: reordering would break it silently."""
+    """A use of a forward in the tree that no repair adapts, so that reordering would break it silently."""
 
     OVERRIDDEN = "{} overrides the forward and may call this one"
     CHECKPOINT_CALL = "a checkpoint call in {} passes its arguments by position"
@@ -60,7 +60,7 @@ class UnfollowedUse(WordedReason):
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every forward that some call of the tree needs in another order."""
     callers: dict[ClassRef, list[CallSite]] = defaultdict(list)
-    blocked: dict[ClassRef, dict[str, None]] = defaultdict(dict)  # behind past state, in order
+    blocked: dict[ClassRef, dict[str, None]] = defaultdict(dict)  # gradient parameters after past state, in order
     for site in context.tree.calls.all():
         plan = context.tree.calls.plan(site)
         for owner in context.tree.calls.owners(site):
@@ -69,7 +69,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for owner, names in blocked.items():
         if not names or owner.path not in context.tree.checked:
             continue
-        # the classes that share calls with it, itself first: all are reordered, or none
+        # the classes that share calls with it, itself first: either all are reordered or none
         group = reachable(
             [owner], lambda each: [other for site in callers[each] for other in context.tree.calls.owners(site)]
         )
@@ -86,8 +86,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
             message += f"; the repair changes {plural(len(callers[owner]), 'call')} in these files, and breaks calls "
             message += "elsewhere that pass it by position"
         span = owner.cls.forward.span if owner.cls.forward else owner.cls.header
-        worth = context.if_reentrant(RULE, owner.path, Applicability.UNSAFE)
-        yield context.finding(RULE, owner.path, span, owner.name, message, worth, repairs)
+        applicability = context.if_reentrant(RULE, owner.path, Applicability.UNSAFE)
+        yield context.finding(RULE, owner.path, span, owner.name, message, applicability, repairs)
 
 
 def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[Because]:
@@ -112,7 +112,7 @@ def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) ->
 def _repairs(
     context: RuleContext, group: tuple[ClassRef, ...], names: tuple[str, ...], callers: _Callers
 ) -> tuple[SourceRepair, ...]:
-    """Return the new signatures and calls; nothing where one of them cannot be written."""
+    """Return the new signatures and calls; none if one of them cannot be written."""
     repairs: dict[SourceRepair, None] = {}
     new_calls: dict[CallSite, tuple[NewArgument, ...]] = {}
     for owner in group:
@@ -122,11 +122,11 @@ def _repairs(
         meaning = context.tree.calls.meaning(owner)
         positional = [param for param in forward.params if param.kind == "positional"]
         rest = [param for param in positional if param.name not in names]
-        wall = next(index for index, param in enumerate(rest) if meaning.past(param))
-        params = [*rest[:wall], *(param for param in positional if param.name in names), *rest[wall:]]
+        first_past = next(index for index, param in enumerate(rest) if meaning.past(param))
+        params = [*rest[:first_past], *(param for param in positional if param.name in names), *rest[first_past:]]
         defaults = [param.default is not None for param in params]
         if defaults != sorted(defaults):
-            return ()  # one without a default would stand behind one that has one
+            return ()  # one without a default would come after one with a default
         first, last = forward.param_spans[0], forward.param_spans[len(params) - 1]
         span = Span(*first[:2], *last[2:])
         if "#" in context.tree.source(owner.path).of(Span(*forward.span[:2], last.end_line + 1, 0)):

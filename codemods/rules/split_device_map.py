@@ -4,8 +4,8 @@
 Finds `from_pretrained(..., device_map="auto")` (also "balanced", "balanced_low_0" and "sequential", through a name, a
 dict of options or an option's default) in a script that trains in several processes: it wraps in
 DistributedDataParallel, prepares with accelerate, makes a process group, or reads what torchrun sets. A script with a
-`Trainer` and no sign of several processes gets information only; one that trains nothing gets no finding. Not
-reported: models that are only merged or evaluated, and loads under a test of the number of processes.
+`Trainer` and no sign of several processes gets information only; one that trains nothing is not reported. Nor
+are models that are only merged or evaluated, and loads under a test of the number of processes.
 
 ## Why is this bad?
 Such a `device_map` spreads the layers over every device that the process sees. With one process per device, all

@@ -1,13 +1,13 @@
 """Past state is passed under a keyword that the release's GradientCheckpointingLayer does not clear.
 
 ## What it does
-Asks which keywords the `GradientCheckpointingLayer` at hand clears: that of the tree, else that of the releases of
-transformers that the package asks for, else that of the installed one, else that of late releases. Reports calls of
+Finds out which keywords `GradientCheckpointingLayer` clears: that of the tree, else that of the releases of
+transformers that the package asks for, else that of the installed release, else that of recent ones. Reports calls of
 blocks that pass past state under another keyword: `state`, `cache_params`, `shared_kv_states`, and `past_key_value`,
-which is no longer cleared from 5.17 on. Where only some of those releases clear it, the finding says which.
+which is no longer cleared from 5.17 on. If only some of those releases clear it, the finding says which.
 
 Information only where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to
-False first, or asks for `not self.training`): the fault is met only with a cache that a caller passes or asks for.
+False first, or tests `not self.training`): the fault occurs only with a cache that a caller passes or asks for.
 
 ## Why is this bad?
 Past state that is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
@@ -33,7 +33,7 @@ RULE = Declaration(code="CKPT008", repair=RepairKind.NONE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding for every past state keyword that goes through the checkpoint."""
+    """Yield a finding for every past state that goes through the checkpoint under a keyword."""
     for site in context.tree.calls.all():
         block, forward = site.blocks[0]
         keeps = context.tree.bases.flag(block, KEEPS_CACHE) == "True"

@@ -3,8 +3,8 @@
 ## What it does
 Reports model classes with `supports_gradient_checkpointing = True` that hold no `GradientCheckpointingLayer`, no block
 that CKPT001 would repair, no inline branch and no model of transformers. Models without attention or recurrence
-(vocoders, quantizers, heads) are reported as information only. Where a model calls, or loops over, what it was given,
-or what a function made that is not at hand, nothing is decided.
+(vocoders, quantizers, heads) are reported as information only. If a model calls, or loops over, an argument,
+or what an unknown function returned, nothing is decided.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` succeeds, `is_gradient_checkpointing` is True, and memory does not fall.
@@ -35,7 +35,7 @@ from ckpt_surgery.model_patches import family_facts
 
 RULE = Declaration(code="CKPT009", repair=RepairKind.NONE)
 _USES = (ast.Call, ast.For, ast.comprehension)
-_PYTHON = frozenset(dir(builtins)) - {"eval", "getattr", "globals"}
+_BUILTINS = frozenset(dir(builtins)) - {"eval", "getattr", "globals"}
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
 
 
@@ -62,37 +62,37 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
-    seen, waiting, doubt = {ref}, [ref], False
+    seen, waiting, is_doubtful = {ref}, [ref], False
     while waiting:
         holder = waiting.pop()
         if tree.blocks.imports_wrapper(holder) or any(ancestor.cls.inlines for ancestor in tree.bases.lineage(holder)):
             return Answer.YES
         if any(map(is_finished_model, (*tree.bases.externals(holder), *tree.containers.all_parts(holder)))):
             return Answer.YES
-        doubt = doubt or holder in tree.blocks.perhaps_by_helper
+        is_doubtful = is_doubtful or holder in tree.blocks.perhaps_by_helper
         for part in tree.containers.all_parts(holder):
-            # chosen at run time, from elsewhere, or inheriting from there
-            doubt = doubt or any(word in part.name for word in _BUILT_ELSEWHERE)
+            # chosen at run time, defined elsewhere, or derived from a class there
+            is_doubtful = is_doubtful or any(word in part.name for word in _BUILT_ELSEWHERE)
             if not isinstance(part, ClassRef):
-                doubt = doubt or bool(part.module and not part.is_plain)
+                is_doubtful = is_doubtful or bool(part.module and not part.is_plain)
                 continue
-            doubt = doubt or tree.bases.is_layer(part) is Answer.UNKNOWN
+            is_doubtful = is_doubtful or tree.bases.is_layer(part) is Answer.UNKNOWN
             if part not in seen:
                 plain_on_purpose = part.name in family_facts(part.path).not_blocks
                 if plain_on_purpose or tree.blocks.is_block(part) or part in tree.blocks.checkpointed_by_helper:
                     return Answer.YES
                 seen.add(part)
                 waiting.append(part)
-    return Answer.UNKNOWN if doubt or any(_calls_unknown(tree, holder) for holder in seen) else Answer.NO
+    return Answer.UNKNOWN if is_doubtful or any(_calls_unknown(tree, holder) for holder in seen) else Answer.NO
 
 
 def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
-    """Tell whether a class calls, or loops over, what it was given, and nothing shows what that is."""
+    """Tell whether a class calls, or loops over, something that was passed in and that nothing identifies."""
     names = set[str]()
     for base in tree.bases.lineage(ref):
         nodes = walk(tree.class_node(base))
-        set_to = [node for node in nodes if isinstance(node, ast.Assign) and not _is_clear(node.value)]
-        targets = [target for node in set_to for target in node.targets]
+        assignments = [node for node in nodes if isinstance(node, ast.Assign) and not _is_clear(node.value)]
+        targets = [target for node in assignments for target in node.targets]
         parts = (part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each]))
         unclear = set(map(dotted, parts))
         used = [node.func if isinstance(node, ast.Call) else node.iter for node in nodes if isinstance(node, _USES)]
@@ -107,7 +107,7 @@ def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
 
 
 def _is_clear(value: ast.expr) -> bool:
-    """Tell whether a value is no module, or made by a class, by torch or by a function of Python."""
+    """Tell whether a value is not a module, or is made by a class, by torch or by a builtin function."""
     match value:
         case ast.BoolOp(values=values):
             return all(map(_is_clear, values))
@@ -116,5 +116,5 @@ def _is_clear(value: ast.expr) -> bool:
             last = name.rpartition(".")[2]
             if last in ("ModuleList", "ModuleDict", "Sequential"):
                 return all(map(_is_clear, args))
-            return last[:1].isupper() or name.startswith(TORCH_PREFIXES) or name in _PYTHON
+            return last[:1].isupper() or name.startswith(TORCH_PREFIXES) or name in _BUILTINS
     return not isinstance(value, ast.Name | ast.Attribute | ast.Subscript)

@@ -1,8 +1,8 @@
 """Find the collectives of a script that some ranks call and others do not.
 
-Every function is followed twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one
-on which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not,
-nor is one that only the other kind calls elsewhere in the file: there the ranks meet.
+Every function is followed twice: as rank 0, or a rank on which a tested gradient exists, and as any other rank. A
+collective is reported if only one of these two kinds of rank calls it, in whatever branch, and the other kind does not
+call it alone elsewhere in the file, where the ranks would meet.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name i
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
 _CALL = re.compile(rf"\.(?:{'|'.join(sorted(_GROUP_AT.keys() | _ACCELERATOR))})\(")
 _NAMED = re.compile(r"distributed[\w.]*[ \t]+(?:as[ \t]+(\w+)|import[ \t]+(\([^)]*\)|.*))")
-"""What a file calls torch.distributed, or what is in it: begins with a literal, which makes the search fast."""
-_LONGEST = 80
-"""Characters before a call that what it belongs to is looked for in."""
+"""The names that a file imports torch.distributed or its parts as. It begins with a literal, to be fast."""
+_MOST_BEFORE = 80
+"""The object that a method belongs to is looked for in this many characters before the call."""
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
-"""Functions and packages in which no collective is called that the script does not name."""
+"""Builtins and packages that call no collective unless the script names it."""
 _HARMLESS = words("info warning error debug append extend add update get keys values items")
-"""Methods of loggers, lists, sets and dicts."""
+"""Methods of loggers, lists, sets and dicts: they call none."""
 
 
 class _Called(NamedTuple):
-    """A call of a collective, the test of ranks that led there, if any did, and the loops around it.
+    """A call of a collective, the test of ranks that led there, if any, and the loops around it.
 
-    `conditional` tells that something else decides whether it runs; `doubtful` that it is a call of a function in
-    which the collective is conditional, as on one of its parameters.
+    `conditional`: something else also decides whether it runs. `doubtful`: it is a call of a function in which the
+    collective is conditional, for example on a parameter.
     """
 
     node: ast.Call
@@ -63,11 +63,11 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 
 
 def may_call_collectives(text: str) -> bool:
-    """Tell whether a file calls collectives of an accelerator, or by a name it has for torch.distributed's."""
+    """Tell whether a file may call collectives of an accelerator or of torch.distributed, by any name."""
     if "distributed" not in text and "accelerator." not in text:
         return False
     named = {"distributed"}.union(*(re.findall(r"\w+", f"{name} {names}") for name, names in _NAMED.findall(text)))
-    owners = (text[max(0, call.start() - _LONGEST) : call.start()] for call in _CALL.finditer(text))
+    owners = (text[max(0, call.start() - _MOST_BEFORE) : call.start()] for call in _CALL.finditer(text))
     dotted_owners = (re.split(r"[^\w.]", owner)[-1].split(".") for owner in owners)
     if any(not named.isdisjoint(parts) or parts[-1].lower().endswith("accelerator") for parts in dotted_owners):
         return True
@@ -85,40 +85,40 @@ def collectives(names: Names) -> Iterator[Collective]:
         for place in names.places
         if place.scope in called and isinstance(place.node, ast.If | ast.Assert) and tests.of(place.node.test)
     }
-    followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
+    followed = called.keys() & tested  # elsewhere, both kinds of rank call the same
     if not followed:
         return
-    led_to = {name for scope, callees in called.items() if scope or scope in followed for name in callees}
-    telling = {
+    called_names = {name for scope, callees in called.items() if scope or scope in followed for name in callees}
+    calling = {
         place.statement for place, call in names.calls if dotted(call.func) in called or _collective(names, call)
     }
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
 
     def by_kind(scope: str, statements: Sequence[ast.stmt]) -> tuple[Calls, Calls]:
-        first = _RankWalk(names, tests, telling, always, True).calls(statements)
-        return first, _RankWalk(names, tests, telling, always, False).calls(statements) if scope in tested else first
+        rank_0 = _RankWalk(names, tests, calling, always, True).calls(statements)
+        return rank_0, _RankWalk(names, tests, calling, always, False).calls(statements) if scope in tested else rank_0
 
-    for _ in range(2):  # by the second time, what functions further down call is known
+    for _ in range(2):  # the second time, it is known what functions further down call
         for name, function in names.functions.items():
-            if name in called.keys() & led_to:
+            if name in called.keys() & called_names:
                 kinds = by_kind(name, function.body)
                 counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in kinds]
                 always[name] = kinds[0] if counts[0] == counts[1] else {}
     alone: list[tuple[str, bool, str, _Called, RankTest]] = []
     for scope, statements in names.scopes():
         if scope in followed:
-            first, other = by_kind(scope, statements)
-            for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
-                alone += [(name, is_first, scope, call, test) for name, call, test in more]
+            rank_0, others = by_kind(scope, statements)
+            for is_rank_0, more in ((True, _more(rank_0, others)), (False, _more(others, rank_0))):
+                alone += [(name, is_rank_0, scope, call, test) for name, call, test in more]
     by_spot: dict[Spot, Collective] = {}
-    left: set[tuple[str, RankTest]] = set()
-    # the collectives that one kind of rank calls alone; the other kind may call them elsewhere, as in `__exit__`
-    halves = {(name, is_first, test.depends_on) for name, is_first, _, _, test in alone}
-    for name, is_first, scope, call, test in alone:
-        meets = (name, not is_first, test.depends_on) in halves
-        if not meets and (scope, test) not in left:  # where the other ranks have left, the first collective is enough
-            left |= {(scope, test)} if test.left else set()
+    settled: set[tuple[str, RankTest]] = set()
+    # the collectives that only one kind of rank calls; the other kind may call them elsewhere, as in `__exit__`
+    halves = {(name, is_rank_0, test.depends_on) for name, is_rank_0, _, _, test in alone}
+    for name, is_rank_0, scope, call, test in alone:
+        meets = (name, not is_rank_0, test.depends_on) in halves
+        if not meets and (scope, test) not in settled:  # after the other ranks have left, one is enough
+            settled |= {(scope, test)} if test.others_left else set()
             spot = Spot(span_of(call.node), call.first_line, scope)
             unless = tuple(sorted(text for text, truth in test.needs if not truth))
             by_spot[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
@@ -126,7 +126,7 @@ def collectives(names: Names) -> Iterator[Collective]:
 
 
 def _called(names: Names) -> Mapping[str, set[str]]:
-    """Return what is called in each scope that calls a collective, or a function that does."""
+    """Return the names called in each scope that calls a collective, or a function that does."""
     called: dict[str, set[str]] = {}
     scopes = {place.scope for place, call in names.calls if _collective(names, call)}
     for place, call in names.calls if scopes else ():
@@ -140,7 +140,7 @@ def _called(names: Names) -> Mapping[str, set[str]]:
 
 
 def _collective(names: Names, call: ast.Call) -> str:
-    """Return the collective that a call is; empty for others, and for one of a group of its own."""
+    """Return the name of the collective that a call is; empty for other calls, and if it passes a group."""
     func, name = call.func, tail(call.func)
     if name not in _GROUP_AT and name not in _ACCELERATOR:
         return ""
@@ -154,8 +154,8 @@ def _collective(names: Names, call: ast.Call) -> str:
 def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:
     """Yield the calls of one kind of rank that the other kind does not make, and the test that decides.
 
-    Calls that may not run, or that the other kind may meet in code that is not in the file, are the first to be left
-    over, and say nothing; those in a loop of their own come next, which run any number of times.
+    Counts show how many calls are left over. Those that may not run, or that the other kind may make in code outside
+    the file, are left over first and not yielded; then those in the most loops, which run any number of times.
     """
     for name, calls in here.items():
         others = there.get(name, ())
@@ -163,42 +163,43 @@ def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:
         tested = [(call, call.test, call.doubtful or call.test.foreign) for call in calls if call.test]
         tested.sort(key=lambda entry: (entry[2], len(entry[0].loops)))
         for call, test, excused in tested[-more:] if more > 0 else ():
-            served = any(other.test and not set(other.loops) <= set(call.loops) for other in others)
-            if not excused and not served:
+            looped = any(other.test and not set(other.loops) <= set(call.loops) for other in others)
+            if not excused and not looped:
                 yield name, call, test
 
 
 class _RankWalk(Interpreter[tuple[_Called, ...]]):
-    """A walk along one kind of rank; on the `first` kind each test of ranks is true.
+    """The walk of one kind of rank through a function: of rank 0 (`as_rank_0`), or of the others.
 
-    Instead of names, `env` holds collectives: the calls of each that have led to a place.
+    Instead of the values of names, `env` holds the calls of each collective so far.
     """
 
     nothing = ()
     handlers = False
 
     def __init__(
-        self, names: Names, tests: RankTests, telling: Set[ast.stmt], always: Mapping[str, Calls], first: bool
+        self, names: Names, tests: RankTests, calling: Set[ast.stmt], always: Mapping[str, Calls], as_rank_0: bool
     ) -> None:
         super().__init__()
         self.names = names
         self.tests = tests
-        self.telling = telling
+        self.calling = calling
         """The statements that call a collective, or a function of the script that may."""
         self.always = always
-        self.first = first
+        self.as_rank_0 = as_rank_0
         self.under: RankTest | None = None
-        self.gone = False
+        """The test of ranks that decides what is being followed."""
+        self.has_left = False
 
     def calls(self, statements: Sequence[ast.stmt]) -> Calls:
         self.follow(statements)
         return self.env
 
     def follow(self, statements: Iterable[ast.stmt]) -> bool:
-        """Follow a block. Ranks that left in it are gone up to its end; what has been called stays called."""
-        under, gone = self.under, self.gone
+        """Follow a block. A rank that leaves it has left up to its end; the calls so far stay counted."""
+        outer = self.under, self.has_left
         super().follow(statements)
-        self.under, self.gone = under, gone
+        self.under, self.has_left = outer
         return False
 
     def join(self, values: Sequence[tuple[_Called, ...]]) -> tuple[_Called, ...]:
@@ -206,17 +207,17 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return max(values, key=len)
 
     def side(self, node: ast.If, truth: bool) -> bool:
-        """Follow the side that this kind of rank takes, or both where all ranks take the same."""
+        """Follow the side that this kind of rank takes, or both sides of a test that is not one of ranks."""
         test = self.tests.of(node.test)
         if test is None:
             return super().side(node, truth)
-        if (test.first == self.first) == truth:
+        if (test.on_rank_0 == self.as_rank_0) == truth:
             mine, other = (node.body, node.orelse) if truth else (node.orelse, node.body)
             under, self.under = self.under, test._replace(foreign=self._runs_foreign(other))
             test = self.under
             self.follow(mine)
-            self.under = test._replace(left=True) if _leaves(other) else under
-            self.gone |= _leaves(mine)
+            self.under = test._replace(others_left=True) if _leaves(other) else under
+            self.has_left |= _leaves(mine)
         return False
 
     def _if(self, node: ast.If) -> bool:
@@ -227,7 +228,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return False
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """Follow a function that only some ranks define: they alone call it; from where is not known."""
+        """Follow a function that only some ranks define: only they call it, wherever that is."""
         if self.under and isinstance(node, Function):
             under, self.under = self.under, None
             self.follow(node.body)
@@ -237,8 +238,8 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         """Ignore names: they are not followed."""
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
-        if self.statement in self.telling:
-            if isinstance(node, ast.Call) and not self.gone:
+        if self.statement in self.calling:
+            if isinstance(node, ast.Call) and not self.has_left:
                 self._note(node)
             if not isinstance(node, ast.Lambda):
                 self.parts(node)
@@ -265,7 +266,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         """Note an assertion about the rank: it ends the job on the ranks where it fails."""
         super()._other(node)
         test = self.tests.of(node.test) if isinstance(node, ast.Assert) else None
-        self.gone |= test is not None and test.first != self.first
+        self.has_left |= test is not None and test.on_rank_0 != self.as_rank_0
 
     def _runs_foreign(self, statements: Iterable[ast.stmt]) -> bool:
         """Tell whether statements may lead to code outside this file that holds collectives."""
@@ -279,7 +280,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return False
 
     def _is_harmless(self, callee: ast.expr) -> bool:
-        """Tell whether a callee is known to hold no collective that this file does not show."""
+        """Tell whether a callee surely calls no collective that this file does not show."""
         if isinstance(callee, ast.Attribute) and (callee.attr in _HARMLESS or is_accelerator(callee.value)):
             return True
         while isinstance(callee, ast.Attribute | ast.Call | ast.Subscript):
@@ -288,5 +289,5 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    """Tell whether control surely leaves the function or this iteration. An exception ends the whole job."""
+    """Tell whether control surely leaves the function or iteration; an exception ends the whole job."""
     return any(isinstance(statement, ast.Return | ast.Continue | ast.Break) for statement in statements)

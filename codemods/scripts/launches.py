@@ -33,15 +33,15 @@ _COMMAND = re.compile(
 )
 """A launcher, and what follows it on its line and those that continue it."""
 _VARIABLE = re.compile(r"""\bACCELERATE_USE_(FSDP|DEEPSPEED)["']?\]?\s*=\s*["']?(?:true|1)\b""", re.I)
-"""What tells accelerate its engine, in a command, a shell line or `os.environ`."""
-_DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config")
-_ADAPTERS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
+"""How a command, a shell line or `os.environ` tells accelerate which engine to use."""
+_DEEPSPEED_OPTIONS = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config")
+_ADAPTER_OPTIONS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
 _PLACEHOLDERS = ("$", "<", "[", "{")
 _NO = {"false", "no", "0", "none", ""}
 
 
 class _Options(dict[str, str | None]):
-    """A command's options: their values by their names without dashes; None for one that stands alone."""
+    """A command's options: values by name, without dashes; None for an option without a value."""
 
     def __init__(self, words: Sequence[str]) -> None:
         for option, following in itertools.pairwise([*words, "-"]):
@@ -60,7 +60,7 @@ class _Options(dict[str, str | None]):
         return Configuration(file, kind) if file else None
 
     def of_accelerate(self) -> tuple[LaunchSetup, Configuration | None]:
-        """Return what they ask of `accelerate launch`: a flag for a strategy counts for more than the file."""
+        """Return what they ask of `accelerate launch`; a flag for a strategy overrides the file."""
         configuration = self.file(ConfigurationKind.ACCELERATE, "config_file")
         if self.is_set("use_deepspeed"):
             deepspeed = self.file(ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
@@ -71,7 +71,7 @@ class _Options(dict[str, str | None]):
 
 
 def launches(names: Names, text: str) -> Iterator[Launch]:
-    """Yield what the calls of a script say, then its commands, each in the order of the lines."""
+    """Yield the launches that a script's calls, options and variables show, then its commands."""
     of_calls: list[Launch] = []
     for place in names.places:
         launch: Launch | None = None
@@ -117,7 +117,7 @@ def _of_call(names: Names, call: ast.Call) -> Launch | None:
 def _of_arguments(names: Names, given: Mapping[str | None, ast.expr]) -> Launch | None:
     """Return the launch of `TrainingArguments(deepspeed=...)`, or of `fsdp=...` with its `fsdp_config=...`."""
     deepspeed, fsdp = names.value(given.get("deepspeed")), names.value(given.get("fsdp"))
-    if deepspeed and not _is_off(deepspeed):  # what is not written out may be None
+    if deepspeed and not _is_off(deepspeed):  # a value that is not a literal may be None
         return _deepspeed(names, "deepspeed=...", given["deepspeed"].lineno, deepspeed, unknown=UNKNOWN_SETUP)
     if fsdp is None or _is_off(fsdp):
         return None
@@ -133,7 +133,7 @@ def _of_arguments(names: Names, given: Mapping[str | None, ast.expr]) -> Launch 
 
 
 def _deepspeed(names: Names, text: str, line: int, value: ast.expr | None, unknown: LaunchSetup = _ZERO) -> Launch:
-    """Return a launch with DeepSpeed's configuration: a dict, a file, or something that cannot be known."""
+    """Return a launch with DeepSpeed's configuration: a dict, a file, or `unknown` for anything else."""
     match names.value(value):
         case ast.Dict() as options:
             return Launch(text, line, LaunchSetup.of_deepspeed(_constants(entries(options))))
@@ -157,7 +157,7 @@ def _is_off(value: ast.expr) -> bool:
 
 
 def commands(text: str) -> Iterator[Launch]:
-    """Yield the commands among the lines of a file, those over several lines too, in their order."""
+    """Yield the launch commands in a text, in their order; one may be continued over several lines."""
     for match in _COMMAND.finditer(text):
         before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
         command = re.sub(r"\\+[ \t\r]*\n[ \t#]*", " ", match[2])
@@ -185,15 +185,15 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
     after = words[position + 1 :]
     options = _Options(after)
     configuration: Configuration | None = None
-    # the script's own options, as a Trainer's arguments or DeepSpeed's name them, count for more than the launcher
-    if any(name in options for name in _DEEPSPEED):
-        setup, configuration = _ZERO, options.file(ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
+    # the script's own options, as a Trainer or DeepSpeed calls them, override the launcher
+    if any(name in options for name in _DEEPSPEED_OPTIONS):
+        setup, configuration = _ZERO, options.file(ConfigurationKind.DEEPSPEED, *_DEEPSPEED_OPTIONS)
     elif options.get("fsdp"):
         setup = LaunchSetup(Strategy.FSDP)
         configuration = options.file(ConfigurationKind.FSDP, "fsdp_config")
     elif launcher == "accelerate launch":
         setup, configuration = _Options(words[:position]).of_accelerate()
-    else:  # that of DeepSpeed may start anything
+    else:  # the launcher of DeepSpeed may start anything
         setup = UNKNOWN_SETUP if launcher == "deepspeed" else LaunchSetup(Strategy.DDP)
     return Launch(
         launcher,
@@ -202,13 +202,13 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         configuration,
         script=script,
         arguments=_unknown_arguments(after),
-        adapters=next((f"--{name}" for name in _ADAPTERS if options.is_set(name)), ""),
+        adapters=next((f"--{name}" for name in _ADAPTER_OPTIONS if options.is_set(name)), ""),
         checkpointing=any(options.is_set(name) for name in TRAINING_SWITCH),
     )
 
 
 def _unknown_arguments(words: list[str]) -> str:
-    """Return a file that may hold the script's arguments, or a word for more: `...`, `$@`, `<options>`."""
+    """Return a file that may hold the script's arguments, or a placeholder: `...`, `$@`, `<options>`."""
     for option, word in itertools.pairwise(["", *words]):
         stands_alone = not option.startswith("-")
         is_file = word.endswith(CONFIGURATION_SUFFIXES) and (stands_alone or "config" in option or "args" in option)

@@ -1,4 +1,4 @@
-"""Trace which losses of a script are computed around the DistributedDataParallel wrapper."""
+"""Trace which losses of a script are computed without going through its DistributedDataParallel wrapper."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ckpt_surgery.codemods.scripts.slices import SYNCHRONISES, UNWRAP, functions
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue
 
 _DEEPEST = 6
+"""How many calls deep the script's own functions are followed."""
 _MOST_STEPS = 50_000
 """Calls evaluated for one file: a script whose functions call each other without end stops here."""
 _SAME_MODULE = words("to cuda train eval half float bfloat16 double requires_grad_ compile convert_sync_batchnorm")
-_CUTS = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
+_CUT_OFF = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
 """Calls whose result has no gradient, or is another module or another kind of wrapper."""
 _NOT_FORWARD = words(
     """
@@ -39,7 +40,7 @@ _RUNS_A_MODEL = {"compute_loss", "functional_call"}
 
 @dataclass(slots=True)
 class _Frame:
-    """A function on the way; `line` is the one reached."""
+    """A function that is being followed, and the line reached in it."""
 
     node: ast.AST
     scope: str = ""
@@ -66,7 +67,7 @@ class _EvaluatedCall(NamedTuple):
 
 
 class LossReader(Interpreter[TracedValue]):
-    """Finds forwards around a wrapper whose result a backward pass depends on."""
+    """Finds forwards that bypass a wrapper, and whose result a backward pass depends on."""
 
     nothing = UNTRACED
 
@@ -74,7 +75,7 @@ class LossReader(Interpreter[TracedValue]):
         super().__init__()
         self.names = names
         self.frames = [_Frame(names.tree)]
-        """The functions that call each other, the module first."""
+        """The calls being followed, from the module inwards."""
         self.no_gradient = False
         self.attributes: dict[tuple[str, str], TracedValue] = {}
         """What the methods of a class assign to the attributes of `self`."""
@@ -85,7 +86,7 @@ class LossReader(Interpreter[TracedValue]):
         self.asked: dict[tuple[str, str], TracedValue | None] = {}
         """What was known of each attribute when it was read."""
         self.bare: dict[str, set[Reached]] = {}
-        """Where each object was used while nothing, or something else, had wrapped it."""
+        """Where each object was used before anything had wrapped it, or after something else had."""
         self.bypasses: dict[Bypass, None] = {}
         self.synchronises = False
         self.steps = 0
@@ -106,30 +107,30 @@ class LossReader(Interpreter[TracedValue]):
         return self.no_gradient or any(asks_for_several(test) is (not truth) for test, truth in self.conditions)
 
     def read(self) -> tuple[Bypass, ...]:
-        """Return each such forward, once, unless the script synchronises the gradients itself."""
+        """Return each such forward once; none if the script synchronises the gradients itself."""
         followed = functions_to_follow(self.names)
         if followed is None:
             return ()
-        self._everything(followed)
+        self._follow_all(followed)
         late = [key for key, value in self.asked.items() if self.attributes.get(key) != value]
         used = ((self.wrapped[name], at) for name in self.bare.keys() & self.wrapped for at in self.bare[name])
         if late or not all(self._is_to_come(wrapper, at) for wrapper, at in used):
-            # by the second time, what was read too early is known: what methods further down assign to `self`
+            # the second time, what was read too early is known: what methods further down assign to `self`
             self.bypasses.clear()
-            self._everything(followed)
+            self._follow_all(followed)
         by_spot: dict[Spot, Bypass] = {}
         for bypass in () if self.synchronises else self.bypasses:
             by_spot.setdefault(bypass.spot, bypass)
         return tuple(by_spot.values())
 
-    def _everything(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
+    def _follow_all(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
         """Follow the module and these functions and methods, each on its own."""
         self.env = {}
         self.follow(self.names.tree.body)
         for function, cls in followed:
             # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
-            asked = cls and function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
-            is_given = asked and list(parameters(function))[1:2] == ["model"]
+            by_trainer = cls and function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
+            is_given = by_trainer and list(parameters(function))[1:2] == ["model"]
             model = TracedValue(wrappers=frozenset({"Trainer"}))
             result = self._run(function, cls, {"model": model} if is_given else {})
             if is_given and function.name == "compute_loss":
@@ -161,7 +162,7 @@ class LossReader(Interpreter[TracedValue]):
     # -- statements
 
     def join(self, values: Sequence[TracedValue]) -> TracedValue:
-        """Return any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
+        """Merge the values. A wrapper in one and the module inside it in another make an unwrapped model."""
         if len(values) == 1:
             return values[0]
         inners = frozenset[Inner]().union(*(value.inners for value in values))
@@ -273,7 +274,7 @@ class LossReader(Interpreter[TracedValue]):
         return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
     def call(self, node: ast.Call) -> TracedValue:
-        """Return what a call does: a wrapper, the module inside, a loss, what a function of this file returns."""
+        """Return what a call returns: a wrapper, the module inside, a loss, the result of a function of this file."""
         self.steps += 1
         if self.gave_up:
             return UNTRACED
@@ -295,7 +296,7 @@ class LossReader(Interpreter[TracedValue]):
             return self._run_called(call, local)
         if call.name in UNWRAP:
             return first.inside(ast.unparse(node))
-        if call.name in _CUTS:
+        if call.name in _CUT_OFF:
             return UNTRACED
         if call.name in _SAME_MODULE:
             is_method = isinstance(func, ast.Attribute) and dotted(func).partition(".")[0] not in self.names.imported
@@ -314,9 +315,9 @@ class LossReader(Interpreter[TracedValue]):
         result = TracedValue(objects=frozenset({f"{above}{node.lineno}:{node.col_offset}"}))
         if name in _RUNS_NOTHING or self.is_quiet:
             return result
-        callee, owner = self._saved(call.callee, node.func), UNTRACED
+        callee, owner = self._as_inner(call.callee, node.func), UNTRACED
         if isinstance(node.func, ast.Attribute):
-            owner = self._saved(call.owner, node.func.value)
+            owner = self._as_inner(call.owner, node.func.value)
         if callee.wrappers or (owner.wrappers and name == "forward") or any(value.wrappers for value in call.args):
             return TracedValue(through=True)
         if owner.inners and name in _NOT_FORWARD:
@@ -329,7 +330,7 @@ class LossReader(Interpreter[TracedValue]):
         if inners := callee.inners or owner.inners:
             method = name if any(not inner.part for inner in owner.inners) else ""
             return self._forward(node, inners, method, runs=True)
-        handed = [self._saved(value, argument) for value, argument in zip(call.positional, node.args, strict=True)]
+        handed = [self._as_inner(value, argument) for value, argument in zip(call.positional, node.args, strict=True)]
         whole = frozenset(inner for value in handed for inner in value.inners if not inner.part)
         if whole and (name in _RUNS_A_MODEL or "loss" in name.lower()):
             return self._forward(node, whole, "", runs=name in _RUNS_A_MODEL)
@@ -340,7 +341,7 @@ class LossReader(Interpreter[TracedValue]):
         bypasses = (Bypass(inner.site or spot, callee, inner.how, method, inner.sure, runs) for inner in inners)
         return TracedValue(around=frozenset(bypasses))
 
-    def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
+    def _as_inner(self, value: TracedValue, node: ast.expr) -> TracedValue:
         """Return the module inside for an object that was wrapped, unless it may be the wrapper itself by now."""
         if not value.objects or value.wrappers or value.inners:
             return value
@@ -351,7 +352,7 @@ class LossReader(Interpreter[TracedValue]):
         return TracedValue(inners=inners) if inners else value
 
     def _use(self, objects: frozenset[str]) -> Reached:
-        """Note where objects are used that nothing has wrapped yet."""
+        """Note and return the place where objects are used, if nothing has wrapped them yet."""
         self.frame.line = self.statement.lineno
         at = Reached(tuple((frame.node, frame.line) for frame in self.frames), self.loops)
         for identity in objects - self.wrapped.keys():
@@ -379,8 +380,8 @@ class LossReader(Interpreter[TracedValue]):
     def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
         for other in value.objects:
-            if self.wrapped.setdefault(other, identity) != identity:  # what is known of the first one is not of this
-                self.bare.setdefault(other, set()).add(Reached((), ()))
+            if self.wrapped.setdefault(other, identity) != identity:
+                self.bare.setdefault(other, set()).add(Reached((), ()))  # wrapped twice: to be followed again
         self.wrapped |= dict.fromkeys(value.objects, identity)
         self.made[identity] = (self.frame.node, self.statement.lineno, self.loops)
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
@@ -396,7 +397,7 @@ class LossReader(Interpreter[TracedValue]):
         return None
 
     def _is_worth(self, call: _EvaluatedCall) -> bool:
-        """Tell whether a function of this file is a method, or sees a wrapper, a module inside one or a loss."""
+        """Tell whether a function that is called is a method, or sees a wrapper, a module inside one or a loss."""
         if isinstance(call.node.func, ast.Attribute):
             return True
         values = (*call.args, *self.env.values())

@@ -1,4 +1,4 @@
-"""Index a script for all its readers: its nodes and where each stands, its names and what they mean."""
+"""Index a script once for all its readers: its nodes with their places, and what its names stand for."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ckpt_surgery.codemods.facts.syntax import dotted, imported_names, last_name
 
 
 class ScriptNode(NamedTuple):
-    """A node of a script and its place: its statement, its function, the tests above it."""
+    """A node of a script and its place: its statement, its function, the tests around it."""
 
     node: ast.AST
     statement: ast.stmt
     scope: str = ""
     tests: tuple[ast.expr, ...] = ()
     prefix: str = ""
-    """What stands before the name of a function that is defined here: the scope, and the classes inside it."""
+    """What precedes the name of a function that is defined here: the scope, and the classes inside it."""
 
     @property
     def conditional(self) -> bool:
-        """Whether the node may run or not; `if __name__ == "__main__"` does not count."""
+        """Whether a test decides if the node runs; `if __name__ == "__main__"` does not count."""
         return any(
             not any(isinstance(part, ast.Name) and part.id == "__name__" for part in walk(test)) for test in self.tests
         )
 
     def tested_for(self, words: re.Pattern[str]) -> bool:
-        """Tell whether a test that decides about the node speaks of certain words."""
+        """Tell whether a test around the node contains certain words."""
         return any(words.search(ast.unparse(test)) for test in self.tests)
 
     def spot(self, node: ast.expr) -> Spot:
@@ -41,7 +41,7 @@ class ScriptNode(NamedTuple):
 
 
 class Names:
-    """The names of one file, and its other nodes. No values are followed."""
+    """The names of one file, and the nodes that readers ask for. No values are followed."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -84,7 +84,7 @@ class Names:
         return self.origin(node).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
 
     def value(self, node: ast.expr | None) -> ast.expr | None:
-        """Return what an expression surely is: itself, or the only value of the name that it is."""
+        """Return an expression, or in place of a name the only value that is assigned to it."""
         if isinstance(node, ast.Name) and node.id not in self.parameters:
             assigned = self.assigned.get(node.id, ())
             return assigned[0][1] if len(assigned) == 1 else node
@@ -109,14 +109,14 @@ class Names:
         return any(not packages or base.partition(".")[0] in packages for base in bases)
 
     def trainer_origins(self) -> Iterator[str]:
-        """Yield the full names of the Trainers that the script makes; of a class of its own those that it extends."""
+        """Yield the full names of the Trainers that the script makes; for its own classes, of what they extend."""
         for _, call in self.calls:
             if tail(call.func).endswith("Trainer"):
                 cls = self.classes.get(dotted(call.func))
                 yield from self.foreign_bases(cls) if cls else [self.origin(call.func)]
 
     def method(self, cls: ast.ClassDef, name: str, *, above: bool = False) -> Function | None:
-        """Return a method by name; `above` looks in the bases only."""
+        """Return a method of a class or its bases by name; with `above`, of the bases only."""
         lineage = [ancestor for ancestor in self.lineage(cls) if not (above and ancestor is cls)]
         return next((method for cls in lineage for method in methods_of(cls) if method.name == name), None)
 
@@ -145,7 +145,7 @@ class Names:
 
 @lru_cache(maxsize=1)
 def names_of(tree: ast.Module) -> Names:
-    """Return the names of a file: its readers ask for them one after the other."""
+    """Return the names of a file, kept because its readers ask for them one after the other."""
     return Names(tree)
 
 
@@ -155,7 +155,7 @@ def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
 
 
 def entries(node: ast.expr) -> Mapping[Any, ast.expr]:
-    """Return the entries with constant keys of a dict that is written as a display or a call of `dict`."""
+    """Return the entries of a `{...}` or a `dict(...)` whose keys are constants."""
     match node:
         case ast.Dict(keys=keys, values=values):
             return {key.value: value for key, value in zip(keys, values, strict=True) if isinstance(key, ast.Constant)}
@@ -181,7 +181,7 @@ def is_accelerator(node: ast.expr) -> bool:
 
 
 def words(text: str) -> frozenset[str]:
-    """Return a set of names that are written with blanks between them."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
@@ -197,14 +197,14 @@ _LEAVES = frozenset(
     for group in (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
     for kind in group.__subclasses__()
 ) | {ast.Name, ast.Constant}
-"""Nodes that hold no others."""
+"""Nodes that contain no others."""
 _STATEMENTS = frozenset(ast.stmt.__subclasses__())
 _PLACED = _STATEMENTS | {ast.Attribute, ast.Call, ast.Dict, ast.IfExp, ast.Subscript, ast.arg}
-"""Nodes that somebody asks the place of."""
+"""Nodes whose place some reader asks for."""
 
 
 def _places(tree: ast.Module) -> list[ScriptNode]:
-    """Return the nodes that somebody asks for, each with its place, in the order of `ast.walk`."""
+    """Return the nodes that some reader asks for, each with its place, in the order of `ast.walk`."""
     places: list[ScriptNode] = []
     waiting: list[tuple[ast.AST, ast.stmt, str, tuple[ast.expr, ...], str]] = [(tree, ast.Pass(), "", (), "")]
     for here in waiting:  # grows while it is read

@@ -25,11 +25,12 @@ _MAIN = words(
     """
 )
 RANKS = _RANKS | _MAIN
-"""Without any of these names, no test differs between ranks but one of a gradient."""
+"""In a file without these names, only tests of a gradient differ between ranks."""
 _SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
 _DISTRIBUTED = "torch.distributed."
 _Answer: TypeAlias = Callable[[ast.expr], bool | None]
-_YES = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
+_TRUE_ON_0 = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
+"""Comparisons of a rank that are true on rank 0: `rank == 0`, `rank < 1`."""
 Outcome: TypeAlias = tuple[str, bool]
 """The text of a test, and whether it is true."""
 
@@ -37,23 +38,22 @@ Outcome: TypeAlias = tuple[str, bool]
 class RankTest(NamedTuple):
     """A test that differs between ranks: its text and line, and why it differs.
 
-    `first` tells whether it is true on the first kind of rank: rank 0, or one on which the parameter has a
-    gradient. `needs` is what its other parts must be for the ranks to differ. `left` tells that the other kind of rank
-    has left under it, so that it decides over what follows, `foreign` that it runs code there that this file does not
-    show, and that may hold the same collective.
+    `on_rank_0` is its outcome on rank 0, or on a rank where the parameter has a gradient. `needs` are the outcomes of
+    its other parts for which ranks differ. `others_left`: the other kind of rank leaves under it, so that it decides
+    on what follows. `foreign`: the other kind runs code that this file does not show, maybe with the same collective.
     """
 
     text: str
     line: int
     depends_on: RankDependence
-    first: bool
+    on_rank_0: bool
     needs: frozenset[Outcome] = frozenset()
-    left: bool = False
+    others_left: bool = False
     foreign: bool = False
 
 
 class RankTests:
-    """Recognises such tests, also by the names that a file gives to ranks and to the tests."""
+    """Recognises such tests in a file, also by the names that it gives to ranks and tests."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -72,7 +72,7 @@ class RankTests:
                 self.answers[name] = answer
 
     def of(self, test: ast.expr) -> RankTest | None:
-        """Return the test as one of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
+        """Return a test as one of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
         if test not in self._tests:
             self._tests[test] = self._read(test)
         return self._tests[test]
@@ -86,7 +86,7 @@ class RankTests:
         return None
 
     def ask_for_ranks(self, test: ast.expr) -> bool:
-        """Tell whether every part of a test asks for the rank, or whether there are several processes."""
+        """Tell whether every part of a test asks which rank this is, or whether there are several processes."""
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self.ask_for_ranks(operand)
@@ -101,7 +101,7 @@ class RankTests:
         )
 
     def _on_rank_0(self, test: ast.expr) -> bool | None:
-        """Tell whether a simple test is true on rank 0 alone (True), the others alone (False), or neither (None)."""
+        """Tell whether a simple test is true on rank 0 only (True), on others only (False), or neither (None)."""
         match test:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
@@ -109,8 +109,8 @@ class RankTests:
                         text = ast.unparse(other)
                         # `rank != -1`, `rank is not None`, `rank >= 0` ask whether there are several processes
                         several = text in ("-1", "None") or (text == "0" and isinstance(op, ast.GtE | ast.Lt))
-                        # and each rank gets its turn of a loop over them
-                        return None if several or dotted(other) in self.looped else isinstance(op, _YES)
+                        # and in a loop over ranks each gets its turn
+                        return None if several or dotted(other) in self.looped else isinstance(op, _TRUE_ON_0)
                 return None
             case ast.Call(func=func) if tail(func) in _MAIN:
                 return True
@@ -151,7 +151,7 @@ class RankTests:
 
 @lru_cache(maxsize=256)
 def asks_for_several(test: ast.expr) -> bool | None:
-    """Tell whether a test is true where there are several processes, the other way round, or neither (None)."""
+    """Tell whether a test is true with several processes only (True), with one only (False), or neither (None)."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             answer = asks_for_several(operand)
@@ -176,7 +176,7 @@ def _answer(test: ast.expr, simple: _Answer) -> bool | None:
 
 
 def outcomes(test: ast.expr, truth: bool) -> Iterator[Outcome]:
-    """Yield the outcomes of simple tests without which a test is not true, or not false."""
+    """Yield the outcomes of simple tests that a test needs to be true, or to be false."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield from outcomes(operand, not truth)
@@ -189,7 +189,7 @@ def outcomes(test: ast.expr, truth: bool) -> Iterator[Outcome]:
 
 
 def _needs(test: ast.expr, simple: _Answer) -> Iterator[Outcome]:
-    """Yield what the parts of a test of ranks that ask something else must be for it to differ between ranks."""
+    """Yield the outcomes that the other parts of a test of ranks need for it to differ between ranks."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield from _needs(operand, simple)

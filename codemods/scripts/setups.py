@@ -1,7 +1,7 @@
 """Work out how a script is run: the setup of a launch, completed by the configuration file that it names.
 
-These are accelerate's YAML or JSON, DeepSpeed's and FSDP's JSON. Files are texts here; where they lie, and whether
-they may be read, is decided elsewhere.
+These files are accelerate's YAML or JSON, or the JSON of DeepSpeed or FSDP. Only their texts are needed here: the
+caller decides where they are, and whether they may be read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ckpt_surgery.codemods.facts.launch_facts import UNKNOWN_SETUP, Configuratio
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 
 ConfigurationReader: TypeAlias = Callable[[str, str], str | None]
-"""The text of a configuration file, by the script that names it and the name; None if it cannot be read."""
+"""Takes the script and the name that it gives, and returns the file's text; None if it cannot be read."""
 
-_REPLACED = (Strategy.DDP, Strategy.ONE_PROCESS, None)
+_OVERRIDDEN = (Strategy.DDP, Strategy.ONE_PROCESS, None)
+"""What a command may ask for that a script overrides if it chooses DeepSpeed or FSDP itself."""
 _LONGEST = 100_000
 """No launcher's configuration has more characters, and YAML is slow to read."""
 
@@ -33,15 +34,15 @@ def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) ->
     calls = [launch for launch in launches if not launch.script]
     started = [launch for launch in launches if launch.script == PurePath(path).name]
     if calls:
-        started = [launch for launch in started if launch.unread or launch.setup.strategy not in _REPLACED]
+        started = [launch for launch in started if launch.unread or launch.setup.strategy not in _OVERRIDDEN]
     for at, launch in enumerate(started):
-        if launch.arguments and launch.setup.strategy is Strategy.DDP:  # what is not written out may choose another
+        if launch.arguments and launch.setup.strategy is Strategy.DDP:  # hidden arguments may choose another
             started[at] = launch._replace(setup=UNKNOWN_SETUP, unread=launch.arguments)
     return (*calls, *started)
 
 
 def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
-    """Return a launch with what its configuration file adds to what it says itself."""
+    """Return a launch with its own setup, completed by its configuration file."""
     file, own = launch.configuration, launch.setup
     if file is None:
         return launch
@@ -51,9 +52,9 @@ def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
         return launch._replace(unread=file.name)
     if own.strategy not in (None, setup.strategy):
         return launch
-    doubled = own.activation_checkpointing or setup.activation_checkpointing
+    checkpointing = own.activation_checkpointing or setup.activation_checkpointing
     stage = setup.stage if own.stage is None else own.stage
-    return launch._replace(setup=LaunchSetup(setup.strategy, stage, doubled))
+    return launch._replace(setup=LaunchSetup(setup.strategy, stage, checkpointing))
 
 
 def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | None]) -> LaunchSetup | None:
@@ -61,8 +62,8 @@ def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | N
 
     Args:
         text: the text of the file.
-        kind: whose configuration it is.
-        read: returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
+        kind: which program's configuration it is.
+        read: returns the text of another file that it names: accelerate's may name one of DeepSpeed.
     """
     values = _values(text)
     if values is None:
@@ -91,7 +92,7 @@ def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | N
 
 
 def _values(text: str) -> Mapping[str, object] | None:
-    """Return the mapping that a file is, if it has no anchors and tags: a few of these can fill the memory."""
+    """Return a file's mapping; None for anything else, and for anchors and tags: a few can fill the memory."""
     import yaml  # few runs meet a configuration
 
     if len(text) > _LONGEST:

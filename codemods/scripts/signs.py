@@ -18,7 +18,7 @@ from ckpt_surgery.codemods.scripts.names import (
 )
 from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
-_LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
+_LAUNCH_VARIABLES = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
 _LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)
 _OPTION = "use_reentrant"
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}
@@ -34,7 +34,7 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
         match place.node:
             case ast.Call() as call:
                 yield from (sign for sign in _of_call(names, call) if prepares or sign.kind != "accelerate")
-            case ast.Subscript(value=value, slice=ast.Constant(value=str(key))) as node if key in _LAUNCH:
+            case ast.Subscript(value=value, slice=ast.Constant(value=str(key))) as node if key in _LAUNCH_VARIABLES:
                 if tail(value) == "environ":
                     yield Sign("launch", key, node.lineno)
     yield from sorted(_adapters(names), key=lambda sign: sign.line)
@@ -60,7 +60,7 @@ def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
             yield Sign("trainer", dotted(func), line)
     elif name == "getenv" or (owner and tail(owner) == "environ"):
         match call.args:
-            case [ast.Constant(value=str(variable)), *_] if variable in _LAUNCH:
+            case [ast.Constant(value=str(variable)), *_] if variable in _LAUNCH_VARIABLES:
                 yield Sign("launch", variable, line)
     for option, value in keywords(call).items():
         if option and option.startswith("ddp_"):
@@ -68,12 +68,12 @@ def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
 
 
 def _makes(value: ast.expr, ending: str) -> bool:
-    """Tell whether a value is a new object of a class that is called so: `SFTTrainer(...)`, `LoraConfig(...)`."""
+    """Tell whether a value is a new object of a class with this ending: `SFTTrainer(...)`, `LoraConfig(...)`."""
     return isinstance(value, ast.Call) and tail(value.func).endswith(ending)
 
 
 def _adapters(names: Names) -> Iterator[Sign]:
-    """Yield what shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
+    """Yield what shows that PEFT adapters are trained on a frozen model, always or under a condition."""
     for place, call in names.calls:
         name, config = tail(call.func), keywords(call).get("peft_config")
         sure = not place.conditional
@@ -86,7 +86,7 @@ def _adapters(names: Names) -> Iterator[Sign]:
 
 
 def checkpoint_modes(names: Names) -> Iterator[CheckpointMode]:
-    """Yield where the mode is chosen."""
+    """Yield each choice of `use_reentrant`, and each call of torch's function that leaves it out."""
     for place in names.places:
         chosen = None
         match place.node:

@@ -16,12 +16,12 @@ SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|averag
 def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | None]] | None:
     """Return the functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
 
-    Those of the functions and classes alone that deal with wrappers, or call one that does; None where no backward
-    pass is among them.
+    They are taken from the functions and classes that deal with wrappers, or call one that does. None if these run no
+    backward pass.
     """
     classes = names.classes
     concerned = {name for name, cls in classes.items() if names.is_trainer(cls)}
-    dealing, ending = {"__init__"}, {"compute_loss"} if concerned else set[str]()
+    dealing, to_backward = {"__init__"}, {"compute_loss"} if concerned else set[str]()
     by_unit, by_name = dict[str, set[str]](), dict[str, set[str]]()
     for place in names.places:
         unit, _, method = place.prefix.partition(".")
@@ -36,13 +36,13 @@ def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | Non
                     calls.setdefault(caller, set()).add(callee)
                 deals = callee in UNWRAP or prepares(func) or names.is_wrapper(func)
                 if callee == "backward":
-                    ending.add(name)
+                    to_backward.add(name)
                 elif callee.startswith("all_reduce") or ("grad" in callee.lower() and SYNCHRONISES.search(callee)):
                     dealing.add(name)
         if deals:
             concerned.add(unit)
             dealing.add(name)
-    for reached, calls in ((concerned, by_unit), (ending, by_name)):
+    for reached, calls in ((concerned, by_unit), (to_backward, by_name)):
         while more := {caller for caller, called in calls.items() if caller not in reached and called & reached}:
             reached |= more
     if "" in concerned:
@@ -52,8 +52,8 @@ def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | Non
     for cls in classes.values():
         if any(ancestor.name in concerned for ancestor in names.lineage(cls)):
             followed += [(method, cls) for method in methods_of(cls)]
-    ends = "" in concerned & ending or any(function.name in ending for function, _ in followed)
-    return [each for each in followed if each[0].name in dealing | ending] if ends else None
+    ends = "" in concerned & to_backward or any(function.name in to_backward for function, _ in followed)
+    return [each for each in followed if each[0].name in dealing | to_backward] if ends else None
 
 
 def prepares(func: ast.expr) -> bool:

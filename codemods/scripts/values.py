@@ -9,7 +9,7 @@ from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 
 
 class Reached(NamedTuple):
-    """A place on the way through the script: the functions that run, each with its line, and the loops."""
+    """A point reached in following the script: the running functions, each with its line, and the loops."""
 
     frames: tuple[tuple[ast.AST, int], ...]
     loops: tuple[ast.AST, ...]
@@ -31,11 +31,11 @@ class Inner(NamedTuple):
 
 
 class TracedValue(NamedTuple):
-    """Any of: plain `objects` by where they were made (with a blank: `f x` for the parameter x of f),
-    `wrappers`, `inners`; and how it was computed.
+    """What a value may be, and how it was computed.
 
-    `around` are forwards around a wrapper that it depends on, without one through a wrapper beside them:
-    once the wrapper's own forward has run, every gradient is synchronised. `through` tells that this one has.
+    It may be a wrapper, a module inside one, or another of the `objects`, named by where they were made (`f x`, with a
+    blank, is the parameter x of f). `around` are the forwards that it depends on and that bypass a wrapper; none if it
+    also depends on one through a wrapper: then every gradient is synchronised, and `through` is True.
     """
 
     objects: frozenset[str] = frozenset()
@@ -46,12 +46,12 @@ class TracedValue(NamedTuple):
 
     @property
     def computed(self) -> TracedValue:
-        """Only how it was computed."""
+        """The value of something computed from it: nothing but how it was computed."""
         return TracedValue(around=self.around, through=self.through)
 
     @property
     def part(self) -> TracedValue:
-        """An attribute of the module that this value is."""
+        """An attribute of the module, if this value is a module inside a wrapper."""
         return TracedValue(inners=frozenset(inner._replace(part=True) for inner in self.inners))
 
     def inside(self, how: str) -> TracedValue:

@@ -17,7 +17,7 @@ from tests.codemods.tools import tree
 
 PACKAGE = Path(ckpt_surgery.__file__).parent
 FAMILY = '''\
-"""Acme: its blocks read planes beside the hidden states, and its head wants a mask of them (5.23.0)."""
+"""Acme: its blocks read planes beside the hidden states, and its head wants a mask of them (transformers 5.23.0)."""
 
 GRADIENT = {"planes"}
 TINY = {"acme": {"num_planes": 4}}

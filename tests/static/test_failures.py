@@ -16,8 +16,8 @@ from ckpt_surgery.codemods.finding import Finding, RuleContext
 from ckpt_surgery.codemods.repair import DropImports, SourceRepair
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static import reading, snapshot
-from ckpt_surgery.static.edits import edits_of
 from ckpt_surgery.static.results import Problem
+from ckpt_surgery.static.text_edits import edits_of
 from tests.codemods.snippets import BY_KEYWORD, INLINE, PLAIN
 from tests.codemods.tools import FOO, texts, tree
 

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding, Subject
-from ckpt_surgery.static.edits import Edit, edits_of
 from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence
 from ckpt_surgery.static.results import Note, Problem
+from ckpt_surgery.static.text_edits import Edit, edits_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 
@@ -21,14 +21,14 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schem
 def to_sarif(report: CheckReport, version: str) -> str:
     """Return the report as a SARIF 2.1.0 log with one run; problems and notes are its notifications."""
     edits, problems = edits_of(report.shown), report.result.problems
-    told: Sequence[Problem | Note] = (*problems, *report.result.notes)
+    remarks: Sequence[Problem | Note] = (*problems, *report.result.notes)
     notifications = [
         {
-            "level": "error" if isinstance(said, Problem) else "note",
-            "message": {"text": str(said)},
-            "locations": [{"physicalLocation": {"artifactLocation": _artifact(said.path)}}],
+            "level": "error" if isinstance(remark, Problem) else "note",
+            "message": {"text": str(remark)},
+            "locations": [{"physicalLocation": {"artifactLocation": _artifact(remark.path)}}],
         }
-        for said in told
+        for remark in remarks
     ]
     rules = [
         {
@@ -73,7 +73,7 @@ def _result(finding: Finding, edits: Sequence[Edit], rules: Sequence[Rule]) -> d
 
 
 def _artifact(path: str) -> dict[str, object]:
-    """Return a URI relative to the working folder where the file lies under it, so that the log can travel."""
+    """Return a URI, relative for a file under the working folder, so that the log can be moved."""
     shown = display_path(path)
     if os.path.isabs(shown) or shown.startswith(".."):
         return {"uri": f"file://{quote(os.fsencode(Path(os.path.abspath(path)).as_posix()))}"}
@@ -81,7 +81,7 @@ def _artifact(path: str) -> dict[str, object]:
 
 
 JSON_SCHEMA_VERSION = 1
-"""Raised when a key changes its meaning or is removed; a new key leaves it as it is."""
+"""It goes up if a key changes its meaning or is removed, not if one is added."""
 _FINDING = [field.name for field in fields(Finding) if field.name != "repairs"]
 _RULE = ("code", "name", "summary")
 

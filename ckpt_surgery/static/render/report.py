@@ -1,4 +1,4 @@
-"""What is shown of a `CheckResult`, the report that every output format renders, and results as plain text.
+"""The report on a `CheckResult` that every output format renders, and results as plain text.
 
 `ckpt_surgery.cli.terminal` adds the colours.
 """
@@ -21,7 +21,7 @@ LEVELS = {
     Applicability.INFO: "note",
     Applicability.UNKNOWN: "warning",
 }
-"""What other tools call a finding, in the words of SARIF."""
+"""The level of a finding, in the words of SARIF."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,15 @@ class CheckReport:
         return lines
 
     def information_lines(self) -> list[str]:
-        """Return information that is not shown, in one line a file."""
+        """Return the codes of information that is not shown, one line for each file."""
         if Applicability.INFO not in self.hidden:
             return []
-        told: dict[str, Counter[str]] = defaultdict(Counter)
+        by_path: dict[str, Counter[str]] = defaultdict(Counter)
         for finding in self.result.findings:
             if finding.applicability is Applicability.INFO:
-                told[finding.path][finding.code] += 1
+                by_path[finding.path][finding.code] += 1
         lines = ["Information (--show-info):"]
-        for path, codes in told.items():
+        for path, codes in by_path.items():
             counts = [f"{count} x {code}" if count > 1 else code for code, count in codes.items()]
             lines.append(f"  {display_path(path)}: {', '.join(counts)}")
         return [*lines, ""]
@@ -120,7 +120,7 @@ def sentence(finding: Finding) -> str:
 
 
 def display_path(path: str) -> str:
-    """Return the path as a user would type it: relative if it lies under the working folder, if that exists."""
+    """Return the path as a user would type it: relative if it is below the working folder, if there is one."""
     try:
         absolute, here = os.path.abspath(path), os.getcwd().rstrip(os.sep) + os.sep
     except FileNotFoundError:

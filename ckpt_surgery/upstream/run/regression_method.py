@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.edits.imports import AddImport
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.static.edits import Edit, apply_edits
+from ckpt_surgery.static.text_edits import Edit, apply_edits
 from ckpt_surgery.upstream.layout import LINE_LENGTH
 
 TEST = "test_gradient_checkpointing_recomputes_every_block"

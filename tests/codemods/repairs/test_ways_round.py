@@ -64,7 +64,7 @@ def test_a_direct_call_of_forward_is_not_safe(tmp_path: Path) -> None:
     root = tree(tmp_path, INLINE.replace(direct, direct.replace("layer(", "layer.forward(")))
     (only,) = found(root, "CKPT002")
     assert only.applicability is Applicability.UNSAFE
-    assert "`layer.forward` leads round a layer" in only.message
+    assert "`layer.forward` bypasses a layer" in only.message
 
 
 def test_an_import_that_another_file_may_take_from_here_stays(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ import pytest
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding, RepairKind
 from ckpt_surgery.codemods.repair import Definition, MakeLayer
-from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.static.render import machine
 from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
 from ckpt_surgery.static.render.report import CheckReport, apply_lines, display_path
 from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, Note, Problem
+from ckpt_surgery.static.text_edits import Edit
 
 SAFE, UNSAFE, INFO, UNKNOWN = Applicability
 

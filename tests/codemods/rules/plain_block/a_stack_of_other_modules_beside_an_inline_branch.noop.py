@@ -1,4 +1,4 @@
-# CKPT001 info | class FooFeed | checkpoints other modules by hand, and `wrap_blocks` takes these, too
+# CKPT001 info | class FooFeed | checkpoints other modules by hand, and `wrap_blocks` takes these
 # CKPT002 info | if self.gradient_checkpointing and self.training | it works as it is
 # file: toy.py
 from torch import nn

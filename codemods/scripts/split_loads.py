@@ -11,15 +11,16 @@ from ckpt_surgery.codemods.facts.syntax import dotted, values_of
 from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, entries, tail
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
-_DECIDES = re.compile(r"rank|world|distributed|ddp|num_processes|device_count|parallel|deepspeed|fsdp", re.I)
-"""A test like this around a load means that the script itself takes care of several processes."""
+"""The values of `device_map` that spread a model over all devices."""
+_PROCESSES = re.compile(r"rank|world|distributed|ddp|num_processes|device_count|parallel|deepspeed|fsdp", re.I)
+"""A script with such a test around a load distinguishes between processes itself."""
 _TRAINS = {"prepare", "get_peft_model", "prepare_model_for_kbit_training", "train", "parameters"}
 _DOES_NOT_TRAIN = {"merge_and_unload", "eval", "requires_grad_"}
 _UNKNOWN = ast.Constant(value=None)
 
 
 def split_loads(names: Names) -> Iterator[SplitLoad]:
-    """Yield the loads that split a model over devices, of models that are or may be trained."""
+    """Yield the loads that split a model over all devices, unless it is surely not trained."""
     changed = {name.rpartition(".")[2] for name in names.assigned if "." in name}
     options = {
         name: _placement([default])
@@ -27,7 +28,7 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
         if "device_map" in name and name not in changed
     }
     for place, call in names.calls:
-        if tail(call.func) != "from_pretrained" or place.tested_for(_DECIDES):
+        if tail(call.func) != "from_pretrained" or place.tested_for(_PROCESSES):
             continue
         value = _device_map(names, place.scope, call)
         placement = _placement([value])
@@ -39,9 +40,9 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
 
 
 def _assigned(names: Names, name: str, scope: str = "") -> list[ast.expr]:
-    """Return each value that a function, or the module, assigns to a name; unknown where it depends on processes."""
+    """Return the values that a scope assigns to a name; `_UNKNOWN` for one under a test of processes."""
     assigned = names.assigned.get(name, ())
-    return [_UNKNOWN if place.tested_for(_DECIDES) else value for place, value in assigned if place.scope == scope]
+    return [_UNKNOWN if place.tested_for(_PROCESSES) else value for place, value in assigned if place.scope == scope]
 
 
 def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
@@ -60,7 +61,7 @@ def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
 
 
 def _placement(values: Sequence[ast.expr | None]) -> str:
-    """Return the splitting placement that all values are; empty for any other values."""
+    """Return the first value if all of them split a model; empty otherwise."""
     texts = [value.value if isinstance(value, ast.Constant) else None for value in values]
     return next((text for text in texts if isinstance(text, str)), "") if texts and SPLITTING.issuperset(texts) else ""
 
@@ -71,8 +72,8 @@ def _is_not_trained(names: Names, load: ScriptNode) -> bool:
     }
     uses: set[str] = set()
     for place, call in names.calls:
-        if place.scope != load.scope or place.tested_for(_DECIDES) or hasattr(place.statement, "body"):
-            continue  # what a loop or a test begins with trains nothing
+        if place.scope != load.scope or place.tested_for(_PROCESSES) or hasattr(place.statement, "body"):
+            continue  # the head of a loop or a test trains nothing
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if place.statement is load.statement or (owner and dotted(owner) in bound):
             uses.add(tail(call.func))

@@ -10,7 +10,7 @@ from ckpt_surgery import apply
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import Definition, ImportName, Occurrence, ReplaceName, SourceRepair
-from ckpt_surgery.static.edits import apply_edits, choose_repairs, edits_of
+from ckpt_surgery.static.text_edits import apply_edits, choose_repairs, edits_of
 from tests.codemods.snippets import BAR, BY_KEYWORD, BY_POSITION, CHILD, INLINE, PARENT, PARENT_LAYERED, PLAIN
 from tests.codemods.tools import FOO, found, texts, tree
 

@@ -1,4 +1,4 @@
-"""Turn repairs into changes of texts: choose those that can be made at once, and apply them."""
+"""Turn repairs into text edits: choose the repairs of one round, compute their edits, and apply edits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Edit:
 
 
 def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
-    """Choose the findings to repair in one round, no two of which change the same text; the others wait.
+    """Choose the findings to repair in one round, of which no two change the same text; the others wait.
 
     Args:
         findings: the findings of the round.
-        unsafe: whether repairs count that may break callers outside the tree.
-        frozen: the files that no repair may change.
+        unsafe: whether to include repairs that may break callers outside the tree.
+        frozen: files that no repair may change.
     """
     wanted = FAULTS if unsafe else (Applicability.SAFE,)
     repairable = [
@@ -42,7 +42,7 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
     ]
     taken: dict[str, set[SourceRepair]] = defaultdict(set)
     chosen: list[Finding] = []
-    # Signatures go first: what they ask of their callers must not be cut short by another repair there.
+    # Repairs of many places go first: a signature waits for all its callers if another repair takes one of them.
     repairable.sort(key=lambda finding: (-len({repair.path for repair in finding.repairs}), -len(finding.repairs)))
     for finding in repairable:
         if not any(repair.overlaps(taken[repair.path]) for repair in finding.repairs):
@@ -53,16 +53,16 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text after edits that do not overlap; the same edit twice counts once."""
+    """Return the text after edits that do not overlap; duplicates are made once."""
     for edit in sorted(set(edits), reverse=True, key=lambda edit: (edit.start, edit.end)):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
 def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
-    """Return what the repairs of each finding change, were they the only ones; nothing for one without repairs.
+    """Return the edits that the repairs of each finding would make alone; none for a finding without repairs.
 
-    Files that cannot be read any more, or are not what they were, have no edits.
+    Files that cannot be read any more, or that have changed too much for the repairs, get no edits.
     """
     files: dict[str, ParsedFile | Problem | Note | None] = {}
     edits: dict[Finding, list[Edit]] = {}
@@ -81,10 +81,10 @@ def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
 
 
 def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
-    """Yield where repairs change a text, in whole lines."""
+    """Yield the edits of whole lines that repairs make in a file."""
     try:
         parts = file.rewritten_parts(repairs)
-    except Exception as error:  # `apply` tells it as a problem; a report is still written
+    except Exception as error:  # `apply` reports it as a problem; here only a debugging run prints the traceback
         Problem.bug(file.source.path, "repairing it", error)
         return
     for part, after in parts or ():
