@@ -38,7 +38,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for each flag of a model of transformers that is set by hand."""
     for path in context.tree.checked:
         flags = context.tree.names.files[path][FLAGS_BY_HAND]
-        applicability = Applicability.INFO if flags and context.tree.layers.old_requirement(path) else Applicability.UNSAFE
+        applicability = (
+            Applicability.INFO if flags and context.tree.layers.old_requirement(path) else Applicability.UNSAFE
+        )
         for flag in flags:
             message = (
                 f"{flag.target} is a model of transformers, whose layers from 4.53 on each need their own flag: "
