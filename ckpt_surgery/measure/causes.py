@@ -147,7 +147,7 @@ class Case:
         return next((FaultCause(CauseKind.COUNTED_AGAIN, {"attribute": name}) for name in names), None)
 
     def other_argument(self) -> FaultCause | None:
-        """Find an argument that has another shape than without checkpointing, or is missing; past state may be."""
+        """Find a tensor of another shape than without checkpointing, or a missing one. Past state may be missing."""
         for name, ours in self.reference.given_shapes.items():
             theirs = self.run.given_shapes.get(name, ours)
             argument = next((n for n in ours if n not in PAST_STATE and ours[n] != theirs.get(n)), None)

@@ -35,7 +35,7 @@ def contents_of(value: Any) -> Contents:
 
 
 def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -> bool:
-    """Tell whether two contents differ by more than rounding; None differs from all.
+    """Tell whether two contents differ by more than rounding; None differs from every one.
 
     `loosely` allows up to the root of the dtype's eps, for results of a whole model.
     """

@@ -62,6 +62,7 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
     others = sum(made) - max(made, default=0)
     if first and most - first[0] > reference.memory.best / max(len(made), 1) + MOST_RECOMPUTED * others + gradients:
         faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
+    # hooks and functions of the model's own may keep a pool of buffers
     may_pool = checkpointed.packs or not set(checkpointed.functions) <= set(reference.functions)
     most_left = checkpointed.memory.kept if may_pool else NEGLIGIBLE * reference.memory.kept
     if checkpointed.memory.left - reference.memory.left > most_left:

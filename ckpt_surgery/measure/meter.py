@@ -59,7 +59,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def left_bytes(self, besides: Iterable[Tensor] = ()) -> int:
-        """Return the bytes alive now `besides` those of some tensors, such as the loss and the gradients."""
+        """Return the bytes alive now without those of the tensors in `besides`, such as the loss and the gradients."""
         live = {storage.serial: storage.bytes for storage in self._live.values()}
         for own in self._tracked(besides):
             live.pop(own.serial, None)
@@ -238,7 +238,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
             sizes[storage.serial] = storage.bytes
 
     def _find_leaks(self, args: tuple[Any, ...]) -> None:
-        """Note the blocks whose tensors are read outside of them, although they neither got nor returned these."""
+        """Note the blocks that made a tensor which is read outside of them, although they did not return it."""
         read = (item for arg in args for item in (arg if isinstance(arg, (tuple, list)) else (arg,)))
         for storage in self._tracked(item for item in read if isinstance(item, Tensor) and item.requires_grad):
             passed_on = storage.serial in self._given or storage.serial in self._returned

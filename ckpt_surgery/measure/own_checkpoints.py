@@ -34,8 +34,7 @@ class OwnCheckpoints(UndoableHooks):
     """The checkpoints of a model's own in a step. `look` is to be called at each operator of the forward.
 
     As a context manager it also finds modules that run again in the backward. `packs` tells whether hooks of the
-    model's own pack what is saved, and `is_reentrant` whether the first call of torch's checkpoint function is
-    reentrant.
+    model's own pack what is saved, `is_reentrant` whether the first call of torch's checkpoint function is reentrant.
     """
 
     def __init__(self, model: nn.Module) -> None:
