@@ -45,7 +45,7 @@ class Floor:
         return above and below and not _largest(_moved(here, there)) <= self.entry
 
     def error(self, ours: Tensor | None, theirs: Tensor | None) -> float:
-        """Return the difference relative to the largest entry; 0.0 up to the floor, or where a gradient is missing."""
+        """Return the difference relative to the largest entry; 0.0 up to the floor, or if a gradient is missing."""
         if ours is None or theirs is None or torch.equal(ours, theirs):
             return 0.0
         moved = ours - theirs
@@ -106,8 +106,8 @@ def compare(
     Absolute differences up to `floors` never count, by gradient name, and under `LOSS` that of the loss (default:
     `noise_floors` of the reference): a gradient that is zero in theory is 0.0 in one run and 1e-9 in the other. Every
     other difference counts, or with a `tolerance` those above it: the largest relative error of a loss or a gradient,
-    largest absolute difference over largest absolute value. A gradient that is missing altogether where the reference
-    has one above zero always counts.
+    largest absolute difference over largest absolute value. A gradient that is missing altogether always counts if the
+    reference has one above zero.
     """
     if checkpointed.error and checkpointed.error.endless:
         return Verdict((Fault(FaultKind.BACKWARD_UNFINISHED, details={"error": checkpointed.error.message}),))

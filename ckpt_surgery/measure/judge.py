@@ -99,7 +99,7 @@ class Reference:
 
     @cached_property
     def given_cache(self) -> GivenCache | Skip | None:
-        """The run that fills an empty cache, a skip that says why none does, or None where none can be passed."""
+        """The run that fills an empty cache, a skip that says why none does, or None if none can be passed."""
         return given_cache(self._setup, self.record)
 
     def equals_without_cache(self, run: RunRecord) -> bool:
@@ -116,7 +116,7 @@ class Reference:
 
     @classmethod
     def of(cls, setup: Setup) -> Reference:
-        """Run once without checkpointing. Raises VerifyError where that run is no reference."""
+        """Run once without checkpointing. Raises VerifyError if that run cannot be a reference."""
         name = setup.name
         try:
             record = setup.run(None)

@@ -232,7 +232,7 @@ class _Comparison:
         return faults
 
     def _joined(self) -> dict[str, Tensor | None]:
-        """Return the mean over ranks of every gradient; None where no rank has it, zero where one lacks it.
+        """Return the mean over ranks of every gradient; None if no rank has it. One that a rank lacks counts as zero.
 
         All ranks add up the same tensors in the same order, whatever gradients they have.
         """

@@ -17,7 +17,7 @@ from ckpt_surgery.measure.results import MODES, Mode, Timeline
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
 
-_LONG = 160  # characters; torch likes to go on after it has said what is wrong
+_LONG = 160  # characters; torch tends to go on after it has said what is wrong
 NEGLIGIBLE = 0.01
 """The share of the bytes that a forward keeps up to which a difference in memory is ignored."""
 _NO_POINTS = Timeline((), 0)

@@ -37,7 +37,7 @@ _RULE = "\u2500"  # in the table of a surgery; not every terminal can show it
 class ModelFacts:
     """The facts about a model before it runs: its dtype, its number of parameters, and the file of its class.
 
-    `source` is empty where the class is one of the installed transformers.
+    `source` is empty if the class is one of the installed transformers.
     """
 
     dtype: str = ""
@@ -173,8 +173,8 @@ class Report(ShownInNotebooks):
             return [*lines, *self._cost_lines()]
         lines += [*self.repaired._fault_lines(width, f" after {repaired_by}"), *self._cost_lines()]
         table = [f"  {line.replace(_RULE, '-')}" for line in self.repair.surgery.splitlines()]
-        said = f"{'Refused' if self.repair.refused else 'Not repaired'}: {self.repair.problem}"
-        problem = wrapped(said, width, "  ") if self.repair.problem else []
+        sentence = f"{'Refused' if self.repair.refused else 'Not repaired'}: {self.repair.problem}"
+        problem = wrapped(sentence, width, "  ") if self.repair.problem else []
         return [*lines, "", *table, *problem] if table or problem else lines
 
     def _level_lines(self) -> list[str]:

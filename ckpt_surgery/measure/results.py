@@ -61,7 +61,7 @@ class FaultCause:
 
     @property
     def rule(self) -> str:
-        """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
+        """The code of the rule that finds the cause in source, such as CKPT003; empty if none does."""
         return wording.RULES.get(self.kind, "")
 
     def __str__(self) -> str:
@@ -73,8 +73,8 @@ class Fault:
     """One fault of checkpointing.
 
     `subjects` are the full names of the blocks, parameters or buffers concerned, in the model's order; empty
-    where it concerns the step as a whole. `details` are the figures and names that belong to the kind.
-    `explanation` is None where the cause is not known. `underlying` is the fault that this one reports: of another
+    if it concerns the step as a whole. `details` are the figures and names that belong to the kind.
+    `explanation` is None if the cause is not known. `underlying` is the fault that this one reports: of another
     rank, or between two runs without checkpointing.
 
     `expected`, `seen` and `cause` put it into words; decide nothing by these.
@@ -114,7 +114,7 @@ class Fault:
 
     @property
     def rule(self) -> str:
-        """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
+        """The code of the rule that finds the cause in source, such as CKPT003; empty if none does."""
         return "" if self.explanation is None else self.explanation.rule
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
 
     If `wrap_blocks` was tried, the same follows for its result; the plots show the model without it.
     """
-    drawn = "".join(
+    figures = "".join(
         f'<figure class="plot"><figcaption><b>{escape(p.title)}</b> {escape(p.caption)}</figcaption>{p.svg}</figure>'
         for p in plots
     )
@@ -44,7 +44,7 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
         _sentences(report),
         f'<div class="pair">{pair}</div>' if (pair := _levels(report) + _costs(report)) else "",
         _policies(report),
-        f'<div class="plots">{drawn}</div>' if drawn else "",
+        f'<div class="plots">{figures}</div>' if figures else "",
         _blocks(report),
         _errors(report),
     ]

@@ -88,8 +88,8 @@ class Plot:
             PlotError: matplotlib is not installed.
         """
         with need_matplotlib().rc_context({**STYLES, "svg.hashsalt": key}):
-            drawn = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
-            return [plot for plot in (*drawn, _errors_plot(report, f"{key}-errors")) if plot]
+            plots = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
+            return [plot for plot in (*plots, _errors_plot(report, f"{key}-errors")) if plot]
 
 
 def need_matplotlib() -> Any:
@@ -154,14 +154,12 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
     # long names without their middle: the end says most
     labels = [label if len(label) <= 26 else f"{label[:8]}\u2026{label[-17:]}" for label in labels]
     figure, axes = _axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=0.2 + 0.063 * max(map(len, labels)))
-    thickness = 0.72 / len(modes)
+    height = 0.72 / len(modes)
     for index, mode in enumerate(modes):
-        offset = (index - (len(modes) - 1) / 2) * thickness
+        offset = (index - (len(modes) - 1) / 2) * height
         bars = [(y + offset, dict(row.recomputed).get(mode), row.reference) for y, row in enumerate(rows)]
         seen = [(y, count, expected) for y, count, expected in bars if count is not None]
-        axes.barh(
-            [y for y, _, _ in seen], [n for _, n, _ in seen], thickness * 0.86, color=MODE_INKS[mode], label=mode
-        )
+        axes.barh([y for y, _, _ in seen], [n for _, n, _ in seen], height * 0.86, color=MODE_INKS[mode], label=mode)
         for y, count, expected in seen:
             if count != expected:
                 axes.text(count, y - 0.02, f" \u2715 {count}", va="center_baseline", color=FAILED, fontsize=8)
@@ -290,15 +288,15 @@ def _svg_of(
     """Draw a figure as one inline `<svg>` element in the colours of the page.
 
     Args:
-        figure: What is drawn.
+        figure: The figure to draw.
         key: Starts every id; unique in the page.
         title: The title for screen readers.
         text: The description for screen readers.
         tooltips: Those of the markers of a line, by the gid of the line.
     """
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    body = drawn.getvalue()
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    body = buffer.getvalue()
     (box,) = re.findall(r'<svg[^>]* viewBox="([^"]+)"', body)
     body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>", "", body, flags=re.DOTALL)
@@ -317,8 +315,8 @@ def _svg_of(
 
 def _tidy(tag: str, key: str) -> str:
     """Give a tag the colours of the page and ids that start with `key`; drop fonts and surplus digits."""
-    for drawn, shown in CSS_COLOURS.items():
-        tag = tag.replace(drawn, shown)
+    for placeholder, style_property in CSS_COLOURS.items():
+        tag = tag.replace(placeholder, style_property)
     tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
     tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
     tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")
