@@ -34,7 +34,7 @@ from ckpt_surgery.guarding.steps import StepHooks, StepWatch
 from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
 from ckpt_surgery.guarding.trained import UntrainedParameters, faulty_branches
 from ckpt_surgery.measure.model_hook import HookErrors
-from ckpt_surgery.measure.switch import blocks_of, has_surgery
+from ckpt_surgery.measure.surgical_blocks import blocks_of, has_surgery
 from ckpt_surgery.runtime.blocks.discovery import compiled_place, enclosing, nearest
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY

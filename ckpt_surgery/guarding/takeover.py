@@ -32,7 +32,7 @@ from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.guarding.trained_model import LOOKS, Trained, WaitingModel
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call, running_modules
-from ckpt_surgery.measure.switch import blocks_of, has_surgery
+from ckpt_surgery.measure.surgical_blocks import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import can_wrap

@@ -7,4 +7,4 @@ TIMEOUT = 20.0
 """Seconds that building a tiny model, its reference run and each mode may take, by default: each takes under one."""
 
 TIMEOUT_HELP = f"Seconds to build a model, to run its reference, and to run each mode (default: {TIMEOUT:g})."
-"""How every door that takes this limit explains it."""
+"""The help text of every option that sets this limit."""

@@ -1,4 +1,4 @@
-"""Check the arguments of `verify`: refuse what allows no verdict, in one sentence that says what to do."""
+"""Check the arguments of `verify`: those that allow no verdict are refused with a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.measure.switch import Switch
 
 Levels = Literal["all"] | Level | Sequence[Level]
-
-
 Inputs = Mapping[str, Any] | Sequence[Any] | Tensor
 """The keyword arguments of a forward, the positional ones, or its only one."""
 _POSITIONAL = "*"
-"""What the names of arguments begin with that go to the model by position."""
+"""The prefix of the keys of positional arguments."""
 
 
 class VerifyOptions(TypedDict, total=False):
@@ -65,12 +63,12 @@ def checked_inputs(inputs: Any) -> dict[str, Any]:
             f"the inputs are of type {type(inputs).__name__}: give a dictionary of the forward's keyword arguments, a "
             "tuple of positional ones, or a tensor"
         )
-    return {positional_key(place): value for place, value in enumerate(inputs)}
+    return {positional_key(index): value for index, value in enumerate(inputs)}
 
 
-def positional_key(place: int) -> str:
-    """Return the key among the inputs for a positional argument."""
-    return f"{_POSITIONAL}{place}"
+def positional_key(index: int) -> str:
+    """Return the key of a positional argument among the inputs."""
+    return f"{_POSITIONAL}{index}"
 
 
 def call_arguments(inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Count how often a block's computation is entered in a step's forward and backward, and note what it begins under.
+"""Count how often each block's computation is entered in a step's forward and backward, and note its state there.
 
 No single probe sees every entry, so each block has three. A probe may miss entries but never counts one twice, so the
 largest count is the right one.
@@ -28,24 +28,23 @@ from ckpt_surgery.runtime.tools.rng import generator_state
 from ckpt_surgery.torch_names import current_autograd_node, current_graph_task_id
 
 FORWARD, BACKWARD, ASIDE, WITHIN = range(4)
-"""The phases of a step; the last is a backward that the forward itself runs, as for forces."""
+"""The phases of a step; ASIDE is a forward outside of it, WITHIN a backward that the forward runs, as for forces."""
 ENDLESS = 500
-"""So many recomputes of one call, and a backward goes round in circles: the slowest of these take the whole night."""
+"""Recomputes of one call from which on a backward counts as endless: it goes round in circles, some for a night."""
 HOOKS = "hooks"
 AUTOCAST_STATES = ("autocast", "dtype of autocast")
-"""The names of states of a call that are no attributes."""
-_OWN_MODE = "training"
+"""The names of the states of a call that are not attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The entries into one block's computation in the forward, and its recomputes in the backward.
 
-    `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
-    `block.forward`. Both counts are then those of its submodules. `within` says that it was recomputed in the forward,
-    which takes gradients itself; `backward` counts those recomputes where there are no others. `selective` says that
-    its checkpoint has a selective policy, which keeps some results. `parts` are submodules that were entered in the
-    backward, of a block that was not.
+    `direct` says that only the block's submodules were called and not the block, as in a model that checkpoints
+    `block.forward`; both counts are then those of its submodules. `within` says that it was recomputed in a forward
+    that takes gradients itself; `backward` counts those recomputes if there are no others. `selective` says that its
+    checkpoint has a selective policy, which keeps some results. `parts` are the submodules that were entered in the
+    backward if the block was not.
     """
 
     forward: int
@@ -63,8 +62,8 @@ class EndlessBackward(CkptSurgeryError):
 class CallStates:
     """The states in which calls of one module began, in the forward and in the backward of a step.
 
-    They are what no argument carries: autocast, hooks, plain attributes. A recompute in another state gives another
-    result, or fails.
+    A state is what no argument carries: autocast, hooks, plain attributes. A recompute in another state than its
+    forward gives another result, or fails.
     """
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class CallStates:
         states: list[tuple[str, Hashable]] = [*zip(AUTOCAST_STATES, autocast_of(module), strict=True)]
         states.append((HOOKS, tuple(map(id, hooks_of_others(module)))))
         for name, value in vars(module).items():
-            if isinstance(value, str | bool) and name != _OWN_MODE:
+            if isinstance(value, str | bool) and name != "training":
                 states.append((name, value))
             elif type(value) is list and all(isinstance(item, str) for item in value):
                 states.append((name, tuple(value)))
@@ -84,9 +83,9 @@ class CallStates:
 
     def differing(self) -> Iterator[str]:
         """Name the states in which recomputes do not match forwards."""
-        for name, (first, again) in self._seen.items():
-            unknown = any(value not in first for value in again)
-            if unknown or (first.total() == again.total() and first != again):
+        for name, (forward, recomputes) in self._seen.items():
+            unknown = any(state not in forward for state in recomputes)
+            if unknown or (forward.total() == recomputes.total() and forward != recomputes):
                 yield name
 
 
@@ -103,17 +102,17 @@ class _Tally:
     states: dict[str, CallStates] = field(default_factory=dict)  # by submodule; "" for the block
 
     def entries(self) -> Entries:
-        """Return the largest count that a probe has, in forward and backward."""
+        """Return the largest count of any probe, in forward and backward."""
         forward = max(self.calls[FORWARD], self.checkpointed[FORWARD])
-        used = [counts for counts in self.submodules.values() if counts[FORWARD]]
-        direct = bool(used) and not forward
+        called = [counts for counts in self.submodules.values() if counts[FORWARD]]
+        direct = bool(called) and not forward
         if direct:
-            forward = min(counts[FORWARD] for counts in used)
+            forward = min(counts[FORWARD] for counts in called)
         # A submodule may run several times per entry: scale its count by that of the forward.
         recomputes = {}
         for phase in (BACKWARD, WITHIN):
-            by_submodule = -(-used[0][phase] * forward // used[0][FORWARD]) if used else 0
-            # a self-check may run what is inside once more
+            by_submodule = -(-called[0][phase] * forward // called[0][FORWARD]) if called else 0
+            # a self-check may run the submodules once more
             by_submodule = 0 if self.checkpointed[phase] else by_submodule
             recomputes[phase] = max(self.calls[phase], self.checkpointed[phase], by_submodule)
         within = bool(recomputes[WITHIN])
@@ -124,8 +123,8 @@ class _Tally:
     def rng_differs(self) -> bool:
         """Tell whether every probe that saw a recompute saw a generator state that it never saw in the forward.
 
-        A single probe proves nothing: one outside the checkpoint, such as a block's hook, runs before states are
-        restored.
+        A single probe proves nothing: one outside the checkpoint, such as a block's hook, runs before the generators
+        are restored.
         """
         seen_before = [
             states <= self.rng_states.get((FORWARD, probe), set())
@@ -148,15 +147,15 @@ class EntryCounter:
       with the rest of the model, or lie in another checkpointed layer, are not used. Only entries count: early stop
       skips the end of a recompute.
 
-    Where a block's `forward` is called directly its own probes see nothing, and its submodules count for it.
+    If a block's `forward` is called directly, its own probes see nothing, and its submodules are counted instead.
 
     Three cases are miscounted. A block without submodules whose `forward` was replaced or is called directly has no
     probe that sees its recompute. A block that checkpoints only its first submodule seems to be recomputed as a whole.
     A direct call counts several times if every submodule runs several times in it.
 
-    Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called
-    with each block whose recompute begins behind that of another, apart from those inside others: the first of those
-    that are recomputed together. With `states`, what calls and recomputes begin under is noted (see `CallStates`).
+    Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called with each
+    block when its recompute begins; of blocks that one checkpoint recomputes together only with the first, and never
+    with a block inside another. With `states`, the states of calls and recomputes are noted (see `CallStates`).
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises OptionError if a block is not a module of `model`.
     """
@@ -208,7 +207,7 @@ class EntryCounter:
         self._phase = BACKWARD
 
     def set_aside(self, aside: bool) -> None:
-        """Ignore entries while `aside` is true: they belong to a forward that is no part of the step."""
+        """Ignore entries while `aside` is true: they belong to a forward that is not part of the step."""
         self._phase = ASIDE if aside else FORWARD
 
     def entries(self) -> dict[str, Entries]:
@@ -219,8 +218,8 @@ class EntryCounter:
     def modes(self) -> frozenset[Mode]:
         """The modes in which recomputes may have run, judged by the graph nodes in which they began.
 
-        A reentrant one begins in a function of autograd, that of torch or another; any other one wherever the graph
-        first needs what was not kept, which may be such a function too.
+        A reentrant recompute begins in an autograd.Function, torch's or another. A non-reentrant one begins wherever
+        the graph first needs what was not kept, which may be in such a function too.
         """
         nodes, found = self._recomputing, set[Mode]()
         if not nodes or any(issubclass(node, BackwardCFunction) for node in nodes):
@@ -237,12 +236,12 @@ class EntryCounter:
         """Name the blocks whose recompute began in a state of torch's generators that no forward began in."""
         return tuple(name for name, tally in self._tallies.items() if tally.rng_differs())
 
-    def other_states(self) -> dict[str, str]:
-        """Name the first thing that recomputes of each block or submodule found different from its forwards."""
+    def differing_states(self) -> dict[str, str]:
+        """Return, by block or submodule, the first state that differed between its forwards and its recomputes."""
         states = (
             (f"{name}.{path}".rstrip("."), s) for name, t in self._tallies.items() for path, s in t.states.items()
         )
-        return {name: what for name, each in states for what in list(each.differing())[:1]}
+        return {name: state for name, seen in states for state in list(seen.differing())[:1]}
 
     def _exclusive_submodules(self, block: nn.Module, layers: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
         """Yield the submodules that run only in `block`: neither shared nor in another checkpointed layer."""
@@ -261,7 +260,7 @@ class EntryCounter:
         self._changes.callback(module.register_forward_pre_hook(hook, prepend=True).remove)
 
     def _enter(self, tally: _Tally, name: str, module: nn.Module) -> None:
-        """Count a call of the block, or of a submodule by its name, and note what it begins under."""
+        """Count a call of the block, or of a submodule by its name, and note the state in which it begins."""
         counts = tally.submodules.setdefault(name, Counter()) if name else tally.calls
         self._count(tally, counts, f"submodule {name}" if name else "block")
         if self._notes_states and self._phase in (FORWARD, BACKWARD):
@@ -294,13 +293,13 @@ class _CountedCheckpoint:
     """The checkpointing function of a block, which reports each entry. Copies hold the original function."""
 
     def __init__(self, checkpoint: Callable[..., Any], block: nn.Module, entered: Callable[[], None]) -> None:
-        self.reentrant = getattr(checkpoint, "reentrant", False)  # blocks of a surgery ask for it
+        self.reentrant = getattr(checkpoint, "reentrant", False)  # wrapped blocks read it
         self.__wrapped__ = checkpoint
         self._block = block
-        self.entered = entered  # for what runs the block in place of checkpointing
+        self.entered = entered  # called by what runs the block in tiles
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if _runs(function, self._block):  # a block that checkpoints a piece of itself is not entered by that
+        if _runs(function, self._block):  # checkpointing only a piece of the block is not an entry
             if isinstance(function, partial):
                 inner = _Counted(function.func, self._block, self.entered)
                 function = partial(inner, *function.args, **function.keywords)
@@ -313,7 +312,7 @@ class _CountedCheckpoint:
 
 
 class _Counted:
-    """The function that runs a block, counted. Checkpointing functions read its `__self__`, also through a partial."""
+    """A counted function that runs a block. Checkpointing functions read its `__self__`, also through a partial."""
 
     def __init__(self, function: Callable[..., Any], block: nn.Module, entered: Callable[[], None]) -> None:
         self.__wrapped__ = function

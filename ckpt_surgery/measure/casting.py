@@ -14,10 +14,10 @@ from ckpt_surgery.runtime.checkpoint.state import put_for
 from ckpt_surgery.torch_names import ConvNd, TorchDispatchMode
 
 DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
-AUTOCAST = torch.bfloat16
-"""In which autocast computes."""
-WIDE = (torch.float32, torch.float64)
-"""The dtypes that are cast."""
+AUTOCAST_DTYPE = torch.bfloat16
+"""The dtype in which autocast computes."""
+WIDE_DTYPES = (torch.float32, torch.float64)
+"""The dtypes that are cast; all others stay."""
 _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 
 
@@ -25,14 +25,14 @@ _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_
 def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None]:
     """Run the model in this precision inside the `with`, and restore it on exit; None changes nothing.
 
-    Others stand in for its parameters and buffers. In float16 on a CPU, convolutions are computed in float32 and
-    rounded: torch's own take up to a hundred times as long.
+    Cast copies stand in for parameters and buffers. In float16 on a CPU, convolutions are computed in float32
+    and rounded: torch's own take up to a hundred times as long.
     """
     if precision is None:
         yield
     elif precision is Precision.AUTOCAST:
         device = next((parameter.device.type for parameter in model.parameters()), "cpu")
-        with torch.autocast(device, dtype=AUTOCAST):
+        with torch.autocast(device, dtype=AUTOCAST_DTYPE):
             yield
     else:
         slow = any(isinstance(m, ConvNd) and m.weight.device.type == "cpu" for m in model.modules())
@@ -43,7 +43,7 @@ def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None
 
 def autocast_of(module: nn.Module) -> tuple[bool, torch.dtype | None]:
     """Tell whether autocast is on for the device of a module, and to which dtype it casts if so."""
-    parameters = nn.Module.parameters(module)  # a module's own may take arguments
+    parameters = nn.Module.parameters(module)  # a module may override it with other arguments
     device = next((parameter.device.type for parameter in parameters), "cpu")
     enabled = torch.is_autocast_enabled(device)
     return enabled, torch.get_autocast_dtype(device) if enabled else None
@@ -52,20 +52,20 @@ def autocast_of(module: nn.Module) -> tuple[bool, torch.dtype | None]:
 def cast_to(value: Any, precision: Precision | None) -> Any:
     """Cast a tensor of a wide float dtype to a precision; return anything else as it is."""
     dtype = None if precision is None else DTYPES.get(precision)
-    if dtype is None or not isinstance(value, Tensor) or value.dtype not in WIDE:
+    if dtype is None or not isinstance(value, Tensor) or value.dtype not in WIDE_DTYPES:
         return value
     return value.detach().to(dtype).requires_grad_(value.requires_grad)
 
 
 @contextmanager
 def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Replace parameters instead of writing them: a cast in place would drop the hooks that others have on them."""
+    """Replace parameters instead of writing to them: a cast in place would drop the hooks that others have on them."""
     stand_ins: dict[int, nn.Parameter] = {}
     with ExitStack() as stack:
         for module in model.modules():
             tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-            for table, name, tensor in [(held, *item) for held in tables for item in held.items()]:
-                if tensor is None or tensor.dtype not in WIDE:
+            for table, name, tensor in [(each, *item) for each in tables for item in each.items()]:
+                if tensor is None or tensor.dtype not in WIDE_DTYPES:
                     continue
                 if isinstance(tensor, nn.Parameter) and id(tensor) not in stand_ins:
                     cast = tensor.detach().to(dtype)
@@ -75,7 +75,7 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 class _WideConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes the convolutions of float16 tensors in float32, as devices add up their terms too."""
+    """A mode that computes float16 convolutions on a CPU in float32, in which GPUs add up their terms as well."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,6 +1,6 @@
-"""Explain faults where the cause is known, from how blocks were called in the run without checkpointing.
+"""Explain the faults whose cause is known, mostly by how blocks were called in the run without checkpointing.
 
-This adds explanations to faults; it neither finds nor drops any. An unknown cause is left out.
+This adds explanations to faults; it neither finds nor drops any. A fault of unknown cause gets none.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _SIGNS: Mapping[CauseKind, Callable[[CallFacts], Sequence[str] | bool]] = {
     CauseKind.NESTED_OUTPUT: lambda facts: facts.nested_output,
     CauseKind.UNRETURNED_TENSOR: lambda facts: facts.leaks,
 }
-"""What shows each cause in the facts about a block: the arguments concerned, or whether it is there."""
-_REENTRANT = (
+"""How each cause shows in the facts about a block: by the arguments concerned, or as true or false."""
+_IN_REENTRANT = (
     CauseKind.RETURNED_KEYWORD,
     CauseKind.KEYWORD_GRADIENT,
     CauseKind.NO_INPUT_GRADIENT,
@@ -48,14 +48,14 @@ _REENTRANT = (
     CauseKind.NESTED_OUTPUT,
     CauseKind.UNRETURNED_TENSOR,
 )
-"""What may be wrong in reentrant mode, the most telling first."""
+"""The causes that are looked for in reentrant mode only or first, the most telling first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The facts about the model when faults are explained: the run without checkpointing, blocks by name.
+    """What faults are explained by: the model, its blocks by name, and the run without checkpointing.
 
-    `run` is the run with checkpointing, where there is one.
+    `run` is the run with checkpointing, if there is one.
     """
 
     model: nn.Module
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def repaired(self) -> bool:
-        """Whether `wrap_blocks` has been here: then how blocks are called, and what they are, explains nothing."""
+        """Whether `wrap_blocks` has wrapped blocks: then their classes and how they are called explain nothing."""
         return any(isinstance(vars(block.module).get("forward"), BlockForward) for block in self.blocks.values())
 
     @property
@@ -84,7 +84,7 @@ class Case:
         if any(entries.backward > entries.forward > 0 for entries in self.run.entries.values()):
             return FaultCause(CauseKind.IN_THEIR_PLACE)
         switch = getattr(type(self.model), INNER_SWITCH, None)
-        # it is called instead of transformers' own
+        # transformers calls it instead of its own
         if switch is not None and "value" in inspect.signature(switch).parameters:
             model = next(kind.__name__ for kind in type(self.model).__mro__ if INNER_SWITCH in vars(kind))
             return FaultCause(CauseKind.OUTDATED_SWITCH, {"model": model})
@@ -97,7 +97,7 @@ class Case:
         replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
         if replaced:
             return FaultCause(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
-        off = next((block for block in blocks if block.name in self.run.off), None)
+        off = next((block for block in blocks if block.name in self.run.switched_off), None)
         if off is not None and by_calls is None:
             return FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": type(off.module).__name__})
         return by_calls
@@ -105,12 +105,16 @@ class Case:
     def gradients(self, fault: Fault) -> FaultCause | None:
         if self.repaired:
             return None
-        # what reentrant mode does to gradients ends no forward
+        # what reentrant mode does to gradients cannot end a forward
         of_gradients = self.reentrant and not (self.run.error and self.run.error.part is StepPart.FORWARD)
-        kinds = (*(_REENTRANT if of_gradients else ()), CauseKind.POSITIONAL_PAST_STATE, CauseKind.SHARED_WRITES)
-        first = self.own_generator() or self.other_argument() or self.other_state()
+        kinds = (
+            *(_IN_REENTRANT if of_gradients else ()),
+            CauseKind.POSITIONAL_PAST_STATE,
+            CauseKind.SHARED_WRITES,
+        )
+        surest = self.own_generator() or self.other_argument() or self.other_state()
         by_calls = self.by_calls(*kinds, CauseKind.WRITTEN_ARGUMENT)
-        return first or by_calls or self.counted_again() or self.own_function()
+        return surest or by_calls or self.counted_again() or self.own_function()
 
     def by_calls(self, *kinds: CauseKind) -> FaultCause | None:
         """Return the first of these causes that shows in how blocks were called, with the first block and argument."""
@@ -126,26 +130,26 @@ class Case:
         return None
 
     def other_state(self) -> FaultCause | None:
-        for module, what in self.run.states.items():
-            if what in AUTOCAST_STATES:
-                return FaultCause(CauseKind.OTHER_AUTOCAST, {"module": module, "what": what})
-            if what == HOOKS:
+        for module, state in self.run.differing_states.items():
+            if state in AUTOCAST_STATES:
+                return FaultCause(CauseKind.OTHER_AUTOCAST, {"module": module, "what": state})
+            if state == HOOKS:
                 return FaultCause(CauseKind.OTHER_HOOKS, {"module": module})
-            return FaultCause(CauseKind.OTHER_ATTRIBUTE, {"module": module, "attribute": what})
+            return FaultCause(CauseKind.OTHER_ATTRIBUTE, {"module": module, "attribute": state})
         return None
 
     def own_generator(self) -> FaultCause | None:
-        drawn = (name for name in self.run.drawn if name not in self.reference.drawn)
-        return next((FaultCause(CauseKind.OWN_GENERATOR, {"attribute": name}) for name in drawn), None)
+        names = (name for name in self.run.drawn_from if name not in self.reference.drawn_from)
+        return next((FaultCause(CauseKind.OWN_GENERATOR, {"attribute": name}) for name in names), None)
 
     def counted_again(self) -> FaultCause | None:
-        counted = (name for name in self.run.counted if name not in self.reference.counted)
-        return next((FaultCause(CauseKind.COUNTED_AGAIN, {"attribute": name}) for name in counted), None)
+        names = (name for name in self.run.changed_numbers if name not in self.reference.changed_numbers)
+        return next((FaultCause(CauseKind.COUNTED_AGAIN, {"attribute": name}) for name in names), None)
 
     def other_argument(self) -> FaultCause | None:
-        """Find a tensor that differs from the plain call's, or is missing. Past state is left out on purpose."""
-        for name, ours in self.reference.given.items():
-            theirs = self.run.given.get(name, ours)
+        """Find a tensor of another shape than without checkpointing, or a missing one. Past state may be missing."""
+        for name, ours in self.reference.given_shapes.items():
+            theirs = self.run.given_shapes.get(name, ours)
             argument = next((n for n in ours if n not in PAST_STATE and ours[n] != theirs.get(n)), None)
             if argument is not None:
                 block = type(self.blocks[name].module).__name__
@@ -226,10 +230,10 @@ def explain(faults: Sequence[Fault], case: Case) -> tuple[Fault, ...]:
         for fault in faults
     ]
     causes = {fault.kind: fault.explanation for fault in reversed(explained)}  # of the first fault of each kind
-    missed, drifted = causes.get(FaultKind.NOT_RECOMPUTED), causes.get(FaultKind.RNG_NOT_RESTORED)
-    for place, fault in enumerate(explained):
-        if fault.level == "cost" and fault.explanation is None:  # no recompute saves no memory
-            explained[place] = replace(fault, explanation=missed)
-        elif fault.level == "values" and drifted:  # other dropout gives other values
-            explained[place] = replace(fault, explanation=drifted)
+    no_recompute, other_dropout = causes.get(FaultKind.NOT_RECOMPUTED), causes.get(FaultKind.RNG_NOT_RESTORED)
+    for index, fault in enumerate(explained):
+        if fault.level == "cost" and fault.explanation is None:  # without a recompute no memory is saved
+            explained[index] = replace(fault, explanation=no_recompute)
+        elif fault.level == "values" and other_dropout:
+            explained[index] = replace(fault, explanation=other_dropout)
     return tuple(explained)

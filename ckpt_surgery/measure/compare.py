@@ -21,18 +21,18 @@ from ckpt_surgery.measure.results import Cost, Fault
 from ckpt_surgery.runtime.tools.tensors import same_bits
 
 LOSS = ""
-"""The name of the loss among floors; no gradient has it."""
+"""The key of the loss among the floors: no gradient has an empty name."""
 NOISE_MARGIN = 8
-"""The noise floor of an entry with a repeated run, in units of what the repetition changed."""
+"""The noise floor of an entry, as a multiple of the most that repeated runs changed."""
 NORM_MARGIN = 3
-"""The same of all entries together, whose noise hardly differs from run to run."""
+"""The same for the norm of all entries: its noise varies less from run to run."""
 MANY_ENTRIES = 64
-"""From so many on, the entries of a gradient are judged together too."""
+"""The number of entries from which on a gradient is also judged by its norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A difference that rounding alone can make: the largest of an `entry`, and the `norm` of all of them."""
+    """The difference that rounding alone can make to any `entry` of a gradient, and to the `norm` of all entries."""
 
     entry: float = 0.0
     norm: float = math.inf
@@ -45,7 +45,7 @@ class Floor:
         return above and below and not _largest(_moved(here, there)) <= self.entry
 
     def error(self, ours: Tensor | None, theirs: Tensor | None) -> float:
-        """Return the difference relative to the largest entry; 0.0 up to the floor, or where a gradient is missing."""
+        """Return the difference relative to the largest entry; 0.0 up to the floor, or if a gradient is missing."""
         if ours is None or theirs is None or torch.equal(ours, theirs):
             return 0.0
         moved = ours - theirs
@@ -56,11 +56,11 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checkpointed run did differently; no `faults` if all is well.
+    """The differences of a checkpointed run from the reference; no `faults` if all is well.
 
     `lost` and `gained` name gradients that only the reference or only the checkpointed run has, `wrong` those
     whose values differ. `errors` are relative errors of the gradients that both runs have, by name. `cost` is None
-    where a run broke off, or the backward was cut off and costs less than it should. `in_parts` are the blocks that
+    if a run broke off, or if the backward was cut off and so costs less than it should. `in_parts` are the blocks that
     checkpoint only parts of themselves.
     """
 
@@ -87,7 +87,7 @@ class Verdict:
         return max((self.errors or {}).values(), default=0.0)
 
 
-_NONE = Floor()
+_NO_NOISE = Floor()
 
 
 def compare(
@@ -106,8 +106,8 @@ def compare(
     Absolute differences up to `floors` never count, by gradient name, and under `LOSS` that of the loss (default:
     `noise_floors` of the reference): a gradient that is zero in theory is 0.0 in one run and 1e-9 in the other. Every
     other difference counts, or with a `tolerance` those above it: the largest relative error of a loss or a gradient,
-    largest absolute difference over largest absolute value. A gradient that is missing altogether where the reference
-    has one above zero always counts.
+    largest absolute difference over largest absolute value. A gradient that is missing altogether always counts if the
+    reference has one above zero.
     """
     if checkpointed.error and checkpointed.error.endless:
         return Verdict((Fault(FaultKind.BACKWARD_UNFINISHED, details={"error": checkpointed.error.message}),))
@@ -116,7 +116,7 @@ def compare(
         return Verdict(tuple(broken))
     ours, theirs = reference.all_gradients, checkpointed.all_gradients
     given = noise_floors(reference) if floors is None else floors
-    floor = {name: given.get(name, _NONE) for name in {**ours, **theirs}}
+    floor = {name: given.get(name, _NO_NOISE) for name in {**ours, **theirs}}
     lost = tuple(n for n in ours if floor[n].is_lost(ours[n], theirs.get(n)))
     gained = tuple(n for n in theirs if floor[n].is_lost(theirs[n], ours.get(n)))
     errors = {n: floor[n].error(ours[n], theirs.get(n)) for n in ours if n not in lost and n not in gained}
@@ -124,11 +124,11 @@ def compare(
     cost = None if lost else cost_of(reference, checkpointed)
     in_parts = _blocks_in_parts(reference, checkpointed, sound=not lost)
     verdict = Verdict((), lost, gained, wrong, errors, cost, in_parts)
-    states = checkpointed.states.items()
-    recast = tuple(name for name, what in states if what in AUTOCAST_STATES and name in checkpointed.entries)
+    states = checkpointed.differing_states.items()
+    recast = tuple(name for name, state in states if state in AUTOCAST_STATES and name in checkpointed.entries)
     faults = [
         *([] if checkpointed.only_packs else _recompute_faults(reference, checkpointed, in_parts)),
-        *_value_faults(reference, checkpointed, verdict, given.get(LOSS, _NONE).entry, tolerance or 0.0),
+        *_value_faults(reference, checkpointed, verdict, given.get(LOSS, _NO_NOISE).entry, tolerance or 0.0),
         *_state_faults(reference, checkpointed),
         *(cost_faults(reference, checkpointed, cost) if cost else []),
         *([Fault(FaultKind.AUTOCAST_NOT_RESTORED, recast)] if recast else []),
@@ -139,9 +139,9 @@ def compare(
 def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]:
     """Return the absolute difference that rounding alone can make, by gradient name, with the loss under `LOSS`.
 
-    `repeated` are the same run with its sums taken in another order: `NOISE_MARGIN` times the most that changed in an
-    entry and `NORM_MARGIN` times the norm of what did, with a few units in the last place of the gradient itself.
-    Without any, one floor for all from the dtype and the run's largest gradient entry, which hides more.
+    `repeated` are the same run with its sums taken in another order. A floor is then `NOISE_MARGIN` times the most
+    that changed in an entry and `NORM_MARGIN` times the norm of the change, plus a few roundings of the gradient.
+    Without them, the floor of all gradients follows from the dtype and the largest entry of any, which hides more.
     """
     ours = reference.all_gradients
     eps = max(map(_eps, ours.values()), default=0.0)
@@ -163,7 +163,7 @@ def noise_floors(reference: RunRecord, *repeated: RunRecord) -> dict[str, Floor]
 
 
 def _roundings(gradient: Tensor | None) -> float:
-    """Return a few roundings relative to the largest entry; a precise dtype may have more of them without a fault."""
+    """Return the relative error that a few roundings make; in a precise dtype, more of them hide no fault."""
     eps = _eps(gradient)
     return eps * (4 if eps > 1e-4 else 128)
 
@@ -196,12 +196,12 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
 def _blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
     """Find the blocks that checkpoint only parts of themselves, or recompute in a custom autograd function.
 
-    The latter keep less than without checkpointing, and only count where no gradient is lost: `sound`.
+    The latter are known by what they save, and only if no gradient is lost (`sound`): a cut graph saves memory too.
     """
     less = {
         name
-        for name, could in reference.memory.held.items()
-        if sound and checkpointed.functions and checkpointed.memory.held.get(name, 0) < (1 - WORTH_SAVING) * could
+        for name, plain in reference.memory.held.items()
+        if sound and checkpointed.functions and checkpointed.memory.held.get(name, 0) < (1 - WORTH_SAVING) * plain
     }
     return frozenset(
         name
@@ -211,14 +211,14 @@ def _blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bo
 
 
 def _left_out(reference: RunRecord, checkpointed: RunRecord, block: str) -> Iterator[str]:
-    """Yield the parts of a block that are not recomputed as others are, and keep much compared with what is saved."""
-    again = [f"{block}.{part}." for part in checkpointed.entries[block].parts]
-    inside = {f"{part}.": size for part, size in reference.memory.parts.items() if part.startswith(f"{block}.")}
+    """Yield the parts of a block that are not recomputed while others are, and keep much compared with the saving."""
+    recomputed = [f"{block}.{part}." for part in checkpointed.entries[block].parts]
+    sizes = {f"{part}.": size for part, size in reference.memory.parts.items() if part.startswith(f"{block}.")}
     saved = reference.memory.held.get(block, 0) - checkpointed.memory.held.get(block, 0)
-    for part in inside if again else ():
-        size = sum(size for inner, size in inside.items() if inner.startswith(part))
-        apart = not any(other.startswith(part) or part.startswith(other) for other in again)
-        if apart and size > MOST_HELD * saved:
+    for part in sizes if recomputed else ():
+        size = sum(size for inner, size in sizes.items() if inner.startswith(part))
+        left_out = not any(other.startswith(part) or part.startswith(other) for other in recomputed)
+        if left_out and size > MOST_HELD * saved:
             yield part.removesuffix(".")
 
 
@@ -227,14 +227,14 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: f
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
     parts: list[str] = []
     saved = checkpointed.memory.kept < reference.memory.kept
-    something = saved or any(entries.backward for entries in checkpointed.entries.values())
+    has_effect = saved or any(entries.backward for entries in checkpointed.entries.values())
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
         wanted = reference.wanted_recomputes(name, entries.forward)
         trained = any(g is not None for n, g in reference.gradients.items() if n.startswith(f"{name}."))
         if not wanted and entries.backward <= entries.forward and "reentrant" in checkpointed.modes:
-            continue  # a dummy that needs gradient opens checkpoints of which nobody asks for a gradient
-        if fault := _entry_fault(before, entries, wanted, lost=trained and not something):
+            continue  # with a dummy input that requires gradient, blocks are recomputed that nobody asks a gradient of
+        if fault := _entry_fault(before, entries, wanted, without_effect=trained and not has_effect):
             kind, details = fault
             if kind is FaultKind.NOT_RECOMPUTED and name in in_parts:
                 parts += _left_out(reference, checkpointed, name)
@@ -245,15 +245,15 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: f
 
 
 def _entry_fault(
-    before: Entries, entries: Entries, wanted: int, *, lost: bool
+    before: Entries, entries: Entries, wanted: int, *, without_effect: bool
 ) -> tuple[FaultKind, dict[str, int]] | None:
     """Return the fault in the entries of one block, compared with `before` in the reference; None if there is none.
 
-    `lost` says that parameters of it get gradients, and that nothing is saved or recomputed in the whole model.
+    `without_effect` says that its parameters get gradients, but nothing is saved or recomputed in the whole model.
     """
     forward, backward = entries.forward, entries.backward
-    if before.direct and entries.direct:  # nobody saw a call, and so nobody knows whether the backward came through it
-        return (FaultKind.NOT_RECOMPUTED, {}) if lost else None
+    if before.direct and entries.direct:  # without a call to hook, it is unknown whether the backward came through it
+        return (FaultKind.NOT_RECOMPUTED, {}) if without_effect else None
     if before.forward and not before.direct and forward != before.forward:
         return FaultKind.FORWARD_COUNT, {"reference": before.forward, "forward": forward}
     if backward == wanted:
@@ -267,26 +267,26 @@ def _entry_fault(
 def _value_faults(
     reference: RunRecord, checkpointed: RunRecord, verdict: Verdict, floor: float, tolerance: float
 ) -> Iterator[Fault]:
-    """Yield the faults of gradients, of the loss, which has this floor, and of the outputs."""
+    """Yield the faults of gradients, of the outputs and of the loss, whose noise is up to `floor`."""
     total, errors = len(reference.all_gradients), verdict.errors or {}
     for kind, names in ((FaultKind.GRADIENT_LOST, verdict.lost), (FaultKind.GRADIENT_GAINED, verdict.gained)):
         if names:
             yield Fault(kind, names, {"count": len(names), "total": total})
     ours, theirs = reference.loss, checkpointed.loss
     others = tuple(f"output {name}".rstrip() for name in other_outputs(reference.outputs, checkpointed.outputs))
-    # the loss of an output without one leaves out what has no gradient any more
+    # a loss made up from outputs leaves out those that have lost their gradient
     if not verdict.lost and not abs(ours - theirs) <= max(floor, tolerance * max(abs(ours), abs(theirs))):
         yield Fault(FaultKind.LOSS_VALUE, details={"reference": ours, "found": theirs})
     elif others:
         yield Fault(FaultKind.OUTPUT_VALUE, others, {"count": len(others), "total": len(reference.outputs)})
     if verdict.wrong:
-        worst = max(verdict.wrong, key=lambda name: weight(errors[name]))
+        worst = max(verdict.wrong, key=lambda name: severity(errors[name]))
         names = (worst, *(name for name in verdict.wrong if name != worst))
         yield Fault(FaultKind.GRADIENT_VALUE, names, {"error": errors[worst], "count": len(names), "total": total})
 
 
-def weight(error: float) -> float:
-    """Return a key to order relative errors by: NaN is worse than any number."""
+def severity(error: float) -> float:
+    """Return a key that orders relative errors: NaN is worse than any number."""
     return float("inf") if math.isnan(error) else error
 
 
@@ -295,8 +295,8 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
     changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
     before, after = reference.buffers_before, checkpointed.buffers_before
-    both = (n for n in before if n in after and n not in reference.unread)
-    late = tuple(n for n in both if differ(before[n], after[n]))  # equal after the backward all the same
+    comparable = (n for n in before if n in after and n not in reference.unread)
+    late = tuple(n for n in comparable if differ(before[n], after[n]))  # yet equal after the backward
     if not reference.unread.issuperset(changed):
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
@@ -312,7 +312,7 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
 
 
 def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
-    """Return a fault for each cache, and one for other inputs and attributes, that only this backward wrote to."""
+    """Return a fault for each cache that the backward wrote to, and one for all else that only it wrote to."""
     grown = [
         Fault(
             FaultKind.CACHE_WRITTEN, (input_name(name),), {"before": before, "forward": forward, "backward": backward}
@@ -320,8 +320,8 @@ def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
         for name, (before, forward, backward) in run.cache.items()
         if backward != forward
     ]
-    told = {fault.subjects[0] for fault in grown}
-    written = [name for name in run.written if name not in reference.written and name not in told]
+    reported = {fault.subjects[0] for fault in grown}
+    written = [name for name in run.written if name not in reference.written and name not in reported]
     return [*grown, Fault(FaultKind.WRITTEN_AGAIN, tuple(written))] if written else grown
 
 
@@ -334,5 +334,5 @@ def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
         return False
     if ours.itemsize < 2 or ours.layout != torch.strided:  # such tensors cannot be subtracted
         return False
-    # a forward without gradients, as in reentrant mode, takes other kernels here and there
+    # a forward without gradients, as in reentrant mode, may use other kernels
     return _largest(_moved(ours, theirs)) <= NOISE_EPS * _eps(ours) * _largest(ours)

@@ -19,25 +19,25 @@ from ckpt_surgery.runtime.tools.tensors import is_plain
 NOISE_EPS = 16
 """The noise floor without a repeated run, in units of the dtype's eps."""
 Contents = list[tuple[Fingerprint | None, float]]
-"""The fingerprint and the magnitude of each tensor; of one that has none, how often it was written into."""
+"""The fingerprint and magnitude of each tensor; without a fingerprint, None and how often it was written to."""
 
 
 def contents_of(value: Any) -> Contents:
-    """Fingerprint each tensor in a value once. No meter counts the memory that takes."""
+    """Fingerprint each tensor in a value once. Meters do not count the memory for that."""
     contents: Contents = []
     for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values():
         sums = None
-        with suppress(RuntimeError, TypeError):  # kinds of tensors that lack an operator
-            if is_plain(tensor) and not tensor.is_quantized:  # operators of other kinds may end the process
+        with suppress(RuntimeError, TypeError):  # some kinds of tensors lack an operator
+            if is_plain(tensor) and not tensor.is_quantized:  # on other kinds, an operator may crash the process
                 sums, size = Fingerprint.of(tensor), magnitude(tensor)
         contents.append((None, float(tensor._version)) if sums is None else (sums, size))
     return contents
 
 
 def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -> bool:
-    """Tell whether two contents differ by more than rounding; None stands for the contents of nothing.
+    """Tell whether two contents differ by more than rounding; None differs from every one.
 
-    `loosely` allows as much as the root of the dtype's eps, as between results of a whole model.
+    `loosely` allows up to the root of the dtype's eps, for results of a whole model.
     """
     if after is None or len(before) != len(after):
         return True
@@ -47,7 +47,7 @@ def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -
 def outputs_of(output: Any, name: str = "") -> Iterator[tuple[str, Contents]]:
     """Name the float tensors in a model's output with their contents, past state left out.
 
-    A name tells the place of each and the length of the tuples that it is in.
+    A name consists of keys, and of positions with the length of the tuple.
     """
     if isinstance(output, Tensor):
         if output.is_floating_point():
@@ -57,8 +57,8 @@ def outputs_of(output: Any, name: str = "") -> Iterator[tuple[str, Contents]]:
             if key not in PAST_STATE:
                 yield from outputs_of(value, f"{name}.{key}".lstrip("."))
     elif isinstance(output, tuple | list):
-        for place, value in enumerate(output):
-            yield from outputs_of(value, f"{name}[{place} of {len(output)}]")
+        for index, value in enumerate(output):
+            yield from outputs_of(value, f"{name}[{index} of {len(output)}]")
 
 
 def other_outputs(before: Mapping[str, Contents], after: Mapping[str, Contents]) -> Iterator[str]:

@@ -6,20 +6,20 @@ This reads records only; it runs nothing.
 from __future__ import annotations
 
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.record import LITTLE, RunRecord
+from ckpt_surgery.measure.record import NEGLIGIBLE, RunRecord
 from ckpt_surgery.measure.results import Cost, Fault
 
 LEAST_SAVING = 0.5
-"""The part of the possible saving of memory that has to be reached."""
+"""The share of the possible memory saving that has to be reached."""
 WORTH_SAVING = 0.1
-"""Where checkpointing could save less than this part of the memory, it is not asked to save any."""
+"""The share of the memory below which a possible saving is not asked for."""
 MOST_HELD = 0.25
-"""The part of what a block makes that it may keep without returning it. Most sound models keep nothing, MRA 0.2."""
+"""The share of what a block makes that it may keep without returning it. Most sound models keep nothing, MRA 0.2."""
 MOST_RECOMPUTED = 0.5
-"""The part of what blocks make that may be alive as another is recomputed. Two blocks that hold all have 0.9 of it."""
+"""The share of what blocks make that may be alive as another is recomputed; it is 0.9 if two blocks free nothing."""
 MOST_WORK = 1.3
-"""How many times the blocks' forward the backward may do on top of its own work. Reentrant mode also takes
-gradients that nobody asked for: of inputs that need none."""
+"""The extra work that the backward may do, in units of the blocks' forward. More than one, since reentrant mode also
+computes gradients of inputs that need none."""
 
 
 def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
@@ -27,7 +27,7 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
     return Cost(
         kept_bytes=checkpointed.memory.kept,
         reference_kept_bytes=reference.memory.kept,
-        best_kept_bytes=reference.memory.best + sum(checkpointed.memory.told.values()),
+        best_kept_bytes=reference.memory.best + sum(checkpointed.memory.kept_by_policy.values()),
         backward_flops=checkpointed.flops.backward,
         reference_backward_flops=reference.flops.backward,
         best_backward_flops=reference.flops.backward + reference.flops.blocks - checkpointed.flops.spared,
@@ -38,15 +38,15 @@ def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
 def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
     """List the faults in what a step with checkpointing keeps or computes beyond its due."""
     faults = []
-    told = checkpointed.memory.told
-    held = {name: size - told.get(name, 0) for name, size in checkpointed.memory.held.items()}
+    on_purpose = checkpointed.memory.kept_by_policy
+    held = {name: size - on_purpose.get(name, 0) for name, size in checkpointed.memory.held.items()}
     holding = tuple(
         name
-        for name, could in reference.memory.held.items()
-        # that a block is not recomputed is a fault of its own
+        for name, plain in reference.memory.held.items()
+        # a block that is not recomputed is reported as such
         if (name not in checkpointed.entries or checkpointed.entries[name].backward)
-        and could > LITTLE * reference.memory.kept
-        and held.get(name, 0) > MOST_HELD * could
+        and plain > NEGLIGIBLE * reference.memory.kept
+        and held.get(name, 0) > MOST_HELD * plain
     )
     possible = cost.reference_kept_bytes - cost.best_kept_bytes
     saved = cost.reference_kept_bytes - cost.kept_bytes
@@ -54,22 +54,23 @@ def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> li
         figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
         faults.append(Fault(FaultKind.KEPT_BYTES, holding, details=figures))
     first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
-    # As a recompute begins, more may be alive than at the first one: a gradient as large as what goes into a block, a
-    # part of what all blocks but the largest make, and of those called more than once all gradients, not yet added up.
+    # When a later recompute begins, more may be alive than at the first: a gradient as large as a block's input, a
+    # share of what all blocks but the largest make, and, if blocks run more than once, all gradients not yet added up.
     made = reference.memory.held.values()
-    again = any(entries.forward > 1 for entries in reference.entries.values())
-    gradients = sum(gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and again)
+    repeated = any(entries.forward > 1 for entries in reference.entries.values())
+    gradients = sum(gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and repeated)
     others = sum(made) - max(made, default=0)
     if first and most - first[0] > reference.memory.best / max(len(made), 1) + MOST_RECOMPUTED * others + gradients:
         faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
-    pools = checkpointed.packs or not set(checkpointed.functions) <= set(reference.functions)
-    most_left = checkpointed.memory.kept if pools else LITTLE * reference.memory.kept
+    # hooks and functions of the model's own may keep a pool of buffers
+    may_pool = checkpointed.packs or not set(checkpointed.functions) <= set(reference.functions)
+    most_left = checkpointed.memory.kept if may_pool else NEGLIGIBLE * reference.memory.kept
     if checkpointed.memory.left - reference.memory.left > most_left:
         figures = {"reference": reference.memory.left, "found": checkpointed.memory.left}
         faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
-    if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
+    if cost.kept_bytes < (1 - NEGLIGIBLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
         recompute = cost.forward_flops
     recomputed = (name for name, entries in checkpointed.entries.items() if entries.backward)
     needless = not all(reference.wanted_recomputes(name) for name in recomputed)

@@ -18,7 +18,7 @@ def seed_all(seed: int) -> None:
     """Seed torch on every device, Python, and NumPy if it is imported."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
-    else:  # without a device, that would only note the stack it is called from, which takes long
+    else:  # without an accelerator, that would only record the call stack, which is slow
         torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -41,7 +41,7 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
 
 
 def own_generators(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the generators that are attributes of modules, with the attributes' full names."""
+    """Yield the generators that are attributes of modules, with the full names of the attributes."""
     numpy = sys.modules.get("numpy")
     kinds = (torch.Generator, random.Random, *([numpy.random.Generator] if numpy else []))
     for path, module in model.named_modules():
@@ -69,7 +69,7 @@ def set_state(generator: Any, state: Any) -> None:
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
     """List the CUDA devices of the parameters and buffers of a model, in the order of their names."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then nothing is on one
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then no tensor is on one
         return ()
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))

@@ -1,6 +1,6 @@
 """The empty cache that `verify` passes to a model, to see what checkpointing does with it.
 
-Its argument is found by role, and the run without checkpointing has to fill it: one that stays empty there shows
+Its argument is found by role. The run without checkpointing has to fill it, since a cache that stays empty shows
 nothing.
 """
 
@@ -25,7 +25,7 @@ from ckpt_surgery.model_patches.release_names import CACHE_ARGUMENT, CACHE_SWITC
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.library_switch import takes_switch
 
-_CACHE = re.compile(r"\b(?:Dynamic|EncoderDecoder)?Cache\b")
+_STANDARD_CACHE = re.compile(r"\b(?:Dynamic|EncoderDecoder)?Cache\b")
 _ANY_CACHE = re.compile(r"Cache\b")
 
 
@@ -39,17 +39,17 @@ class GivenCache:
     record: RunRecord
 
     def inputs(self) -> dict[str, Any]:
-        """Make what a run is to be given besides its own inputs: new caches, and what has the model fill them."""
+        """Make the extra inputs of a run: new caches, and the switch that makes the model fill them."""
         return {**{name: self.make() for name in self.arguments}, **self.switch}
 
 
 def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
-    """Fill a cache without checkpointing; None where callers can pass none, or have passed one that the model fills.
+    """Fill a cache without checkpointing; None if callers can pass none, or have passed one that the model fills.
 
     A skip says why none is filled although the model may take one. `reference` is a run without checkpointing.
     """
-    makes_none = getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
-    if makes_none or any(after > before for before, after, _ in reference.cache.values()):
+    is_off = getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
+    if is_off or any(after > before for before, after, _ in reference.cache.values()):
         return None
     parameters: Mapping[str, inspect.Parameter] = inspect.signature(setup.model.forward).parameters
     passes_on = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -58,19 +58,19 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
         inside = next(inner, setup.model)
         parameters = {**inspect.signature(inside.forward).parameters, **parameters}
     arguments = _arguments_for_caches(parameters)
-    state = [n for n, p in parameters.items() if n in PAST_STATE or _ANY_CACHE.search(_annotation(p))]
+    other_state = [n for n, p in parameters.items() if n in PAST_STATE or _ANY_CACHE.search(_annotation(p))]
     switch = CACHE_SWITCH if CACHE_SWITCH in parameters else ""
-    if not (arguments or state or switch):
+    if not (arguments or other_state or switch):
         return None
     if not arguments:
-        return Skip(("state",), SkipKind.NO_CACHE_ARGUMENT, {"arguments": ", ".join(state) or switch})
+        return Skip(("state",), SkipKind.NO_CACHE_ARGUMENT, {"arguments": ", ".join(other_state) or switch})
     makers = _makers(setup.model)
     if not makers:
         details = {"argument": arguments[0], "error": "transformers makes none for its configuration"}
         return Skip(("state",), SkipKind.NO_CACHE, details)
     error = ""
     positions = {
-        name: positional_key(place) for place, name in enumerate(inspect.signature(setup.model.forward).parameters)
+        name: positional_key(index) for index, name in enumerate(inspect.signature(setup.model.forward).parameters)
     }
     switches: list[dict[str, Any]] = [{}, {switch: True}] if switch else [{}]
     together = [tuple(arguments)] if len(arguments) > 1 else []
@@ -88,7 +88,7 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
 def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """List the arguments that take a `Cache`, by name first and then by annotation."""
     named = [name for name in CACHE_ARGUMENT if name in parameters]
-    return named + [n for n, p in parameters.items() if _CACHE.search(_annotation(p)) and n not in named]
+    return named + [n for n, p in parameters.items() if _STANDARD_CACHE.search(_annotation(p)) and n not in named]
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
@@ -99,7 +99,7 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def _makers(model: nn.Module) -> list[Callable[[], Any]]:
-    """List functions that make empty caches for a model, the likeliest first; none where transformers makes none."""
+    """List functions that make empty caches for a model, the likeliest first; empty if transformers can make none."""
     config = getattr(model, "config", None)
 
     def plain() -> Any:
@@ -115,7 +115,7 @@ def _makers(model: nn.Module) -> list[Callable[[], Any]]:
     makers = [of_decoder, plain] if getattr(config, "is_encoder_decoder", False) else [plain]
     usable = []
     for make in makers:
-        with suppress(Exception):  # no transformers, or a configuration that says nothing of layers
+        with suppress(Exception):  # no transformers, or a configuration without a number of layers
             make()
             usable.append(make)
     return usable

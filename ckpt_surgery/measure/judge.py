@@ -18,7 +18,7 @@ from ckpt_surgery.measure.cost import WORTH_SAVING
 from ckpt_surgery.measure.given_cache import GivenCache, given_cache
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.loop import LoopLevel
-from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.noise import NoisyReference, why_no_reference
 from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.ranks import judge_ranks
 from ckpt_surgery.measure.record import RunRecord, StepPart, input_name
@@ -37,19 +37,20 @@ from ckpt_surgery.measure.results import (
     Skip,
 )
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
+from ckpt_surgery.measure.surgical_blocks import has_surgery
+from ckpt_surgery.measure.switch import NoSuchModeError
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, CLAIM, FLAG
 from ckpt_surgery.text import error_line, listed
 
 _KEEPS_ON_PURPOSE = (SkipKind.GRADIENT_IN_FORWARD, SkipKind.SELECTIVE_POLICY, SkipKind.OWN_PARTS, SkipKind.OWN_PACKING)
-"""The reasons not to judge what a model keeps: it was told to."""
+"""The reasons not to judge what a model keeps: it keeps that on purpose."""
 
 
 class Reference:
     """The run without checkpointing, which every mode is compared with. Made by `of`.
 
-    More such runs are made only where something looks wrong, or a level asks for them, and once each. With
-    `before_surgery` the record is of a run before a surgery of the model.
+    More such runs are made only if something looks wrong or a level asks for them, and once each. `before_surgery`
+    says that the record is of the model before its surgery.
     """
 
     def __init__(self, setup: Setup, record: RunRecord, *, before_surgery: bool = False) -> None:
@@ -85,28 +86,28 @@ class Reference:
     @cached_property
     def irreproducible(self) -> Fault | None:
         """The fault of a model whose runs without checkpointing differ; None where they agree."""
-        first = self._noisy.irreproducible
-        if first is None:
+        difference = self._noisy.irreproducible
+        if difference is None:
             return None
-        return Fault(FaultKind.IRREPRODUCIBLE, explanation=FaultCause(CauseKind.OWN_STATE), underlying=first)
+        return Fault(FaultKind.IRREPRODUCIBLE, explanation=FaultCause(CauseKind.OWN_STATE), underlying=difference)
 
     @cached_property
     def changed_by_surgery(self) -> bool:
-        """Whether runs without checkpointing agree after the surgery, but not with the one before it."""
+        """Whether runs without checkpointing agree with one another after the surgery, but not with the one before."""
         again = self._before_surgery and self.irreproducible and Reference(self._setup, self._setup.run(None))
         return isinstance(again, Reference) and again.irreproducible is None
 
     @cached_property
     def given_cache(self) -> GivenCache | Skip | None:
-        """The run that fills an empty cache, a skip that says why none does, or None where none can be passed."""
+        """The run that fills an empty cache, a skip that says why none does, or None if none can be passed."""
         return given_cache(self._setup, self.record)
 
     def equals_without_cache(self, run: RunRecord) -> bool:
-        """Tell whether the model can be told to make no cache, and then computes the same as `run`."""
+        """Tell whether the model can be run without a cache, and then computes the same as `run`."""
         if CACHE_SWITCH not in inspect.signature(self._setup.model.forward).parameters:
             return False
-        told: dict[str, Any] = {CACHE_SWITCH: False}
-        without = self._setup.run(None, **told)
+        cache_off: dict[str, Any] = {CACHE_SWITCH: False}
+        without = self._setup.run(None, **cache_off)
         verdict = compare(without, run, floors=self._noisy.floors(0), tolerance=self._setup.tolerance)
         return verdict.gradient_fault is None
 
@@ -115,7 +116,7 @@ class Reference:
 
     @classmethod
     def of(cls, setup: Setup) -> Reference:
-        """Run once without checkpointing. Raises VerifyError where that run is no reference."""
+        """Run once without checkpointing. Raises VerifyError if that run cannot be a reference."""
         name = setup.name
         try:
             record = setup.run(None)
@@ -126,9 +127,9 @@ class Reference:
         if record.error:
             what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
             raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")
-        if problem := not_finite((record,)):
+        if problem := why_no_reference((record,)):
             raise VerifyError(
-                f"in the run of {name} without checkpointing {problem}: nothing can be held against it; try other "
+                f"in the run of {name} without checkpointing {problem}: nothing can be compared with it; try other "
                 "inputs or float32"
             )
         if not any(gradient is not None for gradient in record.gradients.values()):
@@ -148,7 +149,7 @@ class ModeJudge:
     def report(self) -> ModeReport:
         started = time.perf_counter()
         if own := self._reference.record.own_checkpoint:
-            return self._own_checkpoint(own)
+            return self._report_own_checkpoint(own)
         try:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
@@ -160,10 +161,10 @@ class ModeJudge:
         self._case = replace(self._case, run=run)
         if run.refused is not None:
             return self._not_run(refused=run.refused)
-        nothing = not run.packs and self._is_nothing_checkpointed(run)
+        without_effect = not run.packs and self._is_nothing_checkpointed(run)
         claims = self._setup.own_switch or bool(getattr(self._setup.model, CLAIM, False))
-        missing = nothing and not self._setup.blocks and claims
-        if nothing and not missing:
+        blocks_missing = without_effect and not self._setup.blocks and claims
+        if without_effect and not blocks_missing:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
@@ -171,21 +172,22 @@ class ModeJudge:
             run = self._setup.run(self._mode)
             self._case = replace(self._case, run=run)
             verdict = self._reference.verdict(run)
-        if not verdict.ok and (differs := self._reference.irreproducible):
+        if not verdict.ok and (irreproducible := self._reference.irreproducible):
             if self._reference.changed_by_surgery:
-                return self._broken_off(replace(differs, explanation=None))
-            skip = Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": differs.seen})
-            return self._not_run(skips=(skip,), told=[differs])
-        none = FaultKind.NOTHING_CHECKPOINTED if self._setup.own_switch else FaultKind.NO_BLOCKS
-        explained = explain([*verdict.faults, *self._switched_off(), *([Fault(none)] if missing else [])], self._case)
+                return self._broken_off(replace(irreproducible, explanation=None))
+            skip = Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": irreproducible.seen})
+            return self._not_run(skips=(skip,), for_ranks=[irreproducible])
+        missing = FaultKind.NOTHING_CHECKPOINTED if self._setup.own_switch else FaultKind.NO_BLOCKS
+        without_blocks = [Fault(missing)] if blocks_missing else []
+        explained = explain([*verdict.faults, *self._switched_off(), *without_blocks], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
         deep = self._deep_verdicts(run, faults)
         levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
         unjudged = self._unjudged(run, verdict)
-        left_out = ["cost"] if any(skip.kind in _KEEPS_ON_PURPOSE for skip in unjudged) else []
-        faults = [f for f in faults if f.level in ("run", *self._setup.levels) and f.level not in left_out]
+        judged = {"run", *self._setup.levels} - {"cost" for skip in unjudged if skip.kind in _KEEPS_ON_PURPOSE}
+        faults = [fault for fault in faults if fault.level in judged]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
         if not everything and self._mode not in run.modes and not has_surgery(self._setup.model):
@@ -207,7 +209,7 @@ class ModeJudge:
         )
 
     def _unjudged(self, run: RunRecord, verdict: Verdict) -> list[Skip]:
-        """List the levels that cannot be judged although the step ended."""
+        """List why levels cannot be judged although the step ended."""
         if run.error is not None:
             return []
         skips = []
@@ -232,7 +234,7 @@ class ModeJudge:
         return tuple(level for level in levels if level in self._setup.levels)
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
-        """Judge the levels loop and precision. Where a single step is wrong already, they would show nothing new."""
+        """Judge the levels loop and precision, unless a single step is wrong already: they would show nothing new."""
         wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
@@ -244,7 +246,7 @@ class ModeJudge:
                 verdicts[level] = self._reference.deep_verdict(level, self._mode, run)
         return verdicts
 
-    def _own_checkpoint(self, own: str) -> ModeReport:
+    def _report_own_checkpoint(self, own: str) -> ModeReport:
         """Report a mode whose reference checkpoints by itself: only the gradients it loses can be judged."""
         gradients = self._reference.record.gradients
         lost = tuple(name for name, gradient in gradients.items() if gradient is None)
@@ -253,14 +255,16 @@ class ModeJudge:
         details: dict[str, Detail] = {"own": own, "count": len(lost), "total": len(gradients)}
         return self._broken_off(Fault(FaultKind.LOST_IN_REFERENCE, lost, details), run="skipped")
 
-    def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = (), told: Sequence[Fault] = ()) -> ModeReport:
-        """Report a mode that is refused, does not run, or shows nothing; `told` are faults for the other ranks."""
-        faults = self._ranks(told).faults
+    def _not_run(
+        self, *, refused: str = "", skips: tuple[Skip, ...] = (), for_ranks: Sequence[Fault] = ()
+    ) -> ModeReport:
+        """Report a mode that is refused, does not run, or shows nothing. The other ranks hear of `for_ranks`."""
+        faults = self._ranks(for_ranks).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, skips=skips, refused=refused)
 
     def _broken_off(self, fault: Fault, run: Outcome = "failed") -> ModeReport:
-        """Report a mode of which only this fault is known. The other ranks are waiting for it."""
+        """Report a mode of which only this fault is known. The other ranks wait to hear of it."""
         explained = explain([fault], self._case)
         faults = (*explained, *self._ranks(explained).faults)
         return ModeReport(self._mode, faults, {**self._outcomes(faults, ended=False), "run": run})
@@ -277,15 +281,15 @@ class ModeJudge:
         return judge_ranks(self._setup.given, self._mode, record, faults, step, tolerance=tolerance)
 
     def _blamed_on_cache(self, faults: Sequence[Fault], run: RunRecord) -> Sequence[Fault]:
-        """Blame the cache for unexplained wrong gradients where a run with the cache off gives the same."""
+        """Blame the cache for unexplained wrong gradients if a run with the cache off gives the same ones."""
         wrong = [fault for fault in faults if fault.level in ("set", "values") and fault.explanation is None]
         if not wrong or not self._reference.equals_without_cache(run):
             return faults
-        why = FaultCause(CauseKind.CACHE_SWITCHED_OFF)
-        return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
+        cause = FaultCause(CauseKind.CACHE_SWITCHED_OFF)
+        return [replace(fault, explanation=cause) if fault in wrong else fault for fault in faults]
 
     def _switched_off(self) -> list[Fault]:
-        """Report stacks that the model was given with switched off, while others are on, and that could save much."""
+        """Report stacks that are off in the model as it was given while others are on, if they could save much."""
         memory = self._reference.record.memory
         layers = {n: b for n, b in self._setup.blocks.items() if hasattr(b.module, FLAG) and not b.inside}
         on = {layer.stack for layer in layers.values() if getattr(layer.module, FLAG)}
@@ -296,14 +300,14 @@ class ModeJudge:
         )
 
     def _is_nothing_checkpointed(self, run: RunRecord) -> bool:
-        """Tell whether a finished step enters no block in its backward, and keeps no less than the reference."""
-        alone = self._reference.record
-        reaches = any(facts.backward_calls for facts in alone.calls.values())
-        reaches = reaches or any(entries.backward or entries.direct for entries in run.entries.values())
-        return not (run.error or reaches or run.memory.kept < alone.memory.kept)
+        """Tell whether the backward of a finished step reaches no block, and it keeps no less than the reference."""
+        reference = self._reference.record
+        reached = any(facts.backward_calls for facts in reference.calls.values())
+        reached = reached or any(entries.backward or entries.direct for entries in run.entries.values())
+        return not (run.error or reached or run.memory.kept < reference.memory.kept)
 
     def _cache_verdict(self, run: RunRecord) -> LevelVerdict:
-        """Judge a cache passed explicitly, where the model takes one and the inputs hold none."""
+        """Judge what becomes of a cache that is passed in, if the model takes one and the inputs hold none."""
         if "state" not in self._setup.levels or run.error:
             return LevelVerdict()
         given = self._reference.given_cache
@@ -311,15 +315,15 @@ class ModeJudge:
             return LevelVerdict()
         if isinstance(given, Skip):
             return LevelVerdict(skips=(given,), measured=False)
-        again = self._setup.run(self._mode, **given.inputs())
-        if again.refused is not None:
-            details = {"argument": listed(given.arguments), "error": again.refused}
+        with_cache = self._setup.run(self._mode, **given.inputs())
+        if with_cache.refused is not None:
+            details = {"argument": listed(given.arguments), "error": with_cache.refused}
             return LevelVerdict(skips=(Skip(("state",), SkipKind.CACHE_REFUSED, details),), measured=False)
-        faults = cache_faults(again, given.record)
-        if again.error and not any(fault.kind is FaultKind.CACHE_WRITTEN for fault in faults):
-            subjects, details = tuple(map(input_name, given.arguments)), {"error": str(again.error)}
+        faults = cache_faults(with_cache, given.record)
+        if with_cache.error and not any(fault.kind is FaultKind.CACHE_WRITTEN for fault in faults):
+            subjects, details = tuple(map(input_name, given.arguments)), {"error": str(with_cache.error)}
             faults = [Fault(FaultKind.CACHE_STEP_RAISED, subjects, details)]
-        return LevelVerdict(explain(faults, replace(self._case, reference=given.record, run=again)))
+        return LevelVerdict(explain(faults, replace(self._case, reference=given.record, run=with_cache)))
 
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()

@@ -1,4 +1,4 @@
-"""The kinds of faults and causes, as enums: decisions are made on these. Their words are in `wording`."""
+"""The kinds of faults, skips and causes, as enums that code decides by. `wording` puts them into words."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ Level = Literal["run", "recompute", "set", "values", "state", "cost", "loop", "p
 
 
 class FaultKind(StrEnum):
-    """The ways in which checkpointing goes wrong, each with the level that it fails."""
+    """The ways in which checkpointing goes wrong, each with the level at which it shows."""
 
     level: Level
 
-    def __new__(cls, value: str, level: Level = "run") -> Self:  # a look-up by value gives no level
+    def __new__(cls, value: str, level: Level = "run") -> Self:  # the default is for mypy, which sees FaultKind(value)
         kind = str.__new__(cls, value)
         kind._value_, kind.level = value, level
         return kind
 
     NOT_SWITCHED_ON = "not_switched_on", "run"
-    IRREPRODUCIBLE = "irreproducible", "run"
+    IRREPRODUCIBLE = "irreproducible", "run"  # runs without checkpointing differ, by the surgery or on another rank
     REFERENCE_RAISED = "reference_raised", "run"
     STEP_RAISED = "step_raised", "run"
-    STEP_UNFINISHED = "step_unfinished", "run"
+    STEP_UNFINISHED = "step_unfinished", "run"  # it runs out of time or ends its process, as the next three
     BACKWARD_UNFINISHED = "backward_unfinished", "run"
     SURGERY_UNFINISHED = "surgery_unfinished", "run"
     REBUILD_UNFINISHED = "rebuild_unfinished", "run"
-    NO_BLOCKS = "no_blocks", "recompute"
+    NO_BLOCKS = "no_blocks", "recompute"  # in a model that claims support
     NOTHING_CHECKPOINTED = "nothing_checkpointed", "recompute"
     NOT_RECOMPUTED = "not_recomputed", "recompute"
     SWITCHED_OFF = "switched_off", "recompute"
     PART_NOT_RECOMPUTED = "part_not_recomputed", "recompute"
     RECOMPUTE_COUNT = "recompute_count", "recompute"
-    FORWARD_COUNT = "forward_count", "recompute"
+    FORWARD_COUNT = "forward_count", "recompute"  # the forward with checkpointing enters blocks more or less often
     GRADIENT_LOST = "gradient_lost", "set"
     GRADIENT_GAINED = "gradient_gained", "set"
-    LOST_IN_REFERENCE = "lost_in_reference", "set"
+    LOST_IN_REFERENCE = "lost_in_reference", "set"  # by checkpoints that stay with checkpointing off
     LOSS_VALUE = "loss_value", "values"
     OUTPUT_VALUE = "output_value", "values"
     GRADIENT_VALUE = "gradient_value", "values"
     BUFFER_CHANGED = "buffer_changed", "state"
-    BUFFER_LATE = "buffer_late", "state"
-    CACHE_WRITTEN = "cache_written", "state"
-    WRITTEN_AGAIN = "written_again", "state"
+    BUFFER_LATE = "buffer_late", "state"  # wrong after the forward, right after the backward
+    CACHE_WRITTEN = "cache_written", "state"  # a recompute makes a cache among the inputs longer
+    WRITTEN_AGAIN = "written_again", "state"  # a recompute writes to another input, an attribute or a global
     CACHE_STEP_RAISED = "cache_step_raised", "state"
     RNG_NOT_RESTORED = "rng_not_restored", "state"
     RNG_MOVED = "rng_moved", "state"
-    KEPT_BYTES = "kept_bytes", "cost"
-    RECOMPUTED_BYTES = "recomputed_bytes", "loop"
-    LEFT_BYTES = "left_bytes", "loop"
+    KEPT_BYTES = "kept_bytes", "cost"  # from forward to backward
+    RECOMPUTED_BYTES = "recomputed_bytes", "loop"  # made by a recompute, and alive when the next begins
+    LEFT_BYTES = "left_bytes", "loop"  # alive after the backward
     BACKWARD_FLOPS = "backward_flops", "cost"
     LOOP_DIFFERS = "loop_differs", "loop"
     GROWING_BYTES = "growing_bytes", "loop"
@@ -62,7 +62,7 @@ class FaultKind(StrEnum):
     WEIGHTS_DIFFER = "weights_differ", "ranks"
     GRADIENTS_DIFFER = "gradients_differ", "ranks"
     GRADIENTS_MISSING = "gradients_missing", "ranks"
-    MEAN_LOST = "mean_lost", "ranks"
+    MEAN_LOST = "mean_lost", "ranks"  # of gradients over ranks, as the next two
     MEAN_GAINED = "mean_gained", "ranks"
     MEAN_VALUE = "mean_value", "ranks"
 
@@ -88,39 +88,43 @@ class Precision(StrEnum):
 class SkipKind(StrEnum):
     """The reasons why a level was not judged although it was asked for and no step failed."""
 
+    # of a whole mode
     ALWAYS_NON_REENTRANT = "always_non_reentrant"
     NO_SUCH_MODE = "no_such_mode"
     OTHER_MODE = "other_mode"
-    IRREPRODUCIBLE = "irreproducible"
+    IRREPRODUCIBLE = "irreproducible"  # equal runs without checkpointing differ
     OWN_CHECKPOINT = "own_checkpoint"
     NOTHING_CHECKPOINTED = "nothing_checkpointed"
+    NO_BLOCK_REACHED = "no_block_reached"  # by the backward
+    # of the levels "recompute" and "cost"
     NO_BLOCKS = "no_blocks"
-    NO_BLOCK_REACHED = "no_block_reached"
     GRADIENTS_LOST = "gradients_lost"
     GRADIENT_IN_FORWARD = "gradient_in_forward"
     SELECTIVE_POLICY = "selective_policy"
-    OWN_PARTS = "own_parts"
-    OWN_PACKING = "own_packing"
-    ONE_BACKWARD = "one_backward"
-    STEP_WRONG = "step_wrong"
+    OWN_PARTS = "own_parts"  # the model checkpoints parts of blocks
+    OWN_PACKING = "own_packing"  # hooks of the model pack what is saved, and nothing is recomputed
+    # of the levels "loop", "state" (caches) and "precision"
+    ONE_BACKWARD = "one_backward"  # torch lets none go twice through a selective policy
+    STEP_WRONG = "step_wrong"  # without a loop already
     NO_CACHE = "no_cache"
     NO_CACHE_ARGUMENT = "no_cache_argument"
     CACHE_NOT_TAKEN = "cache_not_taken"
     CACHE_REFUSED = "cache_refused"
-    SAME_SAMPLES = "same_samples"
+    SAME_SAMPLES = "same_samples"  # two forwards would get equal inputs
     NO_LINEAR_LAYER = "no_linear_layer"
     LOOP_NOT_RUN = "loop_not_run"
     LOOP_REFUSED = "loop_refused"
-    NOT_WIDE = "not_wide"
+    NOT_WIDE = "not_wide"  # the model is in half precision itself
     PRECISION_NOT_RUN = "precision_not_run"
     PRECISION_REFUSED = "precision_refused"
+    # of the level "ranks"
     ONE_PROCESS = "one_process"
     NOT_WRAPPED = "not_wrapped"
-    OTHER_GROUP = "other_group"
+    OTHER_GROUP = "other_group"  # the wrapper has some of the ranks only
     MIXED_PRECISION = "mixed_precision"
 
 
-OF_A_PART = frozenset(
+PARTIAL_SKIPS = frozenset(
     {
         SkipKind.ONE_BACKWARD,
         SkipKind.SAME_SAMPLES,
@@ -131,12 +135,13 @@ OF_A_PART = frozenset(
         SkipKind.PRECISION_REFUSED,
     }
 )
-"""The reasons to skip a part of a level; the rest of it was judged, unless all parts were skipped."""
+"""The reasons to skip only a part of a level; the rest of it was judged, unless all parts were skipped."""
 
 
 class CauseKind(StrEnum):
-    """The causes of faults. A static rule finds those of the first group in source."""
+    """The causes of faults."""
 
+    # found in source by a static rule, too
     PLAIN_BLOCK = "plain_block"
     OUTDATED_SWITCH = "outdated_switch"
     NESTED_BLOCKS = "nested_blocks"
@@ -146,9 +151,11 @@ class CauseKind(StrEnum):
     SHARED_WRITES = "shared_writes"
     GRADIENT_CONTAINER = "gradient_container"
     NESTED_OUTPUT = "nested_output"
-    UNREACHABLE = "unreachable"
-    OTHER_ARGUMENT = "other_argument"
+    UNREACHABLE = "unreachable"  # no block has the flag by which checkpointing is switched on
+    OTHER_ARGUMENT = "other_argument"  # than without checkpointing
+    IN_THEIR_PLACE = "in_their_place"  # another block is recomputed instead
 
+    # seen in a run only
     NEVER_CHECKPOINTED = "never_checkpointed"
     EVALUATION_MODE = "evaluation_mode"
     FORWARD_REPLACED = "forward_replaced"
@@ -158,17 +165,16 @@ class CauseKind(StrEnum):
     BATCH_NORM_TWICE = "batch_norm_twice"
     RNG_NOT_RESTORED = "rng_not_restored"
     CACHE_SWITCHED_OFF = "cache_switched_off"
-    COUNTED_AGAIN = "counted_again"
+    COUNTED_AGAIN = "counted_again"  # a recompute changes a number that is an attribute
     OWN_GENERATOR = "own_generator"
-    OWN_STATE = "own_state"
+    OWN_STATE = "own_state"  # the model keeps something from run to run
     UNEQUAL_COLLECTIVES = "unequal_collectives"
     UNUSED_PARAMETERS = "unused_parameters"
     SHARED_PARAMETER = "shared_parameter"
-    OWN_FUNCTION = "own_function"
-    OWN_PACKING = "own_packing"
-    OTHER_AUTOCAST = "other_autocast"
+    OWN_FUNCTION = "own_function"  # an autograd.Function of the model recomputes
+    OWN_PACKING = "own_packing"  # hooks of the model bring back another tensor than was saved
+    OTHER_AUTOCAST = "other_autocast"  # in the recompute than in the forward, as the next two
     OTHER_HOOKS = "other_hooks"
     OTHER_ATTRIBUTE = "other_attribute"
-    IN_THEIR_PLACE = "in_their_place"
     WRITTEN_ARGUMENT = "written_argument"
     WRONG_WITHOUT_WRAPPER = "wrong_without_wrapper"

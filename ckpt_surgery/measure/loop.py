@@ -22,18 +22,18 @@ from torch import Tensor, nn
 from ckpt_surgery.measure.compare import Floor
 from ckpt_surgery.measure.cost import LEAST_SAVING, WORTH_SAVING
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
-from ckpt_surgery.measure.record import LITTLE, RunRecord
+from ckpt_surgery.measure.record import NEGLIGIBLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.training import Training, TrainingJudge, are_samples_alike, sorted_out
+from ckpt_surgery.measure.training import Training, TrainingJudge, are_samples_alike, level_verdict
 from ckpt_surgery.runtime.tools.containers import tensors
 
 _STEP = 0.01
-"""What the first step of the optimizer moves the parameter with the largest gradient by."""
+"""The change that the first optimizer step makes to the parameter with the largest gradient."""
 _ADAPTERS = 2
-"""Adapters for each block."""
-_RANK = 4
-_SCALE = 0.05
+"""The adapters in each block."""
+_RANK, _SCALE = 4, 0.05
+"""The inner size of an adapter, and the scale of its random entries: zeros would hide lost gradients."""
 
 _LoopKinds = tuple[LoopKind, ...]
 
@@ -51,7 +51,7 @@ class LoopLevel:
         largest = max((float(gradient.abs().max()) for gradient in gradients), default=0.0)
         self._rate = _STEP / (largest or 1.0)
         self._leading: Sequence[RunRecord] = ()
-        """The first steps without checkpointing; all others take their gradients."""
+        """The first training without checkpointing: the optimizer of every other steps with its gradients."""
         self._trainings: Mapping[_LoopKinds, Callable[[Training], None]] = {
             (LoopKind.ACCUMULATION, LoopKind.STEPS): self._accumulation_and_steps,
             (LoopKind.STEPS,): self._steps,
@@ -59,11 +59,11 @@ class LoopLevel:
             (LoopKind.RETAINED_GRAPH,): self._retained_graph,
             (LoopKind.ADAPTERS,): self._adapters,
         }
-        """By what each shows, in order. What is second is trained alone where the shared training ends before it."""
+        """By the loops that each covers, in order. The second runs alone if the shared training ends before it."""
         self._shared: dict[tuple[LoopKind, Mode | None, int], Training] = {}
-        """The part of a training that another kind of loop has not asked for yet."""
-        self._growth_alone = 0  # what the last step leaves behind without checkpointing
-        self._kept_alone = 0  # what its forward keeps
+        """The parts of trainings that their kind of loop has not asked for yet."""
+        self._plain_growth = 0  # the bytes that the last step leaves behind without checkpointing
+        self._plain_kept = 0  # the bytes that its forward keeps
         self._judges = {
             kind: TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise)
             for kind in LoopKind
@@ -76,10 +76,10 @@ class LoopLevel:
         """
         self._shared.clear()
         results = [self._impossible(kind, step) or judge.judge(mode) for kind, judge in self._judges.items()]
-        return sorted_out([self._grown(result) or self._lost(result, step) or result for result in results])
+        return level_verdict([self._growth_fault(r) or self._saving_fault(r, step) or r for r in results])
 
     def _impossible(self, kind: LoopKind, step: RunRecord) -> Skip | None:
-        """Return why a kind of loop would show nothing about this model and these inputs; None where it would."""
+        """Return why a kind of loop would show nothing about this model and these inputs; None if it would."""
         if kind is LoopKind.TWO_FORWARDS and are_samples_alike(self._setup.inputs):
             return Skip(("loop",), SkipKind.SAME_SAMPLES)
         if kind is LoopKind.RETAINED_GRAPH and any(each.selective for each in step.entries.values()):
@@ -88,22 +88,22 @@ class LoopLevel:
             return Skip(("loop",), SkipKind.NO_LINEAR_LAYER)
         return None
 
-    def _lost(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
-        """Return a fault where the loop computes the same, but its last step saves less memory than its first."""
+    def _saving_fault(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
+        """Return a fault if the loop computes the same, but its last step saves less memory than its first."""
         if not isinstance(result, Training) or not result.alive:
             return None
-        first, last = self._record.memory.kept - step.memory.kept, self._kept_alone - result.kept[-1]
+        first, last = self._record.memory.kept - step.memory.kept, self._plain_kept - result.kept[-1]
         if first <= WORTH_SAVING * self._record.memory.kept or last >= LEAST_SAVING * first:
             return None
-        return Fault(FaultKind.SAVING_LOST, details={"reference": self._kept_alone, "found": result.kept[-1]})
+        return Fault(FaultKind.SAVING_LOST, details={"reference": self._plain_kept, "found": result.kept[-1]})
 
-    def _grown(self, result: Training | Fault | Skip) -> Fault | None:
-        """Return a fault where the loop computes the same, but leaves more memory behind in each step."""
+    def _growth_fault(self, result: Training | Fault | Skip) -> Fault | None:
+        """Return a fault if the loop computes the same, but leaves more memory behind in each step."""
         if not isinstance(result, Training) or not result.alive:
             return None
-        if result.growth - self._growth_alone <= LITTLE * self._record.memory.kept:
+        if result.growth - self._plain_growth <= NEGLIGIBLE * self._record.memory.kept:
             return None
-        return Fault(FaultKind.GROWING_BYTES, details={"reference": self._growth_alone, "found": result.growth})
+        return Fault(FaultKind.GROWING_BYTES, details={"reference": self._plain_growth, "found": result.growth})
 
     def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int) -> Training:
         """Return the training for one kind of loop: its part of a shared training if that got so far."""
@@ -118,12 +118,12 @@ class LoopLevel:
         steps, metered = self._trainings[kinds], LoopKind.STEPS in kinds
         training = Training.run(self._setup, mode, steps, metered=metered, rounding_seed=rounding_seed)
         if metered and mode is None and not rounding_seed:
-            self._growth_alone, self._kept_alone = training.growth, (training.kept or [0])[-1]
+            self._plain_growth, self._plain_kept = training.growth, (training.kept or [0])[-1]
             self._leading = self._leading or training.steps
         return training
 
     def _accumulation_and_steps(self, training: Training) -> None:
-        """Run `_steps`, with the first adding its gradients to those of an earlier backward."""
+        """Run `_steps`; the first one adds its gradients to those of an earlier backward."""
         for name, parameter in training.setup.model.named_parameters():
             gradient = self._record.gradients.get(name)
             if gradient is not None and parameter.requires_grad:
@@ -135,15 +135,15 @@ class LoopLevel:
         model = training.setup.model
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(trained, lr=self._rate)
-        for place in range(3):
-            with training.metered() if place else nullcontext():
+        for number in range(3):  # growth is measured from the second to the third
+            with training.metered() if number else nullcontext():
                 training.backward(training.forward())
-                for record in self._leading[place : place + 1]:
+                for record in self._leading[number : number + 1]:
                     record.put_gradients(model)
                 optimizer.step()
                 optimizer.zero_grad()
             training.measure()
-            if not place:
+            if not number:
                 training.evaluate()
 
     def _two_forwards_and_retained_graph(self, training: Training) -> None:
@@ -160,8 +160,8 @@ class LoopLevel:
     def _adapters(self, training: Training) -> None:
         """Freeze the model, and train adapters on some linear layers of each block.
 
-        What goes into the blocks requires gradient, as those who train adapters have it: the outputs of embeddings, or
-        the inputs of the model.
+        What goes into the blocks requires gradient, as is usual with adapters: the outputs of embeddings, or the
+        inputs of the model.
         """
         setup = self._setup
         setup.model.requires_grad_(False)
@@ -194,7 +194,7 @@ class LoopLevel:
 def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
     """Split a training by kind of loop: its first backward is of the first kind, all others of the second.
 
-    A kind that the training does not come to is left out.
+    A kind that the training does not reach is left out.
     """
     if len(kinds) == 1:
         return {kinds[0]: training}

@@ -1,4 +1,4 @@
-"""Choose the scalar that a step trains on: the output's own loss, or a sum over all that is in the output."""
+"""Choose the scalar that a step trains on: the output's own loss, or a weighted sum of all its tensors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def loss_of(output: Any) -> Tensor:
     """Return the mean of the output's own `loss`, or else a weighted sum of every float tensor in the output.
 
     The sum weighs element i of each tensor by cos(i), divided by the square root of their number: a sum of squares
-    would hardly move where a model normalises last. Past state is left out, since models return none while they
-    checkpoint. Raises OptionError where the output holds no float tensor that requires gradient.
+    would hardly change in a model that ends in a normalisation. Past state is left out, since models return none while
+    they checkpoint. Raises OptionError if the output holds no float tensor that requires gradient.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad:

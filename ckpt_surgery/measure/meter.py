@@ -20,7 +20,7 @@ from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 from ckpt_surgery.torch_names import TorchDispatchMode
 
-_MAX_POINTS = 200
+_MAX_POINTS = 200  # enough for a plot
 _aten = torch.ops.aten
 
 
@@ -38,14 +38,14 @@ class FlopCount:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of live storages that were allocated while active."""
+    """A mode that counts the bytes of live storages allocated while it is active."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._live: dict[int, StorageRecord] = {}
         self._bytes = 0
         self.most_bytes = 0
-        """The most bytes that were alive at once, since it was last set."""
+        """The most bytes that were alive at once since this was last set."""
         self._operators = 0
         self._serial = 0
 
@@ -59,7 +59,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def left_bytes(self, besides: Iterable[Tensor] = ()) -> int:
-        """Return the bytes alive now, without those of some tensors, such as the loss and the gradients."""
+        """Return the bytes alive now without those of the tensors in `besides`, such as the loss and the gradients."""
         live = {storage.serial: storage.bytes for storage in self._live.values()}
         for own in self._tracked(besides):
             live.pop(own.serial, None)
@@ -117,7 +117,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class Meter(LiveBytes):  # type: ignore[no-untyped-call]
-    """Counts FLOPs and bytes while active: forward and backward separately, and the share of the blocks.
+    """A mode that counts FLOPs and bytes, in forward and backward separately, and the share of the blocks.
 
     FLOPs are those of matrix products, convolutions and attention, as torch.utils.flop_counter counts them.
     Bytes are those of storages allocated while active; parameters, buffers and inputs do not count. The caller marks
@@ -132,9 +132,9 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         self.held_bytes: dict[str, int] = {}
         """The part of `kept_bytes` that each block made and did not return."""
         self.held_by_parts: dict[str, int] = {}
-        """The same of the parts of blocks that `part_stack` names."""
+        """The same for the parts of blocks, by the names in `part_stack`."""
         self.part_stack: list[str] = []
-        """The parts that are running, the innermost last; their callers keep it."""
+        """The parts that are running, the innermost last; whoever hooks them pushes and pops."""
         self.on_operator: Callable[[], None] | None = None
         """Called before each operator of the forward."""
         self.leaking_blocks: set[str] = set()
@@ -142,8 +142,8 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         self._block_stack: list[str] = []
         self._given: dict[int, int] = {}  # serial number to bytes: storages passed to blocks
         self._returned: dict[int, int] = {}  # serial number to bytes: storages returned by blocks
-        self._recomputes: list[int] = []  # operators at which a recompute began
-        self._points: list[tuple[int, int]] = []
+        self._recomputes: list[int] = []  # operator counts at which a recompute began
+        self._points: list[tuple[int, int]] = []  # operator counts and bytes alive
         self._backward_at: int | None = None
 
     def __torch_dispatch__(
@@ -198,21 +198,21 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
 
     def recompute_bytes(self, gradients: Iterable[Tensor] = ()) -> tuple[int, ...]:
         """Return the bytes alive at the start of each recompute; `gradients` are left out, as in `timeline`."""
-        points = self._without(gradients)
-        return tuple(points[at - 1][1] if at else 0 for at in self._recomputes)
+        points = self._points_without(gradients)
+        return tuple(points[operator - 1][1] if operator else 0 for operator in self._recomputes)
 
     def timeline(self, gradients: Iterable[Tensor] = ()) -> Timeline:
         """Return the bytes alive after each operator; above 200 operators, the maximum of at most 200 intervals.
 
         `gradients` are left out: they are results of the backward, not activations.
         """
-        points = self._without(gradients)
+        points = self._points_without(gradients)
         length = -(-len(points) // _MAX_POINTS) or 1
         intervals = [points[start : start + length] for start in range(0, len(points), length)]
         highest = tuple(max(interval, key=lambda point: point[1]) for interval in intervals)
         return Timeline(highest, self._backward_at or 0)
 
-    def _without(self, gradients: Iterable[Tensor]) -> list[tuple[int, int]]:
+    def _points_without(self, gradients: Iterable[Tensor]) -> list[tuple[int, int]]:
         """Return the bytes alive after each operator, without those of `gradients`."""
         storages = {storage.serial: storage for storage in self._tracked(gradients)}
         created: dict[int, int] = {}  # operator to bytes
@@ -238,7 +238,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
             sizes[storage.serial] = storage.bytes
 
     def _find_leaks(self, args: tuple[Any, ...]) -> None:
-        """Note the blocks whose tensors are read outside of them without having been passed on."""
+        """Note the blocks that made a tensor which is read outside of them, although they did not return it."""
         read = (item for arg in args for item in (arg if isinstance(arg, (tuple, list)) else (arg,)))
         for storage in self._tracked(item for item in read if isinstance(item, Tensor) and item.requires_grad):
             passed_on = storage.serial in self._given or storage.serial in self._returned
@@ -272,7 +272,7 @@ class StorageRecord:
 
 
 class PerturbedRounding(TorchDispatchMode):
-    """Change how matrix products, sums and convolutions are rounded.
+    """A mode that changes how matrix products, sums and convolutions are rounded.
 
     The terms of products and sums are added up in reverse order. That alone sometimes gives the same bits, so each
     result is also changed at random, by at most one unit in the last place; `seed` selects the changes.
@@ -318,13 +318,13 @@ _NO_READ = {_aten.detach.default, _aten.alias.default}
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse tensors, for one, have no single storage
+    except (NotImplementedError, RuntimeError):  # sparse tensors, for example, have no single storage
         return None
 
 
 @cache
 def _allocates(func: Any, index: int) -> bool:
-    """Tell whether the result with this index is a new tensor and no alias of an argument."""
+    """Tell whether the result with this index is a new tensor, not an alias of an argument."""
     if func is _aten.lift_fresh.default:
         return True  # what `torch.tensor` has just made of numbers
     returns = func._schema.returns

@@ -13,11 +13,10 @@ from ckpt_surgery.torch_names import SELECTIVE_MODES, disable_current_modes, dis
 
 
 class HookErrors:
-    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all,
-    unless that returns True.
+    """The handling of errors in hooks, which must not end the training that the hooks watch.
 
-    Every ModelHook that is made inside `kept` runs inside it, too, on whatever thread. Errors of the kinds `raised`
-    are meant for the training.
+    The first error goes to `failed` and stops all hooks, unless `failed` returns True. Every ModelHook that is made
+    inside `kept` also runs inside it, on any thread. Errors of the kinds `raised` are meant for the training.
     """
 
     def __init__(self, failed: Callable[[Exception], bool], raised: tuple[type[Exception], ...]) -> None:
@@ -55,14 +54,14 @@ class _KeptBy(threading.local):
 
 
 _KEPT_BY = _KeptBy()
-"""No ContextVar: with Python 3.11.7 and torch 2.13, one that hooks of a forward set was gone when they reset it."""
+"""Not a ContextVar: with Python 3.11.7 and torch 2.13, one that hooks of a forward set was gone when they reset it."""
 
 
 class ModelHook:
-    """A hook on modules, parameters or the graph of one model that only observes: gradients may arrive in parts.
+    """A hook on modules, parameters or the graph of one model that only observes, and leaves gradients as they are.
 
-    What it raises goes to `errors`, or to those in which it is made; without any, to whoever runs the model. In
-    copies and pickles of the model a hook that does nothing takes its place.
+    What it raises goes to `errors`, by default to those in whose `kept` it is made; without any, to the caller of the
+    model. In copies and pickles of the model, a hook that does nothing takes its place.
     """
 
     def __init__(self, function: Callable[..., Any], errors: HookErrors | None = None) -> None:
@@ -72,7 +71,7 @@ class ModelHook:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._errors is None:
             return self._function(*args, **kwargs)
-        if torch.compiler.is_compiling() or self._errors.ended:  # what is compiled is not watched
+        if torch.compiler.is_compiling() or self._errors.ended:  # compiled code is not watched
             return None
         with self._errors.kept():
             return self._function(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Runs without checkpointing, and the noise that rounding adds to them: other runs are compared with both.
+"""Compare steps with the same steps without checkpointing, up to the noise that rounding adds to them.
 
-Equal bits are equal. Noise is only measured where bits differ: by runs that add up in another order, and by a repeated
-run. Where that differs too, kernels add up in any order, as GPU kernels with atomics do: then more runs are made,
-since a few do not show how far the noise of a narrow dtype goes, and a fault has to show twice.
+Noise is only measured if bits differ: by runs that add up in another order, and by a repeated run. If that one differs
+too, kernels add up in no fixed order, as GPU kernels with atomics do. Then more runs are made, since a few do not show
+how far the noise of a narrow dtype goes, and a fault has to show twice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ckpt_surgery.measure.compare import MANY_ENTRIES, Floor, Verdict, compare, 
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Fault
 
-_ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elements now and then
+_ROUNDINGS = (1, 2)  # seeds; a single one may leave the bits of a small gradient as they are
 
 _MORE_ROUNDINGS = (3, 4, 5, 6, 7, 8)
 
 _MORE_AGAIN = 6
-"""How often a training is repeated once more where its kernels add up in any order."""
+"""The further repetitions of a training whose kernels add up in no fixed order."""
 
 _NARROW = 1e-4
-"""From this eps on, one rounding may move a gradient further than its root: where it crosses the bend of a ReLU."""
+"""The eps from which on one rounding, across the bend of a ReLU, may move a gradient by more than the root of eps."""
 
 Runs = Callable[[int], Sequence[RunRecord]]
 """The steps of one training, by their order, with rounding perturbed by a seed that is not 0."""
@@ -33,9 +33,9 @@ Runs = Callable[[int], Sequence[RunRecord]]
 class NoisyReference:
     """The steps of a training without checkpointing. `run` runs it, also the first time if there are no `records`.
 
-    `likely` gives the noise of one step of the same model in the same dtype: what is within it needs no measurement of
-    its own, which would be several trainings. `eps` is that of the dtype in which products are rounded, where it is
-    wider than the gradients tell, as under autocast.
+    `likely` gives the noise of one step of the same model in the same dtype: differences within it need no noise of
+    their own, which would take several trainings. `eps` is that of the dtype in which products are rounded, if it is
+    larger than that of the gradients, as under autocast.
     """
 
     def __init__(
@@ -57,50 +57,50 @@ class NoisyReference:
         """The records of the steps, up to the one that failed."""
         return self._run(0) if self._given is None else self._given
 
-    def verdict(self, place: int, run: RunRecord) -> Verdict:
-        """Compare a step with the reference step in the same place: by equal bits, or else by the measured noise."""
-        reference = self.records[place]
+    def verdict(self, index: int, run: RunRecord) -> Verdict:
+        """Compare a step with the reference step of the same index: by equal bits, or else by the measured noise."""
+        reference = self.records[index]
 
-        def by(floors: Mapping[str, Floor]) -> Verdict:
+        def with_floors(floors: Mapping[str, Floor]) -> Verdict:
             return compare(reference, run, floors=floors, tolerance=self._tolerance)
 
-        strict = by({})
+        strict = with_floors({})
         if strict.gradient_fault is None or run.error:
             return strict
-        if self._likely is not None and (likely := by(self._likely())).gradient_fault is None:
+        if self._likely is not None and (likely := with_floors(self._likely())).gradient_fault is None:
             return likely
         if self.irreproducible:
             return strict
-        if (rounded := by(self.rounding(place))).gradient_fault is None:
+        if (rounded := with_floors(self.rounding(index))).gradient_fault is None:
             return rounded
-        repeated = by(self.floors(place))
+        repeated = with_floors(self.floors(index))
         if repeated.gradient_fault is None:
             return repeated
         more = list(self._again_more) if self.is_noisy else []
-        more += self._rounded_more if self._may_be_chance(place, repeated) else []
+        more += self._rounded_more if self._may_be_chance(index, repeated) else []
         trainings = [*self._rounded, self._again, *more]
-        return by(noise_floors(reference, *_in_place(place, trainings))) if more else repeated
+        return with_floors(noise_floors(reference, *_steps_at(index, trainings))) if more else repeated
 
-    def _may_be_chance(self, place: int, verdict: Verdict) -> bool:
+    def _may_be_chance(self, index: int, verdict: Verdict) -> bool:
         """Tell whether everything that differs has few entries, whose noise two runs hardly show.
 
-        A bias before a normalisation has a gradient of zero, and what is left of its terms may be anything.
+        The gradient of a bias before a normalisation is zero, so that what rounding leaves of it is all noise.
         """
-        gradients = self.records[place].all_gradients
+        gradients = self.records[index].all_gradients
         named = (gradients.get(name) for name in (*verdict.lost, *verdict.gained, *verdict.wrong))
         return all(gradient is not None and gradient.numel() < MANY_ENTRIES for gradient in named)
 
     def first_fault(self, runs: Sequence[RunRecord]) -> Fault | None:
         """Return the first fault in the steps of another training; None if they compute the same."""
-        verdicts = (self.verdict(place, run) for place, run in enumerate(runs[: len(self.records)]))
+        verdicts = (self.verdict(index, run) for index, run in enumerate(runs[: len(self.records)]))
         return next(filter(None, (verdict.gradient_fault for verdict in verdicts)), None)
 
     @cached_property
     def irreproducible(self) -> Fault | None:
         """The first fault beyond rounding between repetitions of the training; None where they agree.
 
-        In a narrow dtype, kernels that add up in any order make a run differ as much now and then: there it is only
-        reported where no two of four runs agree.
+        In a narrow dtype, kernels that add up in no fixed order make a run differ as much now and then: there it is
+        only reported if no two of four runs agree.
         """
         fault = self._difference(self.records, self._again)
         if fault is None or max(self._eps, *(record.root_of_eps**2 for record in self.records)) < _NARROW:
@@ -122,13 +122,13 @@ class NoisyReference:
                 return fault
         return None
 
-    def floors(self, place: int) -> Mapping[str, Floor]:
-        """Return what rounding, and kernels that add up in any order, can change in a step."""
-        return noise_floors(self.records[place], *_in_place(place, [*self._rounded, self._again]))
+    def floors(self, index: int) -> Mapping[str, Floor]:
+        """Return what rounding, and kernels that add up in no fixed order, can change in a step."""
+        return noise_floors(self.records[index], *_steps_at(index, [*self._rounded, self._again]))
 
-    def rounding(self, place: int = 0) -> Mapping[str, Floor]:
+    def rounding(self, index: int = 0) -> Mapping[str, Floor]:
         """Return what rounding alone can change in a step."""
-        return noise_floors(self.records[place], *_in_place(place, self._rounded))
+        return noise_floors(self.records[index], *_steps_at(index, self._rounded))
 
     @cached_property
     def _again(self) -> Sequence[RunRecord]:
@@ -147,12 +147,12 @@ class NoisyReference:
         return [self._run(seed) for seed in _MORE_ROUNDINGS]
 
 
-def _in_place(place: int, trainings: Sequence[Sequence[RunRecord]]) -> list[RunRecord]:
-    return [runs[place] for runs in trainings if place < len(runs) and not runs[place].error]
+def _steps_at(index: int, trainings: Sequence[Sequence[RunRecord]]) -> list[RunRecord]:
+    return [steps[index] for steps in trainings if index < len(steps) and not steps[index].error]
 
 
-def not_finite(records: Sequence[RunRecord]) -> str:
-    """Say why steps are no reference: one failed, or gave a value that is not finite. Empty where they are one."""
+def why_no_reference(records: Sequence[RunRecord]) -> str:
+    """Say why steps cannot be a reference: one failed, or gave a value that is not finite. Empty if they can be."""
     for record in records:
         if record.error:
             return str(record.error)

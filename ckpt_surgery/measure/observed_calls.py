@@ -35,7 +35,7 @@ class CallFacts:
         returned: arguments that the block returned unchanged.
         mutated: dictionaries and lists that the block wrote into.
         written: tensors that the block wrote into, and that it does not return.
-        nested_output: whether a tensor that carries gradient was returned inside a nested container.
+        nested_output: whether a tensor that carries gradient was returned inside a container in the output.
         input_requires_grad: whether a positional argument of every call was itself a tensor that requires gradient.
         uses_rng: whether a call advanced a random number generator of torch.
         backward_calls: the number of calls that the backward passed through; only those can be recomputed.
@@ -60,8 +60,8 @@ class CallFacts:
         for field in fields(self):
             ours, theirs = getattr(self, field.name), getattr(other, field.name)
             merged[field.name] = tuple(dict.fromkeys(ours + theirs)) if isinstance(ours, tuple) else ours or theirs
-        both = self.input_requires_grad and other.input_requires_grad
-        return CallFacts(**{**merged, "input_requires_grad": both})
+        every_call = self.input_requires_grad and other.input_requires_grad
+        return CallFacts(**{**merged, "input_requires_grad": every_call})
 
 
 class CallMarker(UndoableHooks):
@@ -74,10 +74,10 @@ class CallMarker(UndoableHooks):
         super().__init__()
         self._blocks = blocks
         self._meter = meter
-        self.given: dict[str, Mapping[str, torch.Size]] = {}
-        """The shapes of the tensors that the first call of each block was given, by parameter."""
+        self.given_shapes: dict[str, Mapping[str, torch.Size]] = {}
+        """The shapes of the tensors that the first call of each block was given, by block and parameter."""
         self.without_gradient: tuple[str, ...] = ()
-        """The block that was called first, where it was given no tensor that requires gradient."""
+        """The block that was called first, by name, if no tensor that it was given requires gradient."""
 
     def __enter__(self) -> Self:
         for name, block in self._blocks.items():
@@ -87,15 +87,15 @@ class CallMarker(UndoableHooks):
         return self
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name not in self.given:
+        if name not in self.given_shapes:
             arguments = _by_position(block, args) | kwargs
-            if not self.given and not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
+            if not self.given_shapes and not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
                 self.without_gradient = (name,)
-            self.given[name] = {n: v.shape for n, v in arguments.items() if isinstance(v, Tensor)}
+            self.given_shapes[name] = {n: v.shape for n, v in arguments.items() if isinstance(v, Tensor)}
         self._meter.enter_block(name, tensors((args, kwargs)))
 
     def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        self._meter.leave_block(tensors((output, args, kwargs)))  # what it puts into a list, it returns
+        self._meter.leave_block(tensors((output, args, kwargs)))  # what it puts into an argument, it returns
 
 
 class CallObserver(CallMarker):
@@ -107,7 +107,7 @@ class CallObserver(CallMarker):
         self._calls = 0
         self._backward_calls: dict[str, set[int]] = {}  # block name to call numbers
         self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
-        self._open: list[_BlockCall] = []
+        self._running: list[_BlockCall] = []
 
     def __enter__(self) -> Self:
         for name, block in self._blocks.items():
@@ -125,7 +125,7 @@ class CallObserver(CallMarker):
         self._meter.part_stack.pop()
 
     def facts(self) -> dict[str, CallFacts]:
-        """Return the facts so far by block name, without blocks that were not called."""
+        """Return the facts so far, by the names of the blocks that were called."""
         return {
             name: replace(
                 facts, backward_calls=len(self._backward_calls.get(name, ())), leaks=name in self._meter.leaking_blocks
@@ -134,12 +134,12 @@ class CallObserver(CallMarker):
         }
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._open.append(_BlockCall(_by_position(block, args), dict(kwargs), self._devices))
+        self._running.append(_BlockCall(_by_position(block, args), dict(kwargs), self._devices))
         super()._before(name, block, args, kwargs)
 
     def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         super()._after(name, block, args, kwargs, output)
-        call = self._open.pop()
+        call = self._running.pop()
         self._calls += 1
         self._hook_backward(name, self._calls, call.new_tensors(output))
         facts = call.facts(output)
@@ -212,5 +212,5 @@ def _by_position(block: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _carries(tensor: Tensor) -> bool:
-    """Tell whether gradient flows on through this tensor. A leaf accumulates its own gradient anywhere."""
+    """Tell whether gradient flows on through this tensor. A leaf gets its gradient wherever it is."""
     return tensor.requires_grad and not tensor.is_leaf

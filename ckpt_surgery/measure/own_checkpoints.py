@@ -26,14 +26,15 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _ENGINE = {torch.autograd.graph.__file__, torch.autograd.function.__file__}
 OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
+"""TORCH and OURS are what the names of files begin with in torch and in this package."""
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 
 class OwnCheckpoints(UndoableHooks):
-    """Finds what checkpoints in a step: `look` is called at each operator of the forward.
+    """The checkpoints of a model's own in a step. `look` is to be called at each operator of the forward.
 
     As a context manager it also finds modules that run again in the backward. `packs` tells whether hooks of the
-    model's own pack what is saved, and `is_reentrant` whether the first call of torch's checkpoint function is so.
+    model's own pack what is saved, `is_reentrant` whether the first call of torch's checkpoint function is reentrant.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,7 +47,7 @@ class OwnCheckpoints(UndoableHooks):
 
     @property
     def first(self) -> str:
-        """Where the first own checkpoint is: the file and line of the call, or else a module; empty without one."""
+        """Where the first of them is: the file and line of the call, or else a module; empty without one."""
         if self._place:
             return f"at {self._place}"
         return f"in {self._module}, which runs again in the backward" if self._module else ""
@@ -70,7 +71,7 @@ class OwnCheckpoints(UndoableHooks):
             self.is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
 
     def start_backward(self) -> None:
-        """Take modules that are entered from now on for recomputed ones."""
+        """Treat modules that are entered from now on as recomputed."""
         self._in_backward = True
 
     def _enter(self, name: str, _module: nn.Module, _arguments: object) -> None:
@@ -79,7 +80,7 @@ class OwnCheckpoints(UndoableHooks):
 
 
 def packing_hook() -> Any:
-    """Return the hook that packs what is saved now, if it is neither ours nor that of torch's checkpoint, or None."""
+    """Return the hook that now packs what is saved; None if that is ours, torch's checkpoint's, or none."""
     hooks = saved_tensors_hooks_now(True)
     if hooks is None or library_of(hooks[0]) == PACKAGE:
         return None
@@ -105,15 +106,15 @@ def own_functions(result: torch.Tensor) -> tuple[str, ...]:
 def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: False) -> str:
     """Return the file and line of the call of torch's checkpoint function around this code; empty outside.
 
-    Calls of this package do not count, nor do those for whose local variables `but_for` is true.
+    Calls from this package do not count, nor do those with local variables of which `but_for` is true.
     """
-    inside, held = False, dict[str, Any]()
+    inside, variables = False, dict[str, Any]()
     for frame, line in walk_stack(inspect.currentframe()):
         file = frame.f_code.co_filename
         if file == _CHECKPOINT:
-            inside, held = True, frame.f_locals
+            inside, variables = True, frame.f_locals
         if inside and not file.startswith(TORCH):
-            if not (file.startswith(OURS) or but_for(held)):
+            if not (file.startswith(OURS) or but_for(variables)):
                 return f"{file}:{line}"
             inside = False
     return ""
@@ -122,7 +123,7 @@ def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: Fal
 def recomputing_call() -> str:
     """Return the file and line of the function that runs modules again in the current backward.
 
-    It belongs to another library or to the script; the result is empty for functions of torch.
+    It is in another library or in the script; empty for functions of torch.
     """
     place = ""
     for frame, line in walk_stack(inspect.currentframe()):

@@ -8,11 +8,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from ckpt_surgery.measure.casting import AUTOCAST, DTYPES, WIDE, autocast_of
+from ckpt_surgery.measure.casting import AUTOCAST_DTYPE, DTYPES, WIDE_DTYPES, autocast_of
 from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.training import Training, TrainingJudge, sorted_out
+from ckpt_surgery.measure.training import Training, TrainingJudge, level_verdict
 from ckpt_surgery.text import listed
 
 
@@ -23,13 +23,13 @@ class PrecisionLevel:
         self._setup = setup
         dtypes = {parameter.dtype for parameter in setup.model.parameters() if parameter.is_floating_point()}
         others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
-        self._narrow = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - set(WIDE))
+        self._narrow = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - set(WIDE_DTYPES))
         self._judges = [
             TrainingJudge(
                 "precision",
                 precision,
                 partial(self._train, precision),
-                eps=torch.finfo(DTYPES.get(precision, AUTOCAST)).eps,
+                eps=torch.finfo(DTYPES.get(precision, AUTOCAST_DTYPE)).eps,
             )
             for precision in others
         ]
@@ -39,10 +39,10 @@ class PrecisionLevel:
         if self._narrow:
             skip = Skip(("precision",), SkipKind.NOT_WIDE, {"dtypes": listed(self._narrow)})
             return LevelVerdict(skips=(skip,), measured=False)
-        return sorted_out([self._outside_autocast(judge.judge(mode)) for judge in self._judges])
+        return level_verdict([self._outside_autocast(judge.judge(mode)) for judge in self._judges])
 
     def _outside_autocast(self, result: Training | Fault | Skip) -> Training | Fault | Skip:
-        """Return a fault where a step computes the same, but recomputes blocks without their autocast."""
+        """Return a fault if a step computes the same, but recomputes blocks without their autocast."""
         if not isinstance(result, Training) or not self._watch.differing:
             return result
         return Fault(FaultKind.AUTOCAST_NOT_RESTORED, tuple(self._watch.differing))
@@ -56,9 +56,9 @@ class PrecisionLevel:
 
 
 class _AutocastWatch:
-    """Watches whether blocks are recomputed under the autocast of their forward; without it only rounding differs.
+    """A watch over the autocast of recomputes: another than in the forward may change no more than rounding does.
 
-    It looks at all parts of a block, those that other blocks share too. A part that only the recompute runs says
+    It looks at all submodules of a block, those shared with other blocks too. One that only the recompute runs says
     nothing.
     """
 
@@ -67,10 +67,10 @@ class _AutocastWatch:
         self._seen: dict[nn.Module, set[Hashable]] = {}
         self._in_backward = False
         self.differing: dict[str, None] = {}
-        """The names of the blocks that are not."""
+        """The names of the blocks that are recomputed under another autocast."""
 
     def step(self, training: Training) -> None:
-        """Run one step and watch it; the hooks go when the model's state is restored."""
+        """Run one step and watch it; restoring the model removes the hooks."""
         for name, block in self._blocks.items():
             for part in block.module.modules():
                 part.register_forward_pre_hook(partial(self._look, name), prepend=True)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.measure.compare import compare, noise_floors, weight
+from ckpt_surgery.measure.compare import compare, noise_floors, severity
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
 from ckpt_surgery.measure.restore import without_gradients
@@ -35,7 +35,7 @@ TIMEOUT = 120.0
 """Seconds that one rank waits for another inside a step. Outside it waits four times as long, because a rank that
 hangs in its step has to give that up first."""
 
-_LONGEST = 240
+_LONGEST = 240  # characters of an error
 # torch raises RuntimeError for these and for much else: only its words tell them apart
 _READY_TWICE = "mark a variable ready only once"
 _RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
@@ -48,7 +48,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def obstacle(model: nn.Module) -> SkipKind | None:
-    """Return what keeps the ranks from being compared; None where they can be."""
+    """Return what keeps the ranks from being compared; None if they can be."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
         return SkipKind.ONE_PROCESS
     if not isinstance(model, DistributedDataParallel):
@@ -61,13 +61,13 @@ def obstacle(model: nn.Module) -> SkipKind | None:
 def first_problem(model: nn.Module, problem: str | None) -> str | None:
     """Exchange problems between the ranks, and return the first one that any rank has, with its ranks, or None.
 
-    Every rank has to call this at the same time; where ranks are not compared, it returns `problem`.
+    Every rank has to call this at the same time. If ranks are not compared, it returns `problem`.
     """
     if obstacle(model) is not None:
         return problem
     try:
-        with _group("gloo", 4 * TIMEOUT) as talk:
-            problems: list[str | None] = _gathered(problem, talk)
+        with _group("gloo", 4 * TIMEOUT) as group:
+            problems: list[str | None] = _gathered(problem, group)
     except RuntimeError as error:
         return problem or f"a rank is missing: {_short(error)}"
     first = next((text for text in problems if text is not None), None)
@@ -99,45 +99,45 @@ def judge_ranks(
     checkpointing, which is what DistributedDataParallel promises. `tolerance` as in `compare`.
 
     The copy has the wrapper's options, hooks and class, its own reducer and its own process group: the wrapper
-    itself stays unused and intact, also after a step that breaks, and no wait is longer than `TIMEOUT` and the
-    time of four more. Costs one step, and while it lasts a second set of gradients.
+    itself stays unused and intact, also after a step that breaks, and no wait is longer than four times `TIMEOUT`.
+    Costs one step, and while it lasts a second set of gradients.
     """
     if (hindrance := obstacle(model)) is not None:
         skip = Skip(("ranks",), hindrance, {"model": type(unwrapped(model)).__name__})
         return LevelVerdict(skips=(skip,), measured=False)
     assert isinstance(model, DistributedDataParallel)
     try:
-        with _group("gloo", 4 * TIMEOUT) as talk:
-            comparison = _Comparison(model, mode, reference, tuple(faults), talk, tolerance)
+        with _group("gloo", 4 * TIMEOUT) as group:
+            comparison = _Comparison(model, mode, reference, tuple(faults), group, tolerance)
             return LevelVerdict(tuple(comparison.faults(step)))
-    except RuntimeError as error:  # torch raises nothing narrower where a rank is missing
+    except RuntimeError as error:  # torch raises nothing narrower if a rank is missing
         missing = Fault(FaultKind.RANK_MISSING, details={"error": _short(error)})
         return LevelVerdict((missing,))
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One rank's part in the comparison. All decisions use what all ranks know, so that they stay together."""
+    """One rank's part in the comparison. Ranks decide by what all of them know, so that they stay together."""
 
     wrapper: DistributedDataParallel
     mode: Mode
     reference: RunRecord
     own: tuple[Fault, ...]
-    talk: dist.ProcessGroup
+    group: dist.ProcessGroup
     tolerance: float | None
 
     def faults(self, step: Callable[[nn.Module], RunRecord]) -> list[Fault]:
         unequal = self._unequal_modules()
         if unequal:
             return unequal
-        elsewhere, stuck = self._faults_elsewhere()
-        if stuck:  # a step that breaks in the bare module breaks in the wrapped one, in the midst of its collectives
+        elsewhere, breaks = self._faults_elsewhere()
+        if breaks:  # a step that breaks in the bare module breaks in the wrapped one, in the midst of its collectives
             return elsewhere
         run, errors = self._run(step)
         if any(errors):
             return [*elsewhere, *self._broken(errors)]
         unequal = [*self._unequal_gradients(run), *self._unlike_joined(run)]
-        if any(fault.level in ("set", "values") for faults in _gathered(self.own, self.talk) for fault in faults):
+        if any(fault.level in ("set", "values") for faults in _gathered(self.own, self.group) for fault in faults):
             alone = FaultCause(CauseKind.WRONG_WITHOUT_WRAPPER)
             unequal = [replace(fault, explanation=alone) for fault in unequal]
         return [*elsewhere, *unequal]
@@ -145,17 +145,17 @@ class _Comparison:
     def _unequal_modules(self) -> list[Fault]:
         parameters = dict(self.wrapper.module.named_parameters())
         facts = {name: f"{tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in parameters.items()}
-        by_rank = _gathered(facts, self.talk)
+        by_rank = _gathered(facts, self.group)
         if any(facts != by_rank[0] for facts in by_rank):
             names = (n for facts in by_rank for n in facts if any(other.get(n) != facts[n] for other in by_rank))
             odd = _ranks([facts != by_rank[0] for facts in by_rank])
             return [Fault(FaultKind.PARAMETERS_DIFFER, tuple(dict.fromkeys(names)), odd)]
-        weights = _gathered({name: digest(p) for name, p in parameters.items()}, self.talk)
+        weights = _gathered({name: digest(p) for name, p in parameters.items()}, self.group)
         return _different(weights, FaultKind.WEIGHTS_DIFFER)
 
     def _faults_elsewhere(self) -> tuple[list[Fault], bool]:
         """Return the faults that only some ranks found, and whether any rank's own step breaks."""
-        by_rank: list[tuple[Fault, ...]] = _gathered(self.own, self.talk)
+        by_rank: list[tuple[Fault, ...]] = _gathered(self.own, self.group)
         levels = [{fault.level for fault in faults} for faults in by_rank]
         disagreements = []
         for rank, faults in enumerate(by_rank):
@@ -168,21 +168,21 @@ class _Comparison:
 
     def _run(self, step: Callable[[nn.Module], RunRecord]) -> tuple[RunRecord, list[StepError | None]]:
         backend, module = dist.get_backend(self.wrapper.process_group), self.wrapper.module
-        # a wrapper that keeps gradients in its buckets takes those that it finds when it is made
-        with _group(backend, TIMEOUT) as group, without_gradients(module):
+        # a wrapper that keeps gradients in its buckets takes over those that exist when it is made
+        with _group(backend, TIMEOUT) as own_group, without_gradients(module):
             try:
-                copy = _copy(self.wrapper, group)
+                copy = _copy(self.wrapper, own_group)
             except Exception as error:  # whatever it is, the other ranks have to hear of it
-                return self.reference, _gathered(StepError.of(StepPart.WRAP, error), self.talk)
+                return self.reference, _gathered(StepError.of(StepPart.WRAP, error), self.group)
             run = step(_Through(module, copy))
             # The wrapper must not be the last to hold the group: it would end the group's threads while it holds
             # the interpreter's lock, and they may be waiting for that lock (seen with gloo, torch 2.13).
             del copy
             gc.collect()
             if not run.error:  # the group has to live until the others are through as well
-                return run, _gathered(None, self.talk)
-        # whoever breaks leaves the group first, so that nobody waits there for what will not come
-        return run, _gathered(run.error, self.talk)
+                return run, _gathered(None, self.group)
+        # a rank whose step breaks leaves its group first, so that no other waits there for what will not come
+        return run, _gathered(run.error, self.group)
 
     def _broken(self, errors: Sequence[StepError | None]) -> list[Fault]:
         """Return one fault for each error, with the ranks that have it."""
@@ -207,7 +207,7 @@ class _Comparison:
 
     def _unequal_gradients(self, run: RunRecord) -> list[Fault]:
         digests = {name: None if g is None else digest(g) for name, g in run.gradients.items()}
-        return _different(_gathered(digests, self.talk), FaultKind.GRADIENTS_DIFFER)
+        return _different(_gathered(digests, self.group), FaultKind.GRADIENTS_DIFFER)
 
     def _unlike_joined(self, run: RunRecord) -> list[Fault]:
         joined = replace(self.reference, gradients=self._joined(), input_gradients={}, error=None)
@@ -219,11 +219,11 @@ class _Comparison:
             FaultKind.MEAN_GAINED: dict.fromkeys(verdict.gained, 0.0),
             FaultKind.MEAN_VALUE: {name: (verdict.errors or {})[name] for name in verdict.wrong},
         }
-        by_rank, faults = _gathered(errors, self.talk), []
+        by_rank, faults = _gathered(errors, self.group), []
         for kind in errors:
             worst: dict[str, float] = {}
             for name, error in [item for each in by_rank for item in each[kind].items()]:
-                worst[name] = max(worst.get(name, 0.0), weight(error))
+                worst[name] = max(worst.get(name, 0.0), severity(error))
             if worst:
                 names = tuple(sorted(worst, key=worst.__getitem__, reverse=True))
                 largest = {"error": worst[names[0]]} if kind is FaultKind.MEAN_VALUE else {}
@@ -232,12 +232,12 @@ class _Comparison:
         return faults
 
     def _joined(self) -> dict[str, Tensor | None]:
-        """Return the mean over ranks of every gradient; None where no rank has it, zero where one lacks it.
+        """Return the mean over ranks of every gradient; None if no rank has it. One that a rank lacks counts as zero.
 
         All ranks add up the same tensors in the same order, whatever gradients they have.
         """
         own = self.reference.gradients
-        present = _gathered({name: gradient is not None for name, gradient in own.items()}, self.talk)
+        present = _gathered({name: gradient is not None for name, gradient in own.items()}, self.group)
         joined: dict[str, Tensor | None] = {}
         for name, parameter in self.wrapper.module.named_parameters():
             if name not in own or not any(ranks.get(name) for ranks in present):
@@ -246,7 +246,7 @@ class _Comparison:
             total = torch.zeros(parameter.shape, dtype=torch.complex128 if parameter.is_complex() else torch.float64)
             if (gradient := own[name]) is not None:
                 total += gradient.to_dense()
-            dist.all_reduce(total, group=self.talk)
+            dist.all_reduce(total, group=self.group)
             joined[name] = (total / len(present)).to(parameter.dtype)
         return joined
 

@@ -30,14 +30,14 @@ Status = Literal["ok", "failed", "skipped", "unsupported", "not built"]
 WIDTH = 100
 MARKS: Mapping[Cell, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped", "refused": "refused"}
 """How each cell reads in plain text."""
-_RULE = "\u2500"  # what the table of a surgery draws, and not every terminal can show
+_RULE = "\u2500"  # in the table of a surgery; not every terminal can show it
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """The facts about a model before it runs: its dtype, its number of parameters, and the file of its class.
 
-    `source` is empty where the class is one of the installed transformers.
+    `source` is empty if the class is one of the installed transformers.
     """
 
     dtype: str = ""
@@ -49,13 +49,13 @@ class ModelFacts:
 class Report(ShownInNotebooks):
     """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
 
-    `supported` is False where the model claims no support for checkpointing. If it holds checkpointing layers all the
-    same, `modes` show what would happen if it did.
+    `supported` is False if the model claims no support for checkpointing. If it has checkpointing layers all the same,
+    `modes` show what would happen if it claimed support.
 
     `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class with
     different settings, such as `output_router_logits`. `versions` are those of torch and transformers. `repair` is the
-    result after `wrap_blocks`, where that was tried; `status` and `faults` describe the model without it. `seconds`
-    are wall-clock seconds by phase: build, reference, each mode, and each of these again "after".
+    result after `wrap_blocks`, if that was tried; `status` and `faults` describe the model without it. `seconds` are
+    wall-clock seconds by phase: build, reference, each mode, and each of these again "after".
     """
 
     model: str
@@ -78,7 +78,7 @@ class Report(ShownInNotebooks):
 
     @property
     def status(self) -> Status:
-        """The outcome for the model: "skipped" where there are modes and none of them was run."""
+        """The outcome for the model: "skipped" if there are modes and none of them was run."""
         if not self.supported:
             return "unsupported"
         if any(mode.wrong for mode in self.modes):
@@ -121,7 +121,7 @@ class Report(ShownInNotebooks):
 
     @property
     def repaired(self) -> Report:
-        """A report of the model after `wrap_blocks`; without modes where that was not tried."""
+        """A report of the model after `wrap_blocks`; without modes if that was not tried."""
         repair = self.repair or Repair()
         return replace(self, modes=repair.modes, problem=repair.problem, repair=None)
 
@@ -147,9 +147,9 @@ class Report(ShownInNotebooks):
         return "\n".join(self.lines())
 
     def lines(self, *, width: int = WIDTH, repaired_by: str = "wrap_blocks") -> list[str]:
-        """Return lines of plain text: the model, the outcome of each level and mode, faults, notes and cost.
+        """Return lines of plain text: the model, the outcome of each level and mode, faults, skips and cost.
 
-        Where a repair was tried, its result stands beside and below.
+        If a repair was tried, its results follow in more columns and sections.
 
         Args:
             width: the longest line in characters; the table of the surgery keeps its own width.
@@ -167,25 +167,25 @@ class Report(ShownInNotebooks):
         if self.problem:
             lines += wrapped(self.problem, width, "  ")
         elif not self.supported:
-            lines += wrapped("It claims no support for checkpointing. What would be if it did:", width, "  ")
+            lines += wrapped("It claims no support for checkpointing. If it did:", width, "  ")
         lines += [*self._level_lines(), *self._fault_lines(width)]
         if self.repair is None:
             return [*lines, *self._cost_lines()]
         lines += [*self.repaired._fault_lines(width, f" after {repaired_by}"), *self._cost_lines()]
         table = [f"  {line.replace(_RULE, '-')}" for line in self.repair.surgery.splitlines()]
-        said = f"{'Refused' if self.repair.refused else 'Not repaired'}: {self.repair.problem}"
-        problem = wrapped(said, width, "  ") if self.repair.problem else []
+        sentence = f"{'Refused' if self.repair.refused else 'Not repaired'}: {self.repair.problem}"
+        problem = wrapped(sentence, width, "  ") if self.repair.problem else []
         return [*lines, "", *table, *problem] if table or problem else lines
 
     def _level_lines(self) -> list[str]:
-        shown = self.columns()
-        if not shown:
+        columns = self.columns()
+        if not columns:
             return []
-        runs = [run for _, run in shown]
+        runs = [run for _, run in columns]
         levels = [level for level in LEVELS if any(run and (level in run.outcomes or run.faults) for run in runs)]
-        # a line has room for one of the two
+        # a line has no room for both titles and repairs
         titles = LEVEL_TITLES if self.repair is None else dict.fromkeys(LEVELS, "")
-        rows = [[*(title for title, _ in shown), "level", ""]]
+        rows = [[*(title for title, _ in columns), "level", ""]]
         rows += [[*(MARKS[run.cell(lv)] if run else "-" for run in runs), lv, titles[lv]] for lv in levels]
         return ["", *aligned(rows)]
 
@@ -249,7 +249,7 @@ class Report(ShownInNotebooks):
 
     @property
     def why_no_verdict(self) -> str:
-        """The reason why there is no verdict, in words."""
+        """The reason why there is no verdict, as a clause."""
         return self.problem or "no mode was run"
 
     @property
@@ -261,7 +261,7 @@ class Report(ShownInNotebooks):
 
     @property
     def broken_by_repair(self) -> bool:
-        """Whether the model was not wrong and is after `wrap_blocks`, or was right and is refused by it."""
+        """Whether `wrap_blocks` makes a model wrong that was not, or refuses one that was right."""
         if self.repair is None or any(mode.wrong for mode in self.modes):
             return False
         return self.repair.status == "failed" or (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ckpt_surgery.measure import wording
-from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.kinds import PARTIAL_SKIPS, CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.kinds import Level as Level
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import listed, some
@@ -20,7 +20,7 @@ from ckpt_surgery.text import listed, some
 Mode = Literal["non_reentrant", "reentrant"]
 Outcome = Literal["ok", "failed", "skipped"]
 Cell = Outcome | Literal["refused"]
-"""What came of one mode, or of one level in it, as every format shows it."""
+"""The outcome of one mode, or of one level in it, as every format shows it."""
 RepairStatus = Literal["ok", "refused", "failed", "not repaired"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -32,7 +32,7 @@ DEEP_LEVELS: tuple[Level, ...] = ("loop", "precision")
 LONE_LEVELS: tuple[Level, ...] = tuple(level for level in LEVELS if level != "ranks")
 """The levels of a model in one process."""
 QUICK_LEVELS: tuple[Level, ...] = tuple(level for level in LONE_LEVELS if level not in DEEP_LEVELS)
-"""The levels of which many models are judged."""
+"""The levels of a survey of many models, by default."""
 LEVEL_TITLES: Mapping[Level, str] = {
     "run": "the step ends",
     "recompute": "every block is recomputed once",
@@ -61,7 +61,7 @@ class FaultCause:
 
     @property
     def rule(self) -> str:
-        """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
+        """The code of the rule that finds the cause in source, such as CKPT003; empty if none does."""
         return wording.RULES.get(self.kind, "")
 
     def __str__(self) -> str:
@@ -73,11 +73,11 @@ class Fault:
     """One fault of checkpointing.
 
     `subjects` are the full names of the blocks, parameters or buffers concerned, in the model's order; empty
-    where it concerns the step as a whole. `details` are the figures and names that belong to the kind.
-    `explanation` is None where the cause is not known. `underlying` is the fault that this one reports: of another
+    if it concerns the step as a whole. `details` are the figures and names that belong to the kind.
+    `explanation` is None if the cause is not known. `underlying` is the fault that this one reports: of another
     rank, or between two runs without checkpointing.
 
-    `expected`, `seen` and `cause` are the words for it. Nothing should be decided by them.
+    `expected`, `seen` and `cause` put it into words; decide nothing by these.
     """
 
     kind: FaultKind
@@ -88,7 +88,7 @@ class Fault:
 
     @property
     def level(self) -> Level:
-        """The level that fails."""
+        """The level at which the fault shows."""
         return self.kind.level
 
     @property
@@ -103,18 +103,18 @@ class Fault:
 
     @property
     def cause(self) -> str:
-        """The cause as one sentence; empty where it is not known."""
+        """The cause as one sentence; empty if it is not known."""
         return "" if self.explanation is None else str(self.explanation)
 
     @property
     def general_cause(self) -> str:
-        """The cause without the classes of this model's blocks; empty where it is not known."""
-        why = self.explanation
-        return "" if why is None else wording.cause_text(why.kind, why.names, general=True)
+        """The cause without the classes of this model's blocks; empty if it is not known."""
+        cause = self.explanation
+        return "" if cause is None else wording.cause_text(cause.kind, cause.names, general=True)
 
     @property
     def rule(self) -> str:
-        """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
+        """The code of the rule that finds the cause in source, such as CKPT003; empty if none does."""
         return "" if self.explanation is None else self.explanation.rule
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class Fault:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data, the words included; `from_dict` reads it back."""
-        why = self.explanation
+        cause = self.explanation
         return {
             "level": self.level,
             "kind": str(self.kind),
@@ -135,8 +135,8 @@ class Fault:
             "details": dict(self.details),
             "underlying": None if self.underlying is None else self.underlying.to_dict(),
             "cause": self.cause,
-            "cause_kind": None if why is None else str(why.kind),
-            "cause_names": {} if why is None else dict(why.names),
+            "cause_kind": None if cause is None else str(cause.kind),
+            "cause_names": {} if cause is None else dict(cause.names),
             "rule": self.rule,
         }
 
@@ -147,7 +147,7 @@ class Fault:
     def from_dict(cls, data: Mapping[str, Any]) -> Fault:
         """Read back `to_dict`. Raises KeyError, TypeError or ValueError for any other data."""
         kind, below = data["cause_kind"], data["underlying"]
-        details = {  # JSON knows neither NaN nor tuples
+        details = {  # JSON has neither NaN nor tuples
             name: math.nan if value is None else tuple(value) if isinstance(value, list) else value
             for name, value in data["details"].items()
         }
@@ -162,9 +162,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The reason why some requested levels were not judged though no step failed. `details` as in `Fault`.
+    """The reason why some requested levels were not judged though no step failed. `details` are as in `Fault`.
 
-    A mode that was not run at all has one, of the level run.
+    A mode that was not run at all has one skip, of the level run.
     """
 
     levels: tuple[Level, ...]
@@ -178,7 +178,7 @@ class Skip:
 
     def __str__(self) -> str:
         noun, verb = ("level", "was") if len(self.levels) == 1 else ("levels", "were")
-        part = "a part of " if self.kind in OF_A_PART else ""
+        part = "a part of " if self.kind in PARTIAL_SKIPS else ""
         return f"{part}{noun} {listed(self.levels)} {verb} skipped: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class LevelVerdict:
-    """The findings of one level. Not `measured` if nothing can be compared; `skips` say why, if that is news."""
+    """The faults of one level. Not `measured` if nothing can be compared; `skips` say why, unless that is reported."""
 
     faults: tuple[Fault, ...] = ()
     skips: tuple[Skip, ...] = ()
@@ -205,8 +205,8 @@ class LevelVerdict:
 class Cost:
     """Bytes that autograd saved from forward to backward, and FLOPs of forward and backward.
 
-    `best` is what the same stack would cost if every block were checkpointed once and kept only its inputs and
-    outputs, and what it was told to keep.
+    `best` is what the same blocks would cost if each were checkpointed once and kept only its inputs and outputs, and
+    what the option `save` keeps.
     """
 
     kept_bytes: int
@@ -219,10 +219,9 @@ class Cost:
 
     @property
     def saved_share(self) -> float | None:
-        """The share of the possible saving of memory that was saved; None where nothing can be saved.
+        """The share of the possible memory saving that was reached; None if nothing can be saved.
 
-        At most 1: a model that passes its blocks less while it checkpoints may keep less than the best of the usual
-        call.
+        At most 1: a model that passes less to its blocks while it checkpoints may keep less than the best.
         """
         possible = self.reference_kept_bytes - self.best_kept_bytes
         return min(1.0, (self.reference_kept_bytes - self.kept_bytes) / possible) if possible > 0 else None
@@ -286,7 +285,7 @@ class ModeReport:
 
     @property
     def status(self) -> Cell:
-        """The outcome of the mode: "skipped" where nothing that was asked for was judged but the run."""
+        """The outcome of the mode: "skipped" if nothing but the run was judged although more was asked for."""
         if self.faults:
             return "failed"
         if self.refused:
@@ -306,7 +305,7 @@ class ModeReport:
 
     @property
     def statistics_only(self) -> bool:
-        """Whether gradients were compared and are equal, and running statistics are all that differs."""
+        """Whether gradients were compared and are equal, and only running statistics differ."""
         of_statistics = [
             fault.kind is FaultKind.BUFFER_CHANGED
             and fault.explanation is not None
@@ -349,7 +348,7 @@ class ModeReport:
 
     @property
     def verdict(self) -> str:
-        """What came of the mode, in a word or a few: ok, refused, skipped, or the levels that failed."""
+        """The outcome in a few words: ok, refused, skipped, or the levels that failed."""
         return ", ".join(self.failed_levels) or self.status
 
     @property
@@ -368,7 +367,7 @@ class ModeReport:
 
     @classmethod
     def broken(cls, mode: Mode, fault: Fault, levels: str | Sequence[Level]) -> ModeReport:
-        """Report a mode whose step did not end: the fault is all that is known."""
+        """Report a mode whose step did not end, so that the fault is all that is known."""
         chosen = LEVELS if levels == "all" else levels
         outcomes: dict[Level, Any] = {"run": "failed"}
         outcomes |= {level: "skipped" for level in LEVELS if level in chosen and level != "run"}
@@ -377,10 +376,10 @@ class ModeReport:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A model's runs after a repair, beside the same run without checkpointing.
+    """A model's runs after a repair, compared with the same run without checkpointing.
 
     After `wrap_blocks` that is one mode, `SURGERY_MODE`; `surgery` is the table that it prints. `problem` says why
-    there is none, or nothing to compare with; it is the sentence of `wrap_blocks` where that has `refused` the model.
+    nothing was run or compared: with `refused`, it is the sentence in which `wrap_blocks` refuses the model.
     """
 
     modes: tuple[ModeReport, ...] = ()
@@ -402,7 +401,7 @@ class Repair:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """The sentences that refuse the model, or a call of it."""
+        """The sentences in which `wrap_blocks` refuses the model, or a surgery one of its calls."""
         calls = (mode.refused for mode in self.modes if mode.refused)
         return ((self.problem,) if self.refused else ()) + tuple(calls)
 
@@ -417,7 +416,7 @@ class Repair:
 
 
 def finite(value: Any) -> Any:
-    """Replace NaN and infinity by None in JSON data, which knows neither."""
+    """Replace NaN and infinity in JSON data by None, since JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

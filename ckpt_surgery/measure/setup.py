@@ -1,4 +1,4 @@
-"""The shared setup of one examination's runs: the model, its inputs and blocks, and the options."""
+"""The setup that all runs of one examination share: the model, its inputs and blocks, and the options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Setup:
     ) -> RunRecord:
         """Run one step in this mode, or without checkpointing (see `run_step`); inputs in `more` replace those given.
 
-        `through` is a module with the model's parameters to run in its place; blocks are not counted then.
+        `through` is a module with the model's parameters that runs in its place; blocks are not counted then.
         """
         with _claiming_support(self.model):
             return run_step(
@@ -73,7 +73,7 @@ class Setup:
 
 @contextmanager
 def _claiming_support(model: nn.Module) -> Iterator[None]:
-    """Let a model that claims no support for checkpointing switch it on all the same."""
+    """Make a model claim support for checkpointing inside the `with`, so that it can be switched on."""
     with ExitStack() as stack:
         if not getattr(model, CLAIM, True):
             put_for(stack, vars(model), CLAIM, True)

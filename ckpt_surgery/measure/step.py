@@ -26,10 +26,11 @@ from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, PerturbedRounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
 from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints, own_functions
-from ckpt_surgery.measure.record import LITTLE, MemoryRecord, RunRecord, StepError, StepPart, input_name
+from ckpt_surgery.measure.record import NEGLIGIBLE, MemoryRecord, RunRecord, StepError, StepPart, input_name
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
+from ckpt_surgery.measure.surgical_blocks import save_policies
+from ckpt_surgery.measure.switch import Switch, switch_checkpointing
 from ckpt_surgery.model_patches.release_names import FLAG
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.classes import BATCH_COUNT, norms_with_momentum
@@ -39,8 +40,9 @@ from ckpt_surgery.runtime.tools.tensors import inner_tensors
 from ckpt_surgery.text import error_line
 
 _GATE = 1e-3
+"""The largest entry of a parameter up to which it counts as a closed gate."""
 _LIBRARIES = ("torch", "transformers", "peft", "diffusers", "timm")
-"""Packages whose modules keep nothing of a training in global variables."""
+"""Packages that keep nothing of a training in global variables."""
 
 
 def run_step(
@@ -69,9 +71,8 @@ def run_step(
     gradient looks like a zero. `rounding_seed`, if not 0, perturbs rounding (see `PerturbedRounding`): what differs
     then is noise. `switch` is what switches checkpointing on and off.
 
-    An exception in forward, loss or backward ends up in the record's `error`. Raises TypeError
-    where the model has no method to switch checkpointing on, ValueError where it refuses to or where a block is
-    not a module of the model.
+    An exception in forward, loss or backward ends up in the record's `error`. Raises TypeError if the model has no
+    method to switch checkpointing on, ValueError if it refuses to or if a block is not a module of the model.
     """
     with prepared(model, checkpointing, switch=switch, open_gates=open_gates):
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
@@ -82,27 +83,27 @@ def run_step(
             with own if checkpointing is None else nullcontext():
                 step.run(model, loss or loss_of, counter, marker, own, rounding_seed)
         gradients = gradients_of(model, step.arguments)
-        policies = [] if checkpointing is None else policies_of(model)
+        policies = [] if checkpointing is None else save_policies(model)
         written = ((name, parameter) for name, (parameter, before) in versions.items() if parameter._version != before)
         step.meter.flops.spared = sum(policy.flops for policy in policies)
         return RunRecord(
             loss=step.loss,
             gradients=gradient_copies(model),
-            input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
+            input_gradients={n: _dense_copy(t.grad) for n, t in _gradient_inputs(step.arguments)},
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *written)},
             buffers_before=step.buffers,
             outputs=step.outputs,
             unread=frozenset(f"{path}.{BATCH_COUNT}".lstrip(".") for path, _ in norms_with_momentum(model)),
             entries=counter.entries(),
             calls=step.calls,
-            given=marker.given,
-            off=tuple(name for name, block in blocks.items() if getattr(block, FLAG, None) is False),
+            given_shapes=marker.given_shapes,
+            switched_off=tuple(name for name, block in blocks.items() if getattr(block, FLAG, None) is False),
             without_gradient=marker.without_gradient,
             own_checkpoint=own.first if checkpointing is None else "",
             cache={name: (sizes[0], sizes[:2][-1], sizes[-1]) for name, sizes in step.cache.items()},
             written=step.written,
-            counted=step.counted,
-            drawn=step.drawn,
+            changed_numbers=step.changed_numbers,
+            drawn_from=step.drawn_from,
             functions=step.functions,
             packs=own.packs,
             modes=counter.modes if blocks else own.modes,
@@ -110,7 +111,7 @@ def run_step(
                 kept=step.meter.kept_bytes,
                 best=step.meter.best_kept_bytes,
                 held=step.meter.held_bytes,
-                told={name: size for policy in policies for name, size in policy.bytes.items()},
+                kept_by_policy={name: size for policy in policies for name, size in policy.bytes.items()},
                 kept_results=tuple(kept for policy in policies for kept in policy.summaries()),
                 recomputes=step.meter.recompute_bytes(gradients),
                 left=step.left_bytes,
@@ -118,7 +119,7 @@ def run_step(
                 parts=step.meter.held_by_parts,
             ),
             flops=step.meter.flops,
-            states=counter.other_states(),
+            differing_states=counter.differing_states(),
             reentrant=own.is_reentrant,
             rng_mismatches=counter.rng_mismatches(),
             rng_moved=step.rng_moved,
@@ -146,18 +147,18 @@ def prepared(
 
 def gradient_copies(model: nn.Module) -> dict[str, Tensor | None]:
     """Copy the current gradients of all parameters that require one to the CPU."""
-    return {name: _taken(p.grad) for name, p in model.named_parameters() if p.requires_grad}
+    return {name: _dense_copy(p.grad) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradients_of(model: nn.Module, arguments: Mapping[str, Any] = MappingProxyType({})) -> list[Tensor]:
     """List the current gradients of parameters and of tensors among the arguments."""
-    owners = (*model.parameters(), *(tensor for _, tensor in _wanting(arguments)))
+    owners = (*model.parameters(), *(tensor for _, tensor in _gradient_inputs(arguments)))
     return [owner.grad for owner in owners if owner.grad is not None]
 
 
 @dataclass(slots=True)
 class _Step:
-    """The forward and the backward, as far as they got."""
+    """One forward and backward, and what was seen of them as far as they got."""
 
     arguments: dict[str, Any]
     seed: int
@@ -166,8 +167,8 @@ class _Step:
     cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: dict[str, CallFacts] = field(default_factory=dict)
     written: tuple[str, ...] = ()
-    counted: tuple[str, ...] = ()
-    drawn: tuple[str, ...] = ()
+    changed_numbers: tuple[str, ...] = ()
+    drawn_from: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     buffers: dict[str, Contents] = field(default_factory=dict)
     outputs: dict[str, Contents] = field(default_factory=dict)
@@ -185,13 +186,13 @@ class _Step:
         rounding_seed: int,
     ) -> None:
         part = StepPart.FORWARD
-        outside = _outside(model)
-        note: Callable[[], None] | None = None
+        global_tensors = _global_tensors(model)
+        note_changes: Callable[[], None] | None = None
         devices = devices_of(model)
         self._measure_caches()
         seed_all(self.seed)
         try:
-            # a run for the noise of its gradients needs no figures of cost, and they take longer than the step
+            # a run that measures rounding needs no figures of cost, which take longer than the step
             with PerturbedRounding(rounding_seed) if rounding_seed else self.meter:
                 with torch.enable_grad(), marker:
                     given, named = call_arguments(self.arguments)
@@ -206,7 +207,7 @@ class _Step:
                 self.functions = own_functions(value)
                 self._measure_caches()
                 self.buffers = {name: contents_of(buffer) for name, buffer in model.named_buffers()}
-                note = self._changes(model, outside)
+                note_changes = self._watch_changes(model, global_tensors)
                 seed_all(self.seed + 1)
                 before, others = generator_state(devices), GeneratorStates.now()
                 part = StepPart.BACKWARD
@@ -215,47 +216,48 @@ class _Step:
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
             del value
-            self.left_bytes = self._left(gradients_of(model, self.arguments))
+            self.left_bytes = self._bytes_left(gradients_of(model, self.arguments))
             self.rng_moved = before != generator_state(devices) or others.drawn_since()
             self._measure_caches()
-            note()
+            note_changes()
             if isinstance(marker, CallObserver):
                 self.calls = marker.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
             self.error = StepError.of(part, error)
             self._measure_caches()
-            if note is not None:
-                note()
+            if note_changes is not None:
+                note_changes()
 
-    def _left(self, gradients: list[Tensor]) -> int:
+    def _bytes_left(self, gradients: list[Tensor]) -> int:
         """Return the bytes alive besides the gradients, after collecting reference cycles if there are many."""
         left = self.meter.left_bytes(gradients)
-        if left > LITTLE * self.meter.kept_bytes:
+        if left > NEGLIGIBLE * self.meter.kept_bytes:
             gc.collect()
             left = self.meter.left_bytes(gradients)
         return left
 
-    def _changes(self, model: nn.Module, before_all: Mapping[str, Contents]) -> Callable[[], None]:
+    def _watch_changes(self, model: nn.Module, before_forward: Mapping[str, Contents]) -> Callable[[], None]:
         """Note what inputs and modules hold now; return a function that notes what has changed since.
 
-        Of what lies outside of both, and held `before_all`, only what the forward changed too counts: a pool is filled
-        by one and emptied by the other.
+        Of global variables, only those count that the forward changed too and the backward did not set back: the
+        forward fills a pool, and the backward empties it.
         """
-        outside = {name: now for name, now in _outside(model).items() if differ(before_all.get(name, []), now)}
+        now_global = _global_tensors(model).items()
+        changed_global = {name: now for name, now in now_global if differ(before_forward.get(name, []), now)}
         contents, numbers, generators = self._contents(model), _numbers(model), list(own_generators(model))
         states = [repr(state_of(generator)) for _, generator in generators]
 
         def note() -> None:
             contents_now, numbers_now = self._contents(model), _numbers(model)
             self.written = tuple(n for n, before in contents.items() if differ(before, contents_now.get(n)))
-            outside_now = _outside(model)
+            global_now = _global_tensors(model)
             self.written += tuple(
                 name
-                for name, before in outside.items()
-                if differ(before, now := outside_now.get(name, [])) and differ(before_all.get(name, []), now)
+                for name, before in changed_global.items()
+                if differ(before, now := global_now.get(name, [])) and differ(before_forward.get(name, []), now)
             )
-            self.counted = tuple(n for n, before in numbers.items() if numbers_now.get(n) != before)
-            self.drawn = tuple(
+            self.changed_numbers = tuple(n for n, before in numbers.items() if numbers_now.get(n) != before)
+            self.drawn_from = tuple(
                 name for (name, own), state in zip(generators, states, strict=True) if repr(state_of(own)) != state
             )
 
@@ -273,19 +275,19 @@ class _Step:
     def _measure_caches(self) -> None:
         for name, value in self.arguments.items():
             if is_cache(value):
-                self.cache[name] = (*self.cache.get(name, ()), _extent(value))
+                self.cache[name] = (*self.cache.get(name, ()), _cache_size(value))
 
 
-def _outside(model: nn.Module) -> dict[str, Contents]:
+def _global_tensors(model: nn.Module) -> dict[str, Contents]:
     """Return the contents of tensors in global variables, lists and dictionaries of the files that define modules."""
-    outside: dict[str, Contents] = {}
+    contents: dict[str, Contents] = {}
     for file in dict.fromkeys(type(module).__module__ for module in model.modules()):
         if file in sys.modules and file.partition(".")[0] not in _LIBRARIES:
             for name, value in list(vars(sys.modules[file]).items()):
                 values = value.values() if type(value) is dict else value if type(value) is list else [value]
                 if held := [item for item in values if type(item) is Tensor]:
-                    outside[f"{file}.{name}"] = contents_of(held)
-    return outside
+                    contents[f"{file}.{name}"] = contents_of(held)
+    return contents
 
 
 def _numbers(model: nn.Module) -> dict[str, int | float]:
@@ -297,11 +299,11 @@ def _numbers(model: nn.Module) -> dict[str, int | float]:
     }
 
 
-def _extent(cache: Any) -> int:
+def _cache_size(cache: Any) -> int:
     """Return the length of a cache in positions, or else the number of elements in its tensors."""
     try:
         length = int(cache.get_seq_length())
-    except Exception:  # recurrent caches have the method and raise, or lack it
+    except Exception:  # recurrent caches lack the method, or raise in it
         length = 0
     return length or sum(tensor.numel() for tensor in hidden_tensors(cache, CACHE_DEPTH))
 
@@ -316,7 +318,7 @@ def own_copies(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]
     for name, value in arguments.items():
         try:
             copies[name] = own_copy(value)
-        except Exception as error:  # whatever a copy of an object of the caller raises
+        except Exception as error:  # whatever copying an object of the caller raises
             raise VerifyError(
                 f"the input {name} of {type(model).__name__} cannot be copied, and each run gets a copy: "
                 f"{error_line(error)}"
@@ -331,7 +333,7 @@ def own_copy(value: Any) -> Any:
     return leaves[id(value)] if isinstance(value, Tensor) else copy.deepcopy(value, dict(leaves))
 
 
-def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def _gradient_inputs(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors among the arguments that require gradient; those in containers are numbered."""
     for name, value in arguments.items():
         for number, tensor in enumerate(tensors(value)):
@@ -339,7 +341,7 @@ def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
                 yield name if tensor is value else f"{name}[{number}]", tensor
 
 
-def _taken(gradient: Tensor | None) -> Tensor | None:
+def _dense_copy(gradient: Tensor | None) -> Tensor | None:
     if gradient is None:
         return None
     dense = gradient.detach().to_dense() if gradient.layout != torch.strided else gradient.detach()
@@ -353,7 +355,7 @@ def _open_gates(model: nn.Module) -> None:
         for parameter in model.parameters():
             quantised = any(inner.itemsize < 2 for inner in inner_tensors(parameter))
             if not parameter.is_floating_point() or quantised or not parameter.numel():
-                continue  # no gates
+                continue  # not a gate
             if float(parameter.abs().max()) < _GATE:
                 values = torch.randn(parameter.shape, generator=generator) * 0.02
                 parameter.add_(values.to(parameter.device, parameter.dtype))

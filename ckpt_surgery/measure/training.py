@@ -1,6 +1,6 @@
-"""Run a few training steps on one model in any mode and precision, and compare them with the same without.
+"""Run a few training steps of a model in any mode and precision, and compare them with steps without checkpointing.
 
-What is recorded are gradients and losses. A fully instrumented step is in `step`.
+Only gradients, losses and bytes alive are recorded. A fully instrumented step is in `step`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ckpt_surgery.measure.generators import seed_all
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, Precision, SkipKind
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import LiveBytes, PerturbedRounding
-from ckpt_surgery.measure.noise import NoisyReference, not_finite
+from ckpt_surgery.measure.noise import NoisyReference, why_no_reference
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
 from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
@@ -29,31 +29,31 @@ from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies
 
 @dataclass(slots=True)
 class Training:
-    """A few running steps: the gradients that each backward left. No cost is measured."""
+    """A training of a few steps that runs or has run; `steps` are the gradients and losses of each backward."""
 
     setup: Setup
     precision: Precision | None = None
     meter: LiveBytes | None = None
     steps: list[RunRecord] = field(default_factory=list)
     alive: list[int] = field(default_factory=list)
-    """The bytes alive after each step, without gradients and the copies of them."""
+    """The bytes alive after each step, without gradients and copies of them, if there is a meter."""
     kept: list[int] = field(default_factory=list)
-    """The bytes alive before each backward, counted likewise, where there is a meter. What it did not see is 0."""
+    """The same before each backward; 0 if the meter was not on."""
     part: StepPart = StepPart.FORWARD
     forwards: int = 0
 
     @property
     def refused(self) -> str | None:
-        """The sentence in which a surgery refused a call; None where none did."""
+        """The sentence in which a surgery refused a call; None if none did."""
         return next((step.refused for step in self.steps if step.refused is not None), None)
 
     @property
     def growth(self) -> int:
-        """The bytes by which the last step increased those alive."""
+        """The bytes that the last step added to those alive."""
         return self.alive[-1] - self.alive[-2] if len(self.alive) > 1 else 0
 
     def forward(self, *, inputs_require_gradient: bool = False) -> Tensor:
-        """Return the loss of the next forward: each has new random numbers, every second one reversed samples."""
+        """Return the loss of the next forward. Each has new random numbers, every second one reversed samples."""
         self.part = StepPart.FORWARD
         seed_all(self.setup.seed + self.forwards)
         given = reversed_samples(self.setup.inputs) if self.forwards % 2 else self.setup.inputs
@@ -78,7 +78,7 @@ class Training:
         self.steps.append(RunRecord(float(loss.detach()), gradients))
 
     def metered(self) -> AbstractContextManager[object]:
-        """Count what stays alive inside the `with`, if there is a meter: it is slow, and most of a loop needs none."""
+        """Count the bytes allocated inside the `with`, if there is a meter: it is slow, and few steps need it."""
         return self.meter or nullcontext()
 
     def measure(self) -> None:
@@ -87,11 +87,11 @@ class Training:
             self.alive.append(self._alive(self.meter))
 
     def _alive(self, meter: LiveBytes) -> int:
-        noted = (copy for step in self.steps for copy in step.gradients.values() if copy is not None)
-        return meter.left_bytes([*gradients_of(self.setup.model), *noted])
+        copies = (copy for step in self.steps for copy in step.gradients.values() if copy is not None)
+        return meter.left_bytes([*gradients_of(self.setup.model), *copies])
 
     def evaluate(self) -> None:
-        """Run a forward in evaluation mode, as between steps of a loop, and ignore its errors."""
+        """Run a forward in evaluation mode, as loops do between steps, and ignore its errors."""
         model = self.setup.model
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -116,7 +116,7 @@ class Training:
         metered: bool = False,
         rounding_seed: int = 0,
     ) -> Training:
-        """Run `steps` on the model of `setup`, and restore it. An error that ends them is in the result."""
+        """Run `steps` on the model of `setup`, and restore it. An error that ends them is in the last record."""
         training = cls(setup, precision, LiveBytes() if metered and not rounding_seed else None)
         rounding = PerturbedRounding(rounding_seed) if rounding_seed else nullcontext()
         try:
@@ -141,9 +141,9 @@ def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 def are_samples_alike(inputs: Mapping[str, Any]) -> bool:
     """Tell whether reversing the samples leaves the inputs as they are, as with a single sample."""
     try:
-        turned = reversed_samples(inputs)
-        return all(torch.equal(turned[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
-    except RuntimeError:  # of tensors that cannot be turned round, the loop itself tells
+        other = reversed_samples(inputs)
+        return all(torch.equal(other[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
+    except RuntimeError:  # some tensors cannot be flipped or compared: the loop itself will report that
         return False
 
 
@@ -151,14 +151,14 @@ _TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
     "loop": (FaultKind.LOOP_DIFFERS, SkipKind.LOOP_NOT_RUN, SkipKind.LOOP_REFUSED),
     "precision": (FaultKind.PRECISION_DIFFERS, SkipKind.PRECISION_NOT_RUN, SkipKind.PRECISION_REFUSED),
 }
-"""By level: the fault of a training that differs, and why one is skipped: it cannot be run alone, or is refused."""
+"""By level: the fault of a training that differs, and the skips of one that fails anyway or is refused."""
 
 
 class TrainingJudge:
-    """One kind of training, which `train` runs in a mode and with a seed for rounding; the reference runs once.
+    """The judge of one kind of training, which `train` runs in a mode, or without (None), and with a rounding seed.
 
-    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely`
-    and `eps` are as in `NoisyReference`.
+    Faults and skips name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely` and `eps`
+    are as in `NoisyReference`.
     """
 
     def __init__(
@@ -174,11 +174,11 @@ class TrainingJudge:
         self._train = train
         self._details: dict[str, Detail] = {level: str(kind)}
         self._differs, self._not_run, self._refused = _TRAINING_KINDS[level]
-        self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely, eps=eps)
+        self._reference = NoisyReference(self._run_reference, tolerance=tolerance, likely=likely, eps=eps)
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:
-        """Return the fault in this mode, a skip where it cannot be judged, or the training if it computes the same."""
-        if problem := not_finite(self._reference.records):
+        """Return the fault in this mode, a skip if it cannot be judged, or the training if it computes the same."""
+        if problem := why_no_reference(self._reference.records):
             return self._skip(self._not_run, problem)
         training = self._train(mode, 0)
         if training.refused is not None:
@@ -191,14 +191,14 @@ class TrainingJudge:
             return Fault(self._differs, fault.subjects, self._details, fault.explanation, underlying=fault)
         return training
 
-    def _alone(self, rounding_seed: int) -> Sequence[RunRecord]:
+    def _run_reference(self, rounding_seed: int) -> Sequence[RunRecord]:
         return self._train(None, rounding_seed).steps
 
     def _skip(self, kind: SkipKind, error: str) -> Skip:
         return Skip((self._level,), kind, {**self._details, "error": error})
 
 
-def sorted_out(results: Sequence[Training | Fault | Skip]) -> LevelVerdict:
+def level_verdict(results: Sequence[Training | Fault | Skip]) -> LevelVerdict:
     """Return the verdict of a level, which is measured if any of its trainings could be run."""
     faults = tuple(result for result in results if isinstance(result, Fault))
     skips = tuple(result for result in results if isinstance(result, Skip))

@@ -20,7 +20,8 @@ from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
+from ckpt_surgery.measure.surgical_blocks import blocks_of, has_surgery
+from ckpt_surgery.measure.switch import Switch, switch_of
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
@@ -45,12 +46,12 @@ def verify(
     hides nothing.
 
     A model with a surgery of `wrap_blocks` is measured once, with the options of its surgery: the other mode is
-    skipped. A model that claims no support for checkpointing, and yet holds checkpointing layers, is examined as if it
-    claimed support; its report is marked and never `ok`. Without such layers there is no verdict.
+    skipped. A model that claims no support for checkpointing but has checkpointing layers is examined as if it claimed
+    support; its report says so, and is never `ok`. Without such layers there is no verdict.
 
     This costs one step per mode, one for the reference, and one copy of parameters and buffers; up to five more steps
-    where something looks wrong or a cache can be passed; and a dozen of each for the levels loop and precision. Time
-    has no limit: a backward that never ends (WavLM, reentrant) never returns; `ckpt_surgery verify` has limits.
+    if something looks wrong or a cache can be passed; and a dozen each for the levels loop and precision. There is no
+    time limit: if a backward never ends (WavLM, reentrant), nor does this. `ckpt_surgery verify` has limits.
 
     Args:
         model: a module in training mode, on any device but meta. In an initialised process group, the level "ranks"
@@ -61,10 +62,10 @@ def verify(
         modes: "reentrant", "non_reentrant", or both.
         levels: "all", or some of `results.LEVELS`.
         seed: the seed of the generators before each forward.
-        tolerance: a relative error of gradients and losses to accept. By default they have to be equal bit for bit, or
-            within the noise measured by runs that round differently.
-        switch: a function of the model and the mode, None for off, that switches checkpointing. By default the method
-            of transformers, diffusers or timm, or the model's surgery.
+        tolerance: the relative error of gradients and losses to accept. By default they have to be equal bit for bit,
+            or within the noise measured by runs that round differently.
+        switch: a function of the model and the mode, or None for off, that switches checkpointing. By default the
+            method of transformers, diffusers or timm, or the model's surgery.
 
     Returns:
         The report: its outcome for each mode and level, faults with their causes, and cost. A report in which nothing
@@ -80,9 +81,9 @@ def verify(
 
 
 class Examination:
-    """One model with one set of inputs: first the reference, then any mode compared with it.
+    """The examination of one model with one set of inputs: first the reference, then any mode compared with it.
 
-    For callers that want each result as soon as it is there, with a time limit for each; `verify` does it all.
+    It is for callers that want each result as soon as it is there, or a time limit for each; `verify` does it all.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Examination:
         return replace(report, modes=examined, seconds=seconds)
 
     def reference(self) -> Report:
-        """Run without checkpointing, for a report without modes. Raises VerifyError where that run is no reference."""
+        """Run without checkpointing, for a report without modes. Raises VerifyError if that run is no reference."""
         model = self._setup.model
         supported = bool(getattr(model, CLAIM, True)) or has_surgery(model)
         layers = any(block.kind == "layer" for block in self._setup.blocks.values())
@@ -151,7 +152,7 @@ class Examination:
     def examine(self, mode: Mode) -> ModeReport:
         """Run with checkpointing in this mode and compare; the reference runs first if it has not yet.
 
-        A mode in which the model's surgery does not run is skipped. Raises VerifyError where there is no reference.
+        A mode in which the model's surgery does not run is skipped. Raises VerifyError if there is no reference.
         """
         if mode != SURGERY_MODE and has_surgery(self._setup.model):
             return ModeReport.skipped(mode, SkipKind.ALWAYS_NON_REENTRANT)
@@ -165,8 +166,8 @@ class Examination:
         """Call `wrap_blocks` on the model; return an examination of the result, and the table of the surgery.
 
         The result is compared with the run of the model as it was, if there was one and the blocks are the same;
-        otherwise with a new run. Raises SurgeryError where the surgery cannot be done, VerifyError where there is no
-        run to compare with.
+        otherwise with a new run. Raises SurgeryError if the surgery cannot be done, VerifyError if there is no run to
+        compare with.
         """
         before = self._setup
         surgery = wrap_blocks(before.model)

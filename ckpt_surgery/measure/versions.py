@@ -1,6 +1,6 @@
-"""The installed versions: of packages that a verdict depends on, and of those that a bug report names.
+"""Find the installed versions of packages that a verdict depends on, and of those that a bug report names.
 
-Only torch is imported to find out, for the accelerator.
+Only torch is imported, for the accelerator.
 """
 
 from __future__ import annotations

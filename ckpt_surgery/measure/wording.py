@@ -1,4 +1,4 @@
-"""The words for faults and causes, and the rule behind a cause. Nothing here decides, and nothing reads the words.
+"""The words for faults, skips and causes, and the rule behind a cause. No decision depends on the words.
 
 A fault's clauses are templates over its details and the `underlying` fault, with three formats of their own: `size`
 for bytes, `clause` for a sentence without its full stop, and `words` for a kind of loop or precision. A cause's
@@ -174,7 +174,7 @@ SKIPS: Mapping[SkipKind, str] = {
         "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
     ),
     SkipKind.ONE_BACKWARD: "torch lets one backward go through a graph that a selective policy has made",
-    SkipKind.STEP_WRONG: "a single step is wrong already",
+    SkipKind.STEP_WRONG: "a single step is already wrong",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
     SkipKind.NO_CACHE_ARGUMENT: (
         "what becomes of its cache is not known: it takes {arguments}, and no argument that a Cache is for"
@@ -223,7 +223,7 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.OTHER_ARGUMENT: (
         "With checkpointing on, the model gives {block} another `{argument}` than without, or none."
     ),
-    CauseKind.NEVER_CHECKPOINTED: "{block} is not checkpointed by anything.",
+    CauseKind.NEVER_CHECKPOINTED: "Nothing checkpoints {block}.",
     CauseKind.EVALUATION_MODE: "{module} is in evaluation mode, in which nothing is checkpointed.",
     CauseKind.FORWARD_REPLACED: "The forward of {module} was replaced, and checkpointing with it.",
     CauseKind.UNRETURNED_TENSOR: (
@@ -259,9 +259,9 @@ CAUSES: Mapping[CauseKind, str] = {
     ),
     CauseKind.OTHER_AUTOCAST: "{module} is recomputed under another {what} than its forward.",
     CauseKind.OTHER_HOOKS: "{module} has other hooks in its recompute than in its forward.",
-    CauseKind.OTHER_ATTRIBUTE: "`{attribute}` of {module} is another in its recompute than in its forward.",
+    CauseKind.OTHER_ATTRIBUTE: "`{attribute}` of {module} has another value in the recompute than in the forward.",
     CauseKind.IN_THEIR_PLACE: (
-        "Another block is recomputed in their place: what is checkpointed looks its block up when it runs."
+        "Another block is recomputed in their place: the checkpointed function looks its block up each time it runs."
     ),
     CauseKind.WRITTEN_ARGUMENT: (
         "{block} writes into its argument `{argument}` in place: others see the values, and not where they come from."
@@ -283,11 +283,11 @@ RULES: Mapping[CauseKind, str] = {
     CauseKind.OTHER_ARGUMENT: "CKPT002",
     CauseKind.IN_THEIR_PLACE: "CKPT012",
 }
-"""The codes of the rules that find causes in source. The measuring half works without the rules themselves."""
+"""The codes of the rules that find causes in source. They are copied here since measuring needs no rules."""
 
 
 def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
-    """Return the clauses of a fault. Raises KeyError where a template needs a detail that is missing."""
+    """Return the clauses of a fault. Raises KeyError if a template needs a detail that is missing."""
     names = dict(details)
     if "ranks" in names:
         names["ranks"] = ranks_in_words(names["ranks"], names["world_size"])
@@ -295,14 +295,14 @@ def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
 
 
 def skip_text(kind: SkipKind, details: Mapping[str, Any]) -> str:
-    """Say in a clause why a level was skipped. Raises KeyError where a template needs a detail that is missing."""
+    """Say in a clause why a level was skipped. Raises KeyError if a template needs a detail that is missing."""
     return _Formatter().vformat(SKIPS[kind], (), details)
 
 
 def cause_text(kind: CauseKind, names: Mapping[str, str], *, general: bool = False) -> str:
-    """Return the sentence for a cause; empty where its rule says it all. Raises KeyError where a name is missing.
+    """Return the sentence for a cause; empty if its rule says it all. Raises KeyError if a name is missing.
 
-    In `general` it does not name the classes of this model's blocks.
+    A `general` sentence does not name the classes of this model's blocks.
     """
     hidden = dict.fromkeys(names.keys() & {"block", "outer"}, "a block") if general else {}
     return CAUSES[kind].format_map({**names, **hidden})

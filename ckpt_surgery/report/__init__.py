@@ -1,1 +1,1 @@
-"""Reports for people and programs: text, markdown, json, and a page with plots. Nothing is measured here."""
+"""Render reports for people and programs: as text, Markdown, JSON, and a page with plots. Nothing is measured here."""

@@ -1,4 +1,4 @@
-"""Reports as one HTML page that needs no network: counts, causes, a table to filter and sort, folded details.
+"""Render reports as one HTML page that needs no network: counts, causes, a table to filter and sort, details.
 
 Only filtering and sorting need the script. The details of a row are in `html_detail`, the style in `page/page.css`,
 the behaviour in `page/page.js`.
@@ -16,17 +16,14 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, Level, Mode
 from ckpt_surgery.report.html_detail import SIGNS, detail
 from ckpt_surgery.report.plots import Plot
-from ckpt_surgery.report.summary import (
-    MOST_CAUSES,
-    Overview,
-    more_causes,
-)
+from ckpt_surgery.report.summary import MOST_CAUSES, Overview, more_causes
 from ckpt_surgery.text import percent, plural
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MOST_PLOTTED = 40
-"""Models with plots: those that failed first, and the others while there are no more than this."""
+"""The number of models with plots. Of more models, only those that failed have plots."""
 MOST_PLOT_CHARACTERS = 9_000_000
+"""The size of all plots in a page, which is to stay below 10 MB."""
 _LOOKS = {
     "failed": ("failed", SIGNS["failed"]),
     "ok": ("ok", SIGNS["ok"]),
@@ -36,7 +33,7 @@ _LOOKS = {
     "not built": ("unbuilt", "\u2013"),
     "not repaired": ("unrepaired", "\u2013"),
 }
-"""The style and the sign of each status, before and after `wrap_blocks`, in the order of the header."""
+"""The style and the sign of each status, before or after `wrap_blocks`, in the order of the header."""
 
 
 def write_html(reports: Sequence[Report], path: Path | str) -> None:
@@ -65,14 +62,14 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
         PlotError: There is something to draw, and matplotlib is not installed.
     """
     shown = Overview(reports).ordered
-    alone = len(shown) == 1
+    single = len(shown) == 1
     plots = _plots(shown)
-    title = title or (f"{shown[0].label}: {shown[0].status}" if alone else "Gradient checkpointing, verified")
+    title = title or (f"{shown[0].label}: {shown[0].status}" if single else "Gradient checkpointing, verified")
     # counts, filters and sorting are of no use on a page with one model
-    hidden = " hidden" if alone else ""
+    hidden = " hidden" if single else ""
     body = [
         _header(shown, title, seconds, hidden),
-        "" if alone else _causes(shown),
+        "" if single else _causes(shown),
         _controls(shown, hidden),
         _models(shown, plots),
     ]
@@ -80,7 +77,7 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
 
 
 def page_of(title: str, body: Sequence[str], script: str = "") -> str:
-    """Render a whole page in the style of these.
+    """Render a whole page in the style of reports.
 
     Args:
         title: Plain text.
@@ -100,7 +97,7 @@ def page_of(title: str, body: Sequence[str], script: str = "") -> str:
 
 
 def framed(page: str) -> str:
-    """Put a whole page into another, such as the output of a notebook's cell, without sharing its style."""
+    """Embed a whole page in another, such as the output of a notebook's cell, without sharing its style."""
     return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 40rem; border: 0"></iframe>'
 
 
@@ -109,32 +106,32 @@ def _asset(name: str) -> str:
 
 
 def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
-    """Draw plots, by place in `shown`, while they fit in; only those of failures if there are many models."""
+    """Draw plots, by index in `shown`, while they fit in; if there are many models, only of those that failed."""
     few = len(shown) <= MOST_PLOTTED
-    chosen = [at for at, report in enumerate(shown) if few or report.status == "failed"][:MOST_PLOTTED]
-    drawn: dict[int, list[Plot]] = {}
+    chosen = [index for index, report in enumerate(shown) if few or report.status == "failed"][:MOST_PLOTTED]
+    plots_by_index: dict[int, list[Plot]] = {}
     left = MOST_PLOT_CHARACTERS
-    for at in chosen:
-        plots = Plot.of(shown[at], key=f"m{at}") if shown[at].modes else []
+    for index in chosen:
+        plots = Plot.of(shown[index], key=f"m{index}") if shown[index].modes else []
         left -= sum(len(plot.svg) for plot in plots)
         if left < 0:
             break
-        drawn[at] = plots
-    return drawn
+        plots_by_index[index] = plots
+    return plots_by_index
 
 
 def _header(shown: Sequence[Report], title: str, seconds: float | None, hidden: str) -> str:
-    """Give title and versions; for many models also their counts, those after `wrap_blocks` beside those before."""
-    alone = len(shown) == 1
-    about = ["gradient checkpointing, verified"] if alone else [plural(len(shown), "model")]
+    """Render title and versions; for many models also their counts, before and after `wrap_blocks`."""
+    single = len(shown) == 1
+    about = ["gradient checkpointing, verified"] if single else [plural(len(shown), "model")]
     about += [f"{escape(package)} {escape(version)}" for package, version in Overview(shown).versions.items()]
     about += [f"{seconds:,.0f} s"] if seconds is not None else []
-    about += [f"after wrap_blocks: {report.repair.status}" for report in shown if alone and report.repair]
+    about += [f"after wrap_blocks: {report.repair.status}" for report in shown if single and report.repair]
     repaired = Overview(shown).repair_counts
-    counted: list[tuple[str, Mapping[Any, int]]] = [("as they are" if repaired else "", Overview(shown).counts)]
-    counted += [("after wrap_blocks", repaired)] if repaired else []
+    captioned: list[tuple[str, Mapping[Any, int]]] = [("as they are" if repaired else "", Overview(shown).counts)]
+    captioned += [("after wrap_blocks", repaired)] if repaired else []
     groups = ""
-    for caption, numbers in counted:
+    for caption, numbers in captioned:
         # the numbers of each status above a bar of their shares; failed and ok are always there
         rows = [(status, *look, numbers[status]) for status, look in _LOOKS.items() if status in numbers]
         tallies = "".join(
@@ -153,7 +150,7 @@ def _header(shown: Sequence[Report], title: str, seconds: float | None, hidden: 
 
 
 def _causes(shown: Sequence[Report]) -> str:
-    """List the causes, each a button with a bar that filters by its rule; the filter needs the script."""
+    """List the causes, each as a button with a bar. A click filters by rule or cause, with the script."""
     rows = Overview(Overview(shown).of_status("failed")).causes
     if not rows:
         return ""
@@ -191,10 +188,10 @@ def _controls(shown: Sequence[Report], hidden: str) -> str:
 
 def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
     modes, levels = Overview(shown).measured
-    alone = len(shown) == 1
+    single = len(shown) == 1
     rows = "\n".join(
-        _model(report, modes, levels, detail(report, plots.get(at, [])), is_open=alone)
-        for at, report in enumerate(shown)
+        _model(report, modes, levels, detail(report, plots.get(index, [])), is_open=single)
+        for index, report in enumerate(shown)
     )
     tip = ' title="the share of the possible memory saving, in the mode that saves least"'
     sortable = "".join(
@@ -220,7 +217,7 @@ def _models(shown: Sequence[Report], plots: dict[int, list[Plot]]) -> str:
 
 
 def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], inside: str, *, is_open: bool) -> str:
-    """Render one row and what unfolds from it. The cells are visual; screen readers get a sentence."""
+    """Render one row, and `inside` folded below it. Screen readers get a sentence in place of the cells."""
     by_mode = {run.mode: run for run in report.modes}
     if report.modes:
         cells = ""

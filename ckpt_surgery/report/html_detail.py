@@ -1,4 +1,4 @@
-"""The details of one model in the page, as HTML. Everything that comes from a report is escaped."""
+"""Render the details of one model in the page. Everything that comes from a report is escaped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ckpt_surgery.text import flops as flop_count
 from ckpt_surgery.text import percent, plural, ratio, size, some
 
 SIGNS: dict[Cell, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7", "refused": "\u2298"}
-_MOST_NAMES = 400
-_FEW_NAMES = 6
-_MOST_ROWS = 60
-_WORST = 10
+_MOST_NAMES = 400  # of what a fault concerns
+_FEW_NAMES = 6  # shown without folding
+_MOST_ROWS = 60  # of blocks
+_WORST = 10  # gradients
 
 
 def detail(report: Report, plots: Sequence[Plot]) -> str:
@@ -25,7 +25,7 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
 
     If `wrap_blocks` was tried, the same follows for its result; the plots show the model without it.
     """
-    drawn = "".join(
+    figures = "".join(
         f'<figure class="plot"><figcaption><b>{escape(p.title)}</b> {escape(p.caption)}</figcaption>{p.svg}</figure>'
         for p in plots
     )
@@ -41,22 +41,22 @@ def detail(report: Report, plots: Sequence[Plot]) -> str:
     ]
     parts = [
         f'<dl class="facts">{"".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in facts if v)}</dl>',
-        _said(report),
+        _sentences(report),
         f'<div class="pair">{pair}</div>' if (pair := _levels(report) + _costs(report)) else "",
         _policies(report),
-        f'<div class="plots">{drawn}</div>' if drawn else "",
+        f'<div class="plots">{figures}</div>' if figures else "",
         _blocks(report),
         _errors(report),
     ]
     if report.repair is not None:
-        then = report.repaired
+        after = report.repaired
         surgery = f"<pre>{escape(report.repair.surgery)}</pre>" if report.repair.surgery else ""
-        parts += ["<h3>After wrap_blocks</h3>", _said(then), surgery, _blocks(then), _errors(then)]
+        parts += ["<h3>After wrap_blocks</h3>", _sentences(after), surgery, _blocks(after), _errors(after)]
     return f'<div class="detail">{"".join(parts)}</div>'
 
 
-def _said(report: Report) -> str:
-    """Give what is said in sentences: the problem, faults, refusals and skipped levels."""
+def _sentences(report: Report) -> str:
+    """Render what is said in sentences: the problem, faults, refusals and skipped levels."""
     problem = f'<p class="problem">{coded(report.problem)}</p>' if report.problem else ""
     faults = "".join(_fault(modes, fault) for modes, fault in report.merged_faults)
     faults += "".join(
@@ -69,11 +69,11 @@ def _said(report: Report) -> str:
 
 
 def coded(text: str) -> str:
-    """Escape text, with what is between backticks as code."""
+    """Escape text, and mark what is between backticks as code."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
-    return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
+    return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def table(
@@ -83,8 +83,8 @@ def table(
     head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     titled = f"<caption>{caption}</caption>" if caption and open_ else ""
-    made = f'<div class="scroll"><table class="{kind}">{titled}<thead><tr>{head}</tr></thead>{body}</table></div>'
-    return made if open_ else f"<details><summary>{caption}</summary>{made}</details>"
+    rendered = f'<div class="scroll"><table class="{kind}">{titled}<thead><tr>{head}</tr></thead>{body}</table></div>'
+    return rendered if open_ else f"<details><summary>{caption}</summary>{rendered}</details>"
 
 
 def rule_tag(rule: str) -> str:
@@ -141,7 +141,7 @@ def _costs(report: Report) -> str:
 
 
 def _policies(report: Report) -> str:
-    """Tabulate what each name of `save` kept, and what the recomputes are spared for it."""
+    """Tabulate what each name in `save` kept, and what work this saved the recomputes."""
     rows = []
     for title, run in report.columns(alone=True):
         for kept in run.kept_results if run else ():
@@ -162,8 +162,8 @@ def _blocks(report: Report) -> str:
         cells.append([f"<code>{escape(row.name)}</code>", escape(row.kind), f"{row.blocks:,}", str(row.reference)])
         for mode in modes:
             entries = str(seen.get(mode, "-"))
-            is_off = seen.get(mode, row.reference) != row.reference
-            cells[-1].append(f'<strong class="off">{SIGNS["failed"]} {entries}</strong>' if is_off else entries)
+            is_wrong = seen.get(mode, row.reference) != row.reference
+            cells[-1].append(f'<strong class="off">{SIGNS["failed"]} {entries}</strong>' if is_wrong else entries)
     total = sum(row.blocks for row in rows)
     caption = f"{plural(total, 'block')}: entries in the backward"
     if len(rows) > _MOST_ROWS:
@@ -186,15 +186,15 @@ def _errors(report: Report) -> str:
         parts = ((equal, "equal up to rounding"), (differ, "with a relative error"), (alone, "in one run only"))
         compared.append(f"{mode}: {', '.join(f'{number:,} {what}' for number, what in parts if number)}")
         for name, error in errors.items():
-            badness = math.inf if error is None or not math.isfinite(error) else abs(error)
-            worst[name] = max(worst.get(name, 0.0), badness)
-    said = "; ".join(compared)
-    off = sorted((name for name in worst if worst[name]), key=lambda name: -worst[name])
-    if not off:
-        return f"<p>Gradients, {said}.</p>"
+            severity = math.inf if error is None or not math.isfinite(error) else abs(error)
+            worst[name] = max(worst.get(name, 0.0), severity)
+    summary = "; ".join(compared)
+    wrong = sorted((name for name in worst if worst[name]), key=lambda name: -worst[name])
+    if not wrong:
+        return f"<p>Gradients, {summary}.</p>"
     rows = [
         [f"<code>{escape(name)}</code>", *(error_text(e[name]) if name in e else "-" for e in by_mode.values())]
-        for name in off[:_WORST]
+        for name in wrong[:_WORST]
     ]
-    caption = f"Gradients, {said}: the {min(len(off), _WORST)} worst"
+    caption = f"Gradients, {summary}: the {min(len(wrong), _WORST)} worst"
     return table(["parameter", *by_mode], rows, caption=caption, kind="numbers", open_=False)

@@ -1,4 +1,4 @@
-"""Many reports as one Markdown page, kept under version control as the coverage of a release.
+"""Render many reports as one Markdown page, kept under version control as the coverage of a release.
 
 It holds no times, no folders and no random order: it changes only when results do.
 """
@@ -34,15 +34,13 @@ _MOST_SUBJECTS = 3
 def survey_markdown(reports: Sequence[Report]) -> str:
     """Render the page: counts, causes, every fault, and the classes that work, are unsupported or were not built.
 
-    If `wrap_blocks` was tried, also what it repairs, what remains, and what it refuses.
+    If `wrap_blocks` was tried, the page also says what it repairs, what remains, and what it refuses.
     """
     overview = Overview(reports)
     failed, unsupported = overview.of_status("failed"), overview.of_status("unsupported")
     levels = "; ".join(f"{level}: {LEVEL_TITLES[level]}" for level in overview.measured[1])
-    counted = [[status, f"{number:,}", _MEANING[status]] for status, number in overview.counts.items()]
-    counted_after = [
-        [status, f"{number:,}", _MEANING_AFTER[status]] for status, number in overview.repair_counts.items()
-    ]
+    count_rows = [[status, f"{number:,}", _MEANING[status]] for status, number in overview.counts.items()]
+    rows_after = [[status, f"{number:,}", _MEANING_AFTER[status]] for status, number in overview.repair_counts.items()]
     repaired = overview.repairs
     refusals = [(report.label, sentence) for report, repair in repaired for sentence in repair.refusals]
     unrepaired = [(report.label, repair.problem) for report, repair in repaired if repair.status == "not repaired"]
@@ -50,8 +48,8 @@ def survey_markdown(reports: Sequence[Report]) -> str:
     return (
         paragraphs(
             _heading(overview),
-            markdown_table(["result", "classes", "meaning"], [*counted, ["all", f"{len(reports):,}", ""]]),
-            markdown_table(["after wrap_blocks", "classes", "meaning"], counted_after) if counted_after else "",
+            markdown_table(["result", "classes", "meaning"], [*count_rows, ["all", f"{len(reports):,}", ""]]),
+            markdown_table(["after wrap_blocks", "classes", "meaning"], rows_after) if rows_after else "",
             f"Levels: {levels}." if levels else "",
             _section(
                 "Causes",
@@ -96,7 +94,7 @@ def _heading(overview: Overview) -> str:
 
 
 def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], classes: int = 0) -> str:
-    """Put a table below its title, folded under the number of `classes` if it is given; empty without rows."""
+    """Render a table below its title, folded under the number of `classes` if that is given; empty without rows."""
     if not rows:
         return ""
     table = markdown_table(header, rows)
@@ -121,7 +119,7 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
 
 
 def _skips(reports: Sequence[Report]) -> list[list[str]]:
-    """List the levels that were not judged in modes where nothing is wrong, and why."""
+    """List why levels were not judged, of modes in which nothing is wrong."""
     return [
         [code(report.label), " ".join(modes), " ".join(skip.levels), _text(skip.reason)]
         for report in reports
@@ -139,8 +137,8 @@ def _families(title: str, reports: Sequence[Report]) -> str:
     return _section(title, ["model type", "classes"], rows, len(reports))
 
 
-def _reasons(said: Iterable[tuple[str, str]]) -> list[list[str]]:
-    return [[code(label), _text(sentence)] for label, sentence in said]
+def _reasons(sentences: Iterable[tuple[str, str]]) -> list[list[str]]:
+    return [[code(label), _text(sentence)] for label, sentence in sentences]
 
 
 def _text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The plots of one report as inline SVG: bytes over a step, recomputes of blocks, errors of gradients.
+"""Draw the plots of one report as inline SVG: bytes over a step, recomputes of blocks, errors of gradients.
 
 The page is in `html`. matplotlib is imported when the first figure is made.
 """
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID, FAILED = "#010101", "#020202", "#030303", "#040404"
-MODE_INKS: dict[Mode, str] = {mode: f"#05{at:02x}05" for at, mode in enumerate(MODES, 1)}
+MODE_INKS: dict[Mode, str] = {mode: f"#05{number:02x}05" for number, mode in enumerate(MODES, 1)}
 CSS_COLOURS = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     GRID: "var(--line)",
     FAILED: "var(--failed)",
-    **{ink: f"var(--mode-{at})" for at, ink in enumerate(MODE_INKS.values(), 1)},
+    **{ink: f"var(--mode-{number})" for number, ink in enumerate(MODE_INKS.values(), 1)},
 }
-"""The colours that matplotlib draws with, and the style properties of the page that replace them."""
+"""The placeholder colours that matplotlib draws with, and the style properties of the page that replace them."""
 
 STYLES: dict[Any, Any] = {
     "axes.edgecolor": GRID,
@@ -62,8 +62,8 @@ _WIDTH = 4.7
 _DASHES: dict[Mode, Any] = {"non_reentrant": "-", "reentrant": (0, (4, 2))}
 _MARKERS: dict[Mode, str] = {"non_reentrant": "o", "reentrant": "s"}
 _WRONG_MARKERS: dict[Mode, str] = {"non_reentrant": "x", "reentrant": "+"}
-_MOST_ROWS = 24
-_MOST_POINTS = 400
+_MOST_ROWS = 24  # of blocks, from which on equal ones share a row
+_MOST_POINTS = 400  # marks per mode
 
 
 class PlotError(CkptSurgeryError, ValueError):
@@ -72,7 +72,7 @@ class PlotError(CkptSurgeryError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One drawing: its title, one sentence on how to read it, and the `<svg>` element."""
+    """One drawing: its title, a caption on how to read it, and the `<svg>` element."""
 
     title: str
     caption: str
@@ -88,8 +88,8 @@ class Plot:
             PlotError: matplotlib is not installed.
         """
         with need_matplotlib().rc_context({**STYLES, "svg.hashsalt": key}):
-            drawn = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
-            return [plot for plot in (*drawn, _errors_plot(report, f"{key}-errors")) if plot]
+            plots = (_bytes_plot(report, f"{key}-bytes"), _blocks_plot(report, f"{key}-blocks"))
+            return [plot for plot in (*plots, _errors_plot(report, f"{key}-errors")) if plot]
 
 
 def need_matplotlib() -> Any:
@@ -118,13 +118,13 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
         return None
     unit, divisor = size_unit(max(held for _, line, _, _ in lines for _, held in line.points))
     figure, axes = _axes_of(2.7)
-    for at, (name, line, colour, dash) in enumerate(lines):
+    for index, (name, line, colour, dash) in enumerate(lines):
         x, y = [point[0] for point in line.points], [point[1] / divisor for point in line.points]
         axes.plot(x, y, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.5, label=name)
         if name == "without":
             axes.fill_between(x, y, step="post", color=colour, alpha=0.12, linewidth=0)
-        if line.backward not in {other.backward for _, other, _, _ in lines[:at]}:
-            axes.axvline(line.backward, color=colour if at else INK, linewidth=0.8, linestyle=(0, (2, 2)))
+        if line.backward not in {other.backward for _, other, _, _ in lines[:index]}:
+            axes.axvline(line.backward, color=colour if index else INK, linewidth=0.8, linestyle=(0, (2, 2)))
     axes.set(xlabel="operators run so far", ylabel=f"held ({unit})")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
@@ -151,15 +151,15 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
         return None
     modes = [run.mode for run in report.modes if run.blocks]
     labels = [row.name if row.blocks == 1 else f"{row.name} ({row.blocks})" for row in rows]
-    # without their middle where they are long: the end of a name says most
+    # long names without their middle: the end says most
     labels = [label if len(label) <= 26 else f"{label[:8]}\u2026{label[-17:]}" for label in labels]
     figure, axes = _axes_of(0.75 + (0.13 + 0.13 * len(modes)) * len(rows), left=0.2 + 0.063 * max(map(len, labels)))
-    tall = 0.72 / len(modes)
-    for at, mode in enumerate(modes):
-        offset = (at - (len(modes) - 1) / 2) * tall
+    height = 0.72 / len(modes)
+    for index, mode in enumerate(modes):
+        offset = (index - (len(modes) - 1) / 2) * height
         bars = [(y + offset, dict(row.recomputed).get(mode), row.reference) for y, row in enumerate(rows)]
         seen = [(y, count, expected) for y, count, expected in bars if count is not None]
-        axes.barh([y for y, _, _ in seen], [n for _, n, _ in seen], tall * 0.86, color=MODE_INKS[mode], label=mode)
+        axes.barh([y for y, _, _ in seen], [n for _, n, _ in seen], height * 0.86, color=MODE_INKS[mode], label=mode)
         for y, count, expected in seen:
             if count != expected:
                 axes.text(count, y - 0.02, f" \u2715 {count}", va="center_baseline", color=FAILED, fontsize=8)
@@ -173,54 +173,55 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("times entered in the backward")
     _add_legend(figure, len(modes))
-    off = sum(row.blocks for row in rows if any(count != row.reference for _, count in row.recomputed))
+    wrong = sum(row.blocks for row in rows if any(count != row.reference for _, count in row.recomputed))
     return Plot(
         "Recomputes of each block",
         "The upright stroke is how often the forward enters a block; a bar that ends there is right.",
         _svg_of(
-            figure, key, "Recomputes of each block", f"{plural(off, 'block')} recomputed too seldom or too often."
+            figure, key, "Recomputes of each block", f"{plural(wrong, 'block')} recomputed too seldom or too often."
         ),
     )
 
 
 def _errors_plot(report: Report, key: str) -> Plot | None:
-    """Draw a mark for each parameter and mode on a logarithmic scale; equal and not finite errors have rows."""
-    by_run = [(run, of_run) for run in report.modes if (of_run := run.gradient_errors)]
-    errors = [error for _, of_run in by_run for error in of_run.values()]
+    """Draw a mark for each parameter and mode on a logarithmic scale, with lines for errors that do not fit on it."""
+    by_run = [(run, run_errors) for run in report.modes if (run_errors := run.gradient_errors)]
+    errors = [error for _, run_errors in by_run for error in run_errors.values()]
     if not any(error != 0 for error in errors):
         return None
-    names = {name: at for at, name in enumerate(dict.fromkeys(n for _, of_run in by_run for n in of_run), 1)}
+    unique = dict.fromkeys(name for _, run_errors in by_run for name in run_errors)
+    names = {name: number for number, name in enumerate(unique, 1)}
     finite = [abs(error) for error in errors if error and math.isfinite(error)]
     low = math.floor(math.log10(min(finite, default=1e-8))) - 1
     high = max(math.ceil(math.log10(max(finite, default=1e-5))), low + 3) + 1
     figure, axes = _axes_of(2.7, left=1.05)
-    titled: dict[str, list[str]] = {}
-    for run, of_run in by_run:
-        titled |= _points(axes, run, of_run, names, (low, high))
-    decades = [at for at in range(low + 1, high) if (at - high + 1) % max(1, (high - low) // 6) == 0]
+    tooltips: dict[str, list[str]] = {}
+    for run, run_errors in by_run:
+        tooltips |= _points(axes, run, run_errors, names, (low, high))
+    decades = [power for power in range(low + 1, high) if (power - high + 1) % max(1, (high - low) // 6) == 0]
     top = {high: "not finite"} if any(error is not None and not math.isfinite(error) for error in errors) else {}
     top |= {high + 1: "one run only"} if None in errors else {}
-    axes.set_yticks([low, *decades, *top], ["equal", *(f"1e{at}" for at in decades), *top.values()])
+    axes.set_yticks([low, *decades, *top], ["equal", *(f"1e{power}" for power in decades), *top.values()])
     axes.set_ylim(low - 0.3, max(top, default=high - 0.3) + 0.3)
     axes.set_xlim(0, len(names) + 1)
     _whole_numbers(axes)
     axes.set(xlabel="parameter, in the order of the model", ylabel="relative error")
     axes.grid(axis="x", visible=False)
-    _add_legend(figure, len(titled))
+    _add_legend(figure, len(tooltips))
     text = f"The largest finite error is {max(finite, default=0.0):.1e}."
     thinned = " Of neighbours only the worst is shown." if len(names) > _MOST_POINTS else ""
     return Plot(
         "Relative error of each gradient",
         "Against the run without checkpointing; what is equal up to rounding lies on the lowest line. "
         f"Point at a mark for its name.{thinned}",
-        _svg_of(figure, key, "Relative error of each gradient", text, titled),
+        _svg_of(figure, key, "Relative error of each gradient", text, tooltips),
     )
 
 
 def _points(
-    axes: Axes, run: ModeReport, errors: Mapping[str, float | None], place: Mapping[str, int], ends: tuple[int, int]
+    axes: Axes, run: ModeReport, errors: Mapping[str, float | None], x_of: Mapping[str, int], ends: tuple[int, int]
 ) -> dict[str, list[str]]:
-    """Draw the marks of one mode, faults apart; return the tooltip of each mark by the gid of its line."""
+    """Draw the marks of one mode, those of faults apart; return the tooltips of the marks by the gid of their line."""
     wrong = {name for fault in run.faults if fault.level in ("set", "values") for name in fault.subjects}
     marker = _MARKERS[run.mode]
     looks: tuple[tuple[str, Set[str], dict[str, Any]], ...] = (
@@ -231,20 +232,21 @@ def _points(
             {"marker": _WRONG_MARKERS[run.mode], "color": FAILED, "ms": 5.5, "mew": 1.5},
         ),
     )
-    titled: dict[str, list[str]] = {}
+    tooltips: dict[str, list[str]] = {}
     for label, chosen, look in looks:
         if not chosen:
             continue
-        names = sorted(chosen, key=place.__getitem__)
-        few = -(-len(names) // _MOST_POINTS)  # of so many neighbours, the one with the largest error
+        names = sorted(chosen, key=x_of.__getitem__)
+        per_mark = -(-len(names) // _MOST_POINTS)  # of so many neighbours, the one with the largest error is shown
         heights = {name: _height(errors[name], -400, 400) for name in names}
-        shown = [max(names[at : at + few], key=heights.__getitem__) for at in range(0, len(names), few)]
+        starts = range(0, len(names), per_mark)
+        shown = [max(names[start : start + per_mark], key=heights.__getitem__) for start in starts]
         gid = f"points-{label.replace(', ', '-')}"
-        x, y = [place[name] for name in shown], [_height(errors[name], *ends) for name in shown]
+        x, y = [x_of[name] for name in shown], [_height(errors[name], *ends) for name in shown]
         face = "none" if marker == "s" else look["color"]
         axes.plot(x, y, linestyle="none", mfc=face, label=label, gid=gid, clip_on=False, **look)
-        titled[gid] = [f"{name}: {error_text(errors[name])}" for name in shown]
-    return titled
+        tooltips[gid] = [f"{name}: {error_text(errors[name])}" for name in shown]
+    return tooltips
 
 
 def _height(error: float | None, low: int, high: int) -> float:
@@ -280,23 +282,25 @@ def _add_legend(figure: Figure, columns: int) -> None:
     figure.legend(**where, ncols=max(columns, 1), handlelength=1.4, columnspacing=1.4)
 
 
-def _svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str, Sequence[str]] | None = None) -> str:
+def _svg_of(
+    figure: Figure, key: str, title: str, text: str, tooltips: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """Draw a figure as one inline `<svg>` element in the colours of the page.
 
     Args:
-        figure: What is drawn.
+        figure: The figure to draw.
         key: Starts every id; unique in the page.
         title: The title for screen readers.
         text: The description for screen readers.
-        titled: The tooltips of the markers of a line, by the gid of the line.
+        tooltips: Those of the markers of a line, by the gid of the line.
     """
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    body = drawn.getvalue()
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    body = buffer.getvalue()
     (box,) = re.findall(r'<svg[^>]* viewBox="([^"]+)"', body)
     body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>", "", body, flags=re.DOTALL)
-    for gid, names in (titled or {}).items():
+    for gid, names in (tooltips or {}).items():
         end = body.index(f'<g id="{gid}">')
         for name in names:  # its markers are the first ones from there
             end = body.index("/>", body.index("<use ", end))
@@ -311,8 +315,8 @@ def _svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str
 
 def _tidy(tag: str, key: str) -> str:
     """Give a tag the colours of the page and ids that start with `key`; drop fonts and surplus digits."""
-    for drawn, shown in CSS_COLOURS.items():
-        tag = tag.replace(drawn, shown)
+    for placeholder, style_property in CSS_COLOURS.items():
+        tag = tag.replace(placeholder, style_property)
     tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
     tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
     tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")

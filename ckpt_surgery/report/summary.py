@@ -1,6 +1,6 @@
-"""Reports as counts, causes, rows and short phrases, so that every format says the same, and as a JSON document.
+"""Sum up reports as counts, causes, rows and short phrases, which all formats share, and as a JSON document.
 
-No layout and no escaping here, and nothing is measured.
+There is no layout and no escaping here, and nothing is measured.
 """
 
 from __future__ import annotations
@@ -14,31 +14,22 @@ from itertools import groupby
 from typing import get_args
 
 from ckpt_surgery.measure.report import Report, Status
-from ckpt_surgery.measure.results import (
-    LEVEL_TITLES,
-    LEVELS,
-    MODES,
-    BlockCount,
-    Level,
-    Mode,
-    Repair,
-    RepairStatus,
-)
+from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, MODES, BlockCount, Level, Mode, Repair, RepairStatus
 from ckpt_surgery.text import plural
 
 STATUSES: tuple[Status, ...] = ("failed", "ok", "skipped", "unsupported", "not built")
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
 JSON_SCHEMA_VERSION = 1
-"""Raised when a key changes its meaning or goes; new keys leave it as it is."""
+"""Raised when a key changes its meaning or is removed, but not for new keys."""
 MOST_CAUSES = 12
-"""Causes that a page or a table shows."""
+"""The number of causes that a page or a table shows."""
 
 assert set(STATUSES) == set(get_args(Status))
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason why models fail. `rule` is empty if none finds it; `labels` are the classes concerned."""
+    """One reason why models fail. `rule` is empty if no rule finds it; `labels` are the classes concerned."""
 
     rule: str
     text: str
@@ -49,7 +40,7 @@ class Cause:
 class BlockRow:
     """Neighbouring blocks of one kind with equal entries in every mode.
 
-    `name` stands for all of them. `recomputed` are the entries in the backward by mode, of one block.
+    `name` stands for all of them. `recomputed` are the entries of one block in the backward, by mode.
     """
 
     name: str
@@ -77,25 +68,26 @@ class BlockRow:
         for (kind, reference, recomputed), group in groupby(shared, key=shared.__getitem__):
             names = list(group)
             title = names[0]
-            if len(names) > 1:  # the last goes without the prefix that both share
-                start, end = names[0].split("."), names[-1].split(".")
-                same = next((at for at, (a, b) in enumerate(zip(start, end, strict=False)) if a != b), 0)
-                title = f"{title} to {'.'.join(end[same:])}"
+            if len(names) > 1:  # the last name without the prefix that it shares with the first
+                first_path, last_path = names[0].split("."), names[-1].split(".")
+                pairs = enumerate(zip(first_path, last_path, strict=False))
+                shared_parts = next((index for index, (a, b) in pairs if a != b), 0)
+                title = f"{title} to {'.'.join(last_path[shared_parts:])}"
             rows.append(cls(title, kind, len(names), reference, recomputed))
         return rows
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What several reports show together. Every list of reports is sorted as `ordered`."""
+    """A summary of several reports. Every list of reports is sorted as `ordered`."""
 
     reports: Sequence[Report]
 
     @property
     def ordered(self) -> list[Report]:
         """Sort the reports: failures first, then by class."""
-        place = {status: at for at, status in enumerate(STATUSES)}
-        return sorted(self.reports, key=lambda r: (place[r.status], r.label.casefold(), r.label, r.model_type))
+        order = STATUSES.index
+        return sorted(self.reports, key=lambda r: (order(r.status), r.label.casefold(), r.label, r.model_type))
 
     def of_status(self, status: Status) -> list[Report]:
         """Return the reports of one status."""
@@ -118,7 +110,7 @@ class Overview:
 
     @property
     def broken_after(self) -> list[Report]:
-        """Return the reports that were not wrong and are after `wrap_blocks`, or were right and are refused by it."""
+        """Return the reports of models that `wrap_blocks` makes wrong, or refuses although they were right."""
         return [report for report in self.ordered if report.broken_by_repair]
 
     @property
@@ -135,7 +127,7 @@ class Overview:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Return the versions in the reports by package, listed if there are several."""
+        """Return the versions in the reports by package, separated by commas if there are several."""
         versions: dict[str, set[str]] = {}
         for report in self.reports:
             for package, version in report.versions.items():
@@ -144,7 +136,7 @@ class Overview:
 
     @property
     def measured(self) -> tuple[tuple[Mode, ...], tuple[Level, ...]]:
-        """Return the modes of any report, and the levels that any mode decided."""
+        """Return the modes that any report has, and the levels that were judged in any mode."""
         runs = [run for report in self.reports for run in report.modes]
         runs += [run for report in self.reports if report.repair for run in report.repair.modes]
         modes = tuple(mode for mode in MODES if any(run.mode == mode for run in runs))
@@ -154,8 +146,8 @@ class Overview:
     def causes(self) -> list[Cause]:
         """List why models fail, the most frequent first.
 
-        Faults with a rule are counted under it, others under their own cause with "a block" for the names of block
-        classes, and where that is not known either under what they break. A class counts once for each of its causes.
+        Faults with a rule are counted under it, others under their cause, with "a block" for the names of block
+        classes, and without a known cause under the level they fail. A class counts once for each of its causes.
         """
         labels_of: dict[tuple[str, str], dict[str, None]] = {}
         for report in self.reports:
@@ -167,11 +159,11 @@ class Overview:
         return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
 
     def to_json(self, *, seconds: float | None = None) -> str:
-        """Render one JSON object: how many classes came out how, and under `reports` what each `Report.to_json` gives.
+        """Render one JSON object: the counts by status, and under `reports` what each `Report.to_json` gives.
 
         The reports keep their order. `unjudged` is the number of those with a level that could not be judged.
-        `repairs` are the counts after `wrap_blocks`, null where that was not tried, and `seconds` is the wall-clock
-        time of it all, null where unknown.
+        `repairs` are the counts after `wrap_blocks`, null if that was not tried, and `seconds` is the wall-clock time
+        of the whole survey, null if unknown.
         """
         from ckpt_surgery.version import __version__
 
@@ -191,7 +183,7 @@ class Overview:
 
 def rule_summary(code: str) -> str:
     """Return what a rule finds, in one line."""
-    from ckpt_surgery.codemods import rule_of  # all rules: only where a verdict names one
+    from ckpt_surgery.codemods import rule_of  # imports all rules: only needed if a verdict names one
 
     return rule_of(code).summary
 
@@ -203,13 +195,13 @@ def more_causes(causes: Sequence[Cause]) -> str:
 
 
 def error_text(error: float | None) -> str:
-    """Say a relative error in words or figures."""
+    """Render a relative error in words or figures."""
     if error is None:
         return "in one run only"
     return "equal" if error == 0 else f"{error:.1e}" if abs(error) < float("inf") else "not finite"
 
 
 def portable(text: str) -> str:
-    """Remove from a text what depends on the machine: folders before a file name, and addresses."""
+    """Remove what depends on the machine from a text: folders before a file name, and addresses."""
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", text)
     return re.sub(r"(?<![\w.:/<-])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}", lambda m: re.split(r"[\\/]", m[0])[-1], text)

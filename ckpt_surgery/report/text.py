@@ -1,6 +1,6 @@
-"""The table of many reports as lines of plain text; one report alone is `Report.lines`.
+"""Render many reports as a table of plain text; `Report.lines` renders a single one.
 
-Nothing is written here; `ckpt_surgery.cli.terminal` adds the colours.
+Nothing is printed here; `ckpt_surgery.cli.terminal` adds the colours.
 """
 
 from __future__ import annotations
@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt_surgery.measure.report import Report, Status
-from ckpt_surgery.report.summary import (
-    MOST_CAUSES,
-    Overview,
-    more_causes,
-)
+from ckpt_surgery.report.summary import MOST_CAUSES, Overview, more_causes
 from ckpt_surgery.text import plural, wrapped
 
 _WORDS: dict[Status, str] = {
@@ -51,24 +47,24 @@ def survey_tables(reports: Sequence[Report], *, width: int, show_unbuilt: bool =
 def survey_summary(
     reports: Sequence[Report], *, width: int, seconds: float | None = None, hint: bool = True
 ) -> list[str]:
-    """Count the models of each status; `hint` mentions the option that shows why some were not built."""
+    """Count the models of each status; with `hint`, mention the option that shows why some were not built."""
     overview = Overview(reports)
     tally = [f"{number:,} {_WORDS[status]}" for status, number in overview.counts.items() if number]
     minutes, rest = divmod(round(seconds or 0), 60)
     took = "" if seconds is None else f" in {minutes} min {rest} s" if minutes else f" in {seconds:.1f} s"
-    counted = f": {', '.join(tally)}" if tally else ""
+    counts = f": {', '.join(tally)}" if tally else ""
     after_surgery = [f"{number:,} {status}" for status, number in overview.repair_counts.items() if number]
     repaired = f"; after wrap_blocks: {', '.join(after_surgery)}" if after_surgery else ""
     skipped = len(overview.with_skips)
     unjudged = f"; {plural(skipped, 'class', 'classes')} with a level that could not be judged" if skipped else ""
     hidden = " --show-unbuilt says why some were not built." if hint and overview.of_status("not built") else ""
     return wrapped(
-        f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{unjudged}{repaired}.{hidden}", width
+        f"Verified {plural(len(reports), 'class', 'classes')}{took}{counts}{unjudged}{repaired}.{hidden}", width
     )
 
 
 def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]:
-    """Give each class a row; one too long for its column has a line to itself."""
+    """Tabulate classes, one per row; a name that is too long for its column has a line to itself."""
     if not failed:
         return []
     modes, _ = Overview(failed).measured
@@ -78,7 +74,7 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
         by_mode = {mode.mode: mode.verdict for mode in report.modes}
         words = [by_mode.get(mode, "-") for mode in modes] + ([report.after or "-"] if with_repairs else [])
         rows.append([report.label, *words, " ".join(report.rules) or "-"])
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = max(len("class"), width - 2 - sum(2 + other for other in widths[1:]))
     widths[0] = min(widths[0], room)
     lines = [f"{title}: {plural(len(failed), 'class', 'classes')}"]
@@ -86,5 +82,5 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
         if len(row[0]) > widths[0]:
             lines.append(f"  {row[0]}")
             row[0] = ""
-        lines.append(("  " + "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True))).rstrip())
+        lines.append(("  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))).rstrip())
     return [*lines, ""]

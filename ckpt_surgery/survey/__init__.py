@@ -1,4 +1,4 @@
-"""Many models, one report each. A model may crash, hang or exhaust the memory without harm to the others."""
+"""Survey many models, with one report each. One may crash, hang or exhaust the memory without harm to the others."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def survey(
 
     A mode that exceeds `timeout`, or whose process dies, is a fault of level `run` in its report; the other modes are
     examined in a fresh process. If that happens while the model is built or run without checkpointing, the report has
-    a `problem`. A model that exceeds `timeout` beside others is examined again, alone, before that is said.
+    a `problem`. A model that exceeds `timeout` beside others is examined again, alone, before that is reported.
 
     Args:
         targets: what `resolve.resolve` returned.
         modes, levels: what to examine, as in `verify`; by default not the levels that take the most steps.
-        fix: also examine what runs after `wrap_blocks`, on the same model.
-        workers: processes at a time; None for one a core. Each may take up to 2 GB.
+        fix: whether to examine the model after `wrap_blocks` too.
+        workers: processes at a time; None for one per core. Each may take up to 2 GB.
         timeout: seconds for the build, the reference run and each mode, each on its own; a day at most.
-        resume: a file to which finished reports are appended. What is in it already is not examined again, unless the
-            files of the model have changed or it now has more time to end.
+        resume: a file to which finished reports are appended. Targets in it are not examined again, unless the files
+            of the model have changed or a target that ran out of time now has more.
         shard: (i, n) for part `i` of `n` of the targets, counted from 1.
-        progress: called with the counts by outcome in words, the number of finished targets, and of all.
+        progress: called with the counts by outcome in words, the number of finished targets, and that of all.
         pool: where workers come from; by default one is made and closed.
         examination: `package.module:class` of what examines a model.
-        device: where models run, such as "cuda"; empty for where they are built; `resolve_in` looks for it.
+        device: where models run, such as "cuda"; empty for where they are built. `resolve_in` checks that it exists.
 
     Raises:
         TargetError: `timeout` is not a time limit.
@@ -68,7 +68,7 @@ def survey(
     options = SurveyOptions(tuple(modes), levels, checked_timeout(timeout), examination, device)
     chosen = part_of(targets, shard) if shard else list(targets)
     versions = installed_versions()
-    jobs = [SurveyJob(at, target, options, repair=Repair() if fix else None) for at, target in enumerate(chosen)]
+    jobs = [SurveyJob(index, each, options, repair=Repair() if fix else None) for index, each in enumerate(chosen)]
     reports: dict[int, Report] = {}
     with ExitStack() as stack:
         file = None

@@ -20,14 +20,14 @@ _MUST_RETURN = "it must return a model, a model and its inputs, or those and a s
 
 
 def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
-    """Build the model of a target: the model, the arguments of its forward, and its switch, if it has its own.
+    """Build the model of a target; return it with the arguments of its forward, and its own switch or None.
 
     Classes and configurations become tiny models with random weights; a factory's model is used unchanged.
 
     Raises:
         CannotBuild: no tiny form of the class trains.
-        TargetError: the factory cannot be found, or returns something else than it should; or the code that comes
-            with a configuration cannot be used.
+        TargetError: the factory cannot be found or does not return what it should, or the code that comes with a
+            configuration cannot be used.
     """
     if target.kind is TargetKind.FACTORY:
         model, inputs, switch = from_factory(target)
@@ -65,14 +65,14 @@ def moved(model: Any, inputs: Any, device: str) -> tuple[Any, Any]:
 
     from ckpt_surgery.torch_names import tree_map_only
 
-    def there(tensor: Tensor) -> Tensor:
+    def to_device(tensor: Tensor) -> Tensor:
         return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
 
-    return model.to(device), tree_map_only(Tensor, there, inputs)
+    return model.to(device), tree_map_only(Tensor, to_device, inputs)
 
 
 def device_problem(device: str) -> str:
-    """Return why no model can run on a device, in one sentence; empty where one can."""
+    """Return why no model can run on a device, in one sentence; empty if one can."""
     import torch
 
     try:
@@ -83,9 +83,9 @@ def device_problem(device: str) -> str:
 
 
 def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
-    """Return the model class of a target that is no factory, and its configuration at its released size.
+    """Return the model class of a target that is not a factory, and its configuration at its released size.
 
-    The configuration is one with the values of the file, or a class whose defaults are meant. Raises like `build`.
+    The configuration is an instance with the values of the file, or a class for its defaults. Raises like `build`.
     """
     if target.kind is TargetKind.REMOTE:
         from ckpt_surgery.survey.remote_code import load_remote
@@ -113,15 +113,15 @@ def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
 def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
     """Return what the factory of a target returns: a model, its inputs and its switch. Raises TargetError.
 
-    Inputs and switch are None where it returns none.
+    Inputs and switch are None if it returns none.
     """
     _, _, attribute = target.argument.rpartition(":")
     module_name = target.module
-    here = os.path.dirname(target.code_file) or os.getcwd()
-    if here not in sys.path:  # as for `python FILE` and `python -m`
-        sys.path.insert(0, here)
+    folder = os.path.dirname(target.code_file) or os.getcwd()
+    if folder not in sys.path:  # as with `python FILE` and `python -m`
+        sys.path.insert(0, folder)
     try:
-        factory: Any = _from_file_of(target) if target.code_file else import_module(module_name)
+        factory: Any = _module_in_file(target) if target.code_file else import_module(module_name)
         for part in attribute.split("."):
             factory = getattr(factory, part)
     except ModuleNotFoundError as error:
@@ -145,7 +145,7 @@ def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
     return model, inputs, switch
 
 
-def _from_file_of(target: SurveyTarget) -> Any:
+def _module_in_file(target: SurveyTarget) -> Any:
     if target.module not in sys.modules:
         loader = SourceFileLoader(target.module, target.code_file)
         module = module_from_spec(spec_from_loader(target.module, loader))  # type: ignore[arg-type]  # it has one

@@ -14,8 +14,8 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[SurveyTarget]:
     """Return the targets of a configuration: its `architectures`, or every class of its model type.
 
-    Code that comes with it goes before a class of transformers with the same name, if it is trusted: it is what
-    `from_pretrained` runs then.
+    If code that comes with it is trusted, it goes before a class of transformers with the same name, as in
+    `from_pretrained`.
 
     Raises:
         TargetError: the file cannot be read, names no known class, or refers to code that is not trusted or missing.
@@ -48,10 +48,10 @@ def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[Surve
     else:
         targets = named_targets(model_type) if model_type else []
     if not targets:
-        meant = nearest_names(model_type) if model_type else ""
+        nearest = nearest_names(model_type) if model_type else ""
         raise TargetError(
             f"{file}: the installed transformers has no model type {model_type!r}"
-            + (f": did you mean {meant}?" if meant else ": `model_type` or `architectures` must name one it has")
+            + (f": did you mean {nearest}?" if nearest else ": `model_type` or `architectures` must name one it has")
         )
     return [
         SurveyTarget(name, target.model, TargetKind.CONFIG, model_type or target.model_type, source=source)
@@ -80,9 +80,9 @@ def read_config(file: Path) -> Mapping[str, Any]:
 
 
 def remote_classes(file: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the model classes that a configuration has code for, each with its reference: `modeling_x.XModel`.
+    """Return the model classes that a configuration comes with, each with its reference: `modeling_x.XModel`.
 
-    Those that `architectures` names, or all of `auto_map`. Nothing is imported.
+    They are those that `architectures` names, or else all of `auto_map`. Nothing is imported.
 
     Raises:
         TargetError: `auto_map` names no model class, or code that is not in the folder of the file.

@@ -10,7 +10,7 @@ from ckpt_surgery.measure.results import MODES, Mode
 
 
 class Event(StrEnum):
-    """The kinds of events. Every call ends with `done` or `failed`; the others come from an examination."""
+    """The kinds of events. Every call ends with DONE or FAILED; an examination sends the others."""
 
     PHASE = "phase"
     REPORT = "report"
@@ -32,7 +32,7 @@ class PhaseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The current step of an examination. `mode` is the mode it examines, None in the phases of no mode."""
+    """The current step of an examination. `mode` is the mode that it examines, None if it examines none."""
 
     kind: PhaseKind
     mode: Mode | None = None

@@ -1,6 +1,6 @@
 """Examine one target inside a worker: build it, run the reference, examine each mode, report each step.
 
-If a surgery is asked for, what runs after it is examined too, on the same model.
+If a surgery is asked for, the same model is examined after it, too.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def examine(
     examination: str = EXAMINATION,
     device: str = "",
 ) -> None:
-    """Examine one target in `modes`, and with `fix` what runs once `wrap_blocks` was applied; all of it on `device`.
+    """Examine one target in `modes`, and with `fix` also after `wrap_blocks`, all on `device`.
 
     Emits `phase` as each phase begins; `report` with a `Report` without modes as plain data, whose `problem` says why
-    nothing follows, and with the digests of the `files` that a factory was read from; `mode` with a report that has
-    one mode; `repair` with a report whose repair has the table of the surgery or its problem, and then with one that
-    has the mode after it.
+    nothing follows if nothing does, and with the digests of the `files` that a factory was read from; `mode` with a
+    report of one mode; `repair` with a report whose repair has the table of the surgery or its problem, and then with
+    one that has the mode after it.
     """
     subject = SurveyTarget.of(target)
     empty = subject.empty_report()
@@ -85,7 +85,7 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
 def _begin(
     emit: Emit, empty: Report, target: SurveyTarget, levels: str | Sequence[Level], examination: str, device: str
 ) -> tuple[Any, Report]:
-    """Return what examines the target's model, after its reference run, and the report so far."""
+    """Return the examination of a target's model after its reference run, None if that failed, and its report."""
     from ckpt_surgery.survey.build import build, moved
 
     seconds: dict[str, float] = {}
@@ -101,8 +101,8 @@ def _begin(
         examiner = load(examination)(model, inputs, levels=levels, **({"switch": switch} if switch else {}))
         report = examiner.reference()
     except Exception as error:
-        said = one_line(error) if isinstance(error, Unverifiable) else ""  # one sentence already
-        report = replace(empty, problem=said or f"{_PHASE_WORDS[phase.kind]} raised {error_line(error)}")
+        sentence = one_line(error) if isinstance(error, Unverifiable) else ""
+        report = replace(empty, problem=sentence or f"{_PHASE_WORDS[phase.kind]} raised {error_line(error)}")
     seconds[phase.name] = perf_counter() - start
     model_type = target.model_type or report.model_type
     report = replace(report, model_type=model_type, variant=target.variant, target=target.argument, seconds=seconds)

@@ -1,4 +1,4 @@
-"""List the files that the verdict on a target depends on beside the installed packages, with their SHA-256."""
+"""Digest the files that the verdict on a target depends on besides the installed packages, with SHA-256."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 def named_files(target: SurveyTarget) -> dict[str, str]:
-    """Return the digests of what a target names: its configuration, or the code and JSON files of its folder."""
+    """Return the digests of the files that a target names: its configuration, or the code and JSON of its folder."""
     if target.kind is TargetKind.CONFIG:
         return digests([target.source])
     if target.kind is TargetKind.REMOTE:
@@ -30,7 +30,7 @@ def named_files(target: SurveyTarget) -> dict[str, str]:
 
 
 def imported_files(target: SurveyTarget) -> dict[str, str]:
-    """Return the digests of the files that a factory's module and its imports were read from, where that was.
+    """Return the digests of the files that a factory's module and its imports were read from, in this process.
 
     Installed packages are left out, except the factory's own module. Empty if its file is not known.
     """

@@ -23,7 +23,7 @@ from ckpt_surgery.text import error_line
 
 
 def main(control: int, preload: Sequence[str]) -> NoReturn:
-    """Import `preload`, say so on the socket `control`, then fork a worker whenever three pipes arrive on it.
+    """Import `preload`, report that on the socket `control`, then fork a worker whenever three pipes arrive on it.
 
     When the other end of the socket is closed, it kills itself and every worker.
     """
@@ -82,7 +82,7 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
     """Serve as a worker: standard output and error go to the pipe `output`, standard input is empty."""
     code = 1
     try:
-        # out of memory, the kernel should kill a worker, not this process and not the survey's
+        # if memory runs out, the kernel should kill a worker, not this process and not the survey's
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("500")
         nothing = os.open(os.devnull, os.O_RDONLY)

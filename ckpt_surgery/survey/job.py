@@ -33,32 +33,32 @@ class SurveyJob:
     files: Mapping[str, str] = field(default_factory=dict)
     stopped_after: float | None = None
 
-    def anew(self) -> SurveyJob:
-        """Return the same job, of which nothing is known."""
+    def without_results(self) -> SurveyJob:
+        """Return the same job from its beginning."""
         return SurveyJob(self.index, self.target, self.options, repair=Repair() if self.repair is not None else None)
 
     @property
     def modes_left(self) -> tuple[Mode, ...]:
-        """The modes that are not examined yet."""
+        """The modes that are still to be examined."""
         if self.base is not None and self.base.problem:
             return ()
         return tuple(mode for mode in self.options.modes if mode not in self.modes)
 
     @property
     def surgery_left(self) -> bool:
-        """Tell whether a surgery is asked for, and what runs after it is not examined yet."""
+        """Whether a surgery is asked for, and the model is not examined after it yet."""
         if self.repair is None or (self.base is not None and not self.base.has_model):
             return False
         return not self.repair.problem and not self.repair.modes
 
     @property
     def is_done(self) -> bool:
-        """Tell whether nothing is left to examine."""
+        """Whether nothing is left to examine."""
         return not self.modes_left and not self.surgery_left
 
     @property
     def group(self) -> str:
-        """Jobs of one group import the same modules, so one worker does them one after the other."""
+        """The group: its jobs import the same modules, so that one worker does them one after the other."""
         return self.target.model_type or self.target.argument
 
     def report(self) -> Report:
@@ -73,7 +73,7 @@ class SurveyJob:
         return replace(base, modes=modes, seconds=seconds, repair=repair)
 
     def add_repair(self, repair: Repair) -> None:
-        """Add what has become known of the surgery, or of what runs after it."""
+        """Add what has become known of the surgery, or of the model after it."""
         before = self.repair or Repair()
         self.repair = replace(repair, surgery=repair.surgery or before.surgery)
 
@@ -90,8 +90,8 @@ class SurveyJob:
             case Phase(PhaseKind.SURGERY):
                 self._fail_after(FaultKind.SURGERY_UNFINISHED, worker_exit)
             case phase if self.base is None:
-                ran = phase is not None and phase.kind is PhaseKind.REFERENCE
-                what = "the run without checkpointing" if ran else "building it"
+                was_built = phase is not None and phase.kind is PhaseKind.REFERENCE
+                what = "the run without checkpointing" if was_built else "building it"
                 self.base = self._without_verdict(f"{what} failed: {worker_exit}")
             case _:
                 self.modes |= {
@@ -100,7 +100,7 @@ class SurveyJob:
                 self._fail_after(FaultKind.REBUILD_UNFINISHED, worker_exit)
 
     def _fail_after(self, kind: FaultKind, worker_exit: WorkerExit) -> None:
-        """Fail what runs after the surgery, where it is left to examine."""
+        """Report a fault after the surgery, if that is still to be examined."""
         if self.surgery_left:
             self.add_repair(Repair((self._broken(SURGERY_MODE, kind, worker_exit),)))
 

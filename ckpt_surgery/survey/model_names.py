@@ -1,4 +1,4 @@
-"""Look up model types, class names and further runs of a class in the installed transformers."""
+"""Look up model types, class names and variants of a class in the installed transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def catalogue() -> Mapping[str, ModelEntry]:
 
 
 def named_targets(name: str) -> list[SurveyTarget]:
-    """Return the class of that name, or all classes of that model type; dashes and underscores are the same."""
+    """Return the class of that name, or all classes of that model type; dashes and underscores are equal there."""
     entries = catalogue()
     if name in entries:
         return [SurveyTarget.of_class(entries[name])]
@@ -36,7 +36,7 @@ def named_targets(name: str) -> list[SurveyTarget]:
 
 
 def nearest_names(name: str) -> str:
-    """Return the names most like this one, case aside: "a, b or c"; empty if there are none."""
+    """Return the names most like this one, ignoring case: "a, b or c"; empty if there are none."""
     names: dict[str, str] = {}
     for entry in catalogue().values():
         names |= {model_type.lower(): model_type for model_type in entry.types if model_type.lower() not in names}
@@ -59,7 +59,7 @@ def variants_of(target: SurveyTarget) -> Iterator[SurveyTarget]:
             config_class = CONFIG_MAPPING[entry.model_type]  # without importing the module of the model
             if not _has_option(config_class, _ROUTER_OPTION):
                 return
-            # configurations have options that nothing reads
+            # a configuration may have the option though the class does not read it
             text = inspect.getsource(vars(entry.load())["forward"])
         except Exception:  # a third-party module failed, which `build` will report, or the class has no own forward
             return

@@ -1,7 +1,7 @@
 """Load a model class from the code beside its configuration, and say why code cannot be used.
 
 The folder is imported as a package, from where it is: relative imports reach every file in it, nothing is copied, and
-a traceback names the files that the reader has. What code cannot do with the installed releases is said in words here.
+a traceback names the files that the reader has. If the code fails on the installed releases, a sentence says why.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ckpt_surgery.survey.configurations import read_config
 from ckpt_surgery.survey.target import TargetError
 from ckpt_surgery.text import error_line
 
-_FROM = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 
 def load_remote(folder: Path, reference: str) -> tuple[Any, Any]:
@@ -50,7 +50,7 @@ def load_remote(folder: Path, reference: str) -> tuple[Any, Any]:
 
 
 def build_problem(folder: Path, failure: CannotBuild) -> str:
-    """Say why a build failed, with the place in the folder's code and the release that it was made for."""
+    """Say why a build failed, with the line of the folder's code and the release that it was written for."""
     if failure.stage is BuildStage.SIZE:
         return str(failure)
     places = [(file, int(line)) for file, _, line in (place.rpartition(":") for place in failure.origin[1:])]
@@ -65,30 +65,30 @@ def build_problem(folder: Path, failure: CannotBuild) -> str:
 def _imported(folder: Path, reference: str) -> Any:
     # A package stands for the folder; its own `__init__.py`, if any, is not run
     place = str(folder.resolve())
-    words = re.sub(r"\W", "_", folder.resolve().name)
-    package = f"remote_code_{words}_{zlib.crc32(place.encode()):08x}"
+    name = re.sub(r"\W", "_", folder.resolve().name)
+    package = f"remote_code_{name}_{zlib.crc32(place.encode()):08x}"
     if package not in sys.modules:
         spec = ModuleSpec(package, None, is_package=True)
         spec.submodule_search_locations = [place]
         sys.modules[package] = module_from_spec(spec)
-    module_name, _, name = reference.rpartition(".")
+    module_name, _, attribute = reference.rpartition(".")
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is written into the folder
     try:
         module = import_module(f"{package}.{module_name}")
     finally:
         sys.dont_write_bytecode = before
     try:
-        return getattr(module, name)
+        return getattr(module, attribute)
     except AttributeError:
         raise TargetError(
-            f"{folder / module_name}.py has no {name}, which `auto_map` names: correct the entry"
+            f"{folder / module_name}.py has no {attribute}, which `auto_map` names: correct the entry"
         ) from None
 
 
 def _import_problem(folder: Path, reference: str, error: Exception) -> str:
     """Say in one sentence which file could not be imported, why, and what to do."""
     where = f"{reference.rpartition('.')[0]}.py"
-    for frame, line in walk_tb(error.__traceback__):  # the last one in the folder is named
+    for frame, line in walk_tb(error.__traceback__):  # the last one in the folder wins
         if name := _name(folder, frame.f_code.co_filename):
             where = f"{name}, line {line},"
     installed = f"transformers {installed_versions().get('transformers', '')}".rstrip()
@@ -99,7 +99,7 @@ def _import_problem(folder: Path, reference: str, error: Exception) -> str:
         if package != "transformers":
             return f"{where} imports {error.name}, which is not installed: install {package}"
         return f"{where} imports {error.name}, which {installed} does not have{_advice(folder)}"
-    if isinstance(error, ImportError) and (match := _FROM.search(str(error))):
+    if isinstance(error, ImportError) and (match := _MISSING_NAME.search(str(error))):
         name, module = match.groups()
         package = module.partition(".")[0]
         version = installed if package == "transformers" else f"the installed {package}"
@@ -108,15 +108,15 @@ def _import_problem(folder: Path, reference: str, error: Exception) -> str:
 
 
 def _name(folder: Path, file: str) -> str:
-    """Return the name of a file inside the folder; empty for one elsewhere."""
+    """Return the path of a file inside the folder; empty if it is elsewhere."""
     path = Path(file)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else ""
 
 
 def _advice(folder: Path) -> str:
     written_for = read_config(folder / "config.json").get("transformers_version")
-    said = f" (config.json says {written_for})" if written_for else ""
-    return f": install the release that the code was written for{said}"
+    release = f" (config.json says {written_for})" if written_for else ""
+    return f": install the release that the code was written for{release}"
 
 
 def _other_release(folder: Path) -> str:

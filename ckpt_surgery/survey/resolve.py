@@ -1,6 +1,6 @@
 """Resolve MODEL arguments to targets. Nothing is built here.
 
-A name is looked up by `model_names`, a folder read by `configurations`; `variants` adds further runs of a class.
+A name is looked up by `model_names`, a folder is read by `configurations`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FACTORY_FILE = re.compile(r"(.+\.py):[^\W\d]\w*(\.[^\W\d]\w*)*")
 def resolve(
     names: Sequence[str], *, everything: bool = False, trust_remote_code: bool = False, variants: bool = True
 ) -> list[SurveyTarget]:
-    """Return the targets of some MODEL arguments, once each, sorted by model type, class and variant.
+    """Return the targets of MODEL arguments, once each, sorted by model type, class and variant.
 
     A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes; a class
     (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names;
@@ -41,7 +41,7 @@ def resolve(
     Raises:
         TargetError: an unknown name, an unreadable configuration, or remote code without `trust_remote_code`.
     """
-    targets = [target for name in names for target in _named(name, trust_remote_code)]
+    targets = [target for name in names for target in _targets_of(name, trust_remote_code)]
     if everything:
         named = {target.model for target in targets if target.kind is TargetKind.CLASS}
         targets += (SurveyTarget.of_class(entry) for name, entry in catalogue().items() if name not in named)
@@ -56,7 +56,7 @@ def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
     """Run `resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
 
     Raises:
-        TargetError: as `resolve`; or no model can run on the `device` that is named besides.
+        TargetError: as in `resolve`, or no model can run on the `device` among the options.
         WorkerPoolError: no worker can be started, or it died.
     """
     answer = pool.call(f"{__name__}:resolve_apart", **options)
@@ -75,7 +75,7 @@ def resolve_apart(_emit: object, /, device: str = "", **options: Any) -> dict[st
         return {"error": str(error)}
 
 
-def _named(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
+def _targets_of(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
     path = Path(name).expanduser()
     if (match := _FACTORY_FILE.fullmatch(name)) and Path(match[1]).expanduser().is_file():
         file = str(Path(match[1]).expanduser())
@@ -86,10 +86,10 @@ def _named(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
         return config_targets(name, path, trust_remote_code)
     if targets := named_targets(name):
         return targets
-    raise TargetError(_unknown(name, path))
+    raise TargetError(_why_unknown(name, path))
 
 
-def _unknown(name: str, path: Path) -> str:
+def _why_unknown(name: str, path: Path) -> str:
     if match := _FACTORY_FILE.fullmatch(name):
         return f"there is no file {match[1]}"
     if ":" in name and "/" not in name:
@@ -103,6 +103,6 @@ def _unknown(name: str, path: Path) -> str:
         )
     if reason := family_tables().left_out.get(name):
         return f"{name} cannot be verified: it is {reason}"
-    meant = nearest_names(name)
-    hint = f"did you mean {meant}?" if meant else "give a model type such as gpt_bigcode, or a class"
+    nearest = nearest_names(name)
+    hint = f"did you mean {nearest}?" if nearest else "give a model type such as gpt_bigcode, or a class"
     return f"the installed transformers has no model type and no model class named {name!r}: {hint}"

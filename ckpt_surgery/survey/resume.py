@@ -1,4 +1,4 @@
-"""The file of `--resume`: the finished reports of a survey, one a line, so that it can continue where it stopped."""
+"""The file of `--resume`: the finished reports of a survey, one per line, so that it can continue where it stopped."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ResumeError(TargetError):
 class ResumeFile:
     """Reports appended to a file of JSON lines as they are finished; a context manager.
 
-    The first line holds the `settings` of the survey, which must be the same again. A last line that a kill cut short
-    is dropped. Numbers are written as Python does, NaN included. `timeout` is the current limit in seconds.
+    The first line holds the `settings` of the survey, which must be the same again. A last line that was cut short is
+    dropped. Numbers are written as Python does, NaN included. `timeout` is the current limit in seconds.
 
     Raises:
         ResumeError: the file is something else, was made with other settings, cannot be read or written, or is in
@@ -55,9 +55,9 @@ class ResumeFile:
     def report(self, target: SurveyTarget) -> Report | None:
         """Return the finished report on a target; None if it must be examined (again).
 
-        That is so if a file of the model has changed, or if a phase exceeded a shorter time limit than the current.
+        That is so if a file of the model has changed, or if a phase exceeded a time limit that is now longer.
         """
-        self._files[_key(target)] = named_files(target)  # read before the work: changes during it count as new
+        self._files[_key(target)] = named_files(target)  # read before the examination, so that later changes are seen
         report, files, stopped_after = self._finished.get(_key(target), (None, {}, None))
         if report is None or not unchanged(target, files):
             return None
@@ -66,7 +66,7 @@ class ResumeFile:
     def add(
         self, target: SurveyTarget, report: Report, *, files: Mapping[str, str], stopped_after: float | None
     ) -> None:
-        """Store a report. It is in the file when this returns, whatever happens to the process.
+        """Append a report. It is in the file when this returns, whatever happens to the process.
 
         Args:
             target: the target.

@@ -1,6 +1,6 @@
 """Give the jobs of a survey to workers: which does what next, and what happens if one dies or takes too long.
 
-Knows the events of `examination` and nothing of models.
+This knows the events of `examination`, but no models.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ckpt_surgery.survey.worker_exit import ExitKind, WorkerExit
 from ckpt_surgery.survey.worker_pool import WorkerPool
 
 MOST_RESIDENT_BYTES = 1_500_000_000
-"""Resident bytes, those shared with the fork server included, above which a worker is replaced after a job."""
+"""Resident bytes above which a worker is replaced after a job, including those shared with the fork server."""
 
 _EXAMINE = "ckpt_surgery.survey.examination:examine"
 
 
 @dataclass(slots=True, eq=False)
 class _WorkerSlot:
-    """The place of one worker, with its job. `since` and `deadline` belong to the phase that the job is in."""
+    """The place of one worker, with its job. `since` and `deadline` are those of the job's current phase."""
 
     worker: Worker | None = None
     job: SurveyJob | None = None
@@ -37,10 +37,10 @@ class _WorkerSlot:
 
 
 class Scheduler:
-    """Runs all jobs on up to `workers` workers of a pool, and calls `finished` with each when it is done.
+    """A queue of jobs for up to `workers` workers of a pool, which calls `finished` with each job that is done.
 
-    A job that runs out of time beside others is done again, alone, when all others are done: that is a fault only if
-    it runs out of time there as well.
+    A job that runs out of time beside others is done again, alone, after all others: only if it runs out of time then
+    as well, that is a fault.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Scheduler:
         self._late: list[SurveyJob] = []
 
     def run(self) -> None:
-        """Do every job. No worker is left behind, whatever happens.
+        """Do every job, and leave no worker behind, whatever happens.
 
         Raises:
             WorkerPoolError: no worker can be started.
@@ -153,7 +153,7 @@ class Scheduler:
             worker_exit = worker.stop(job.options.timeout)
             if len(self._slots) > 1:
                 slot.worker = None
-                self._late.append(job.anew())
+                self._late.append(job.without_results())
                 self._fill(slot)
                 return
             job.stopped_after = job.options.timeout

@@ -1,4 +1,4 @@
-"""One model class that a survey examines, and the options that hold for all of them."""
+"""The targets that a survey examines, each a model class, and the options for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.tiny import ModelEntry
 
 _LONGEST = 86400.0
-"""Seconds of the largest time limit."""
+"""The largest time limit in seconds: a day."""
 
 
 class TargetError(Unverifiable):
@@ -27,10 +27,10 @@ class TargetError(Unverifiable):
 class TargetKind(StrEnum):
     """The origin of a target's model."""
 
-    CLASS = "class"
-    CONFIG = "config"
-    REMOTE = "remote"
-    FACTORY = "factory"
+    CLASS = "class"  # a class of transformers with its default configuration
+    CONFIG = "config"  # a class of transformers with a config.json
+    REMOTE = "remote"  # a class whose code lies beside its config.json
+    FACTORY = "factory"  # a function that returns a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class SurveyTarget:
 
     `argument` is the MODEL argument of the command line that names it. `model` is the name of the class, for a
     factory the argument. `source` is the configuration file (CONFIG), the folder and the reference in its `auto_map`
-    (REMOTE), or the file that names a factory (FACTORY). `options` are set on the configuration; `variant` is the word
-    for them, empty if there are none.
+    (REMOTE), or the file of a factory if the argument names one (FACTORY). `options` are set on the configuration, and
+    `variant` is their name for people.
     """
 
     argument: str
@@ -58,13 +58,13 @@ class SurveyTarget:
 
     @property
     def module(self) -> str:
-        """The name of a factory's module; of one that is named by its file, a name that no other module has."""
+        """The name of a factory's module; if the argument names a file, a name that no other module has."""
         module = self.argument.rpartition(":")[0]
         return f"file_{re.sub(r'[^a-zA-Z0-9]', '_', self.code_file)}" if self.code_file else module
 
     @property
     def code_file(self) -> str:
-        """The file of the class or the factory, where the code came with a configuration or is named by its file."""
+        """The file of code that lies beside a configuration, or of a factory named by its file; else empty."""
         if self.kind is TargetKind.FACTORY:
             return str(Path(self.source).resolve()) if self.source else ""
         if self.kind is not TargetKind.REMOTE:
@@ -74,7 +74,7 @@ class SurveyTarget:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data; `of` reads it back."""
-        return {**asdict(self), "kind": self.kind.value}  # a plain string: xdist sends nothing else
+        return {**asdict(self), "kind": self.kind.value}  # a plain string, since xdist refuses enums
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> SurveyTarget:
@@ -94,7 +94,7 @@ class SurveyTarget:
 
 @dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """The examination of every target. `timeout` is in seconds a phase, `examination` names the class to use.
+    """The options for all targets. `timeout` is in seconds per phase, `examination` names the class to use.
 
     `device` is where models run, as torch names it; empty for where they are built.
     """

@@ -1,4 +1,4 @@
-"""One worker process, seen from outside: it is given calls, its events are read, and it can be stopped."""
+"""One worker process, seen from outside: give it calls, read its events, and stop it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from ckpt_surgery.survey.worker_exit import ExitKind, StackFrame, WorkerExit, is_dump_complete, last_line
 
-_TAIL_BYTES = 16384
-_MOST_BYTES = 1 << 20
-_DUMP_SECONDS = 1.0
+_TAIL_BYTES = 16384  # of its output, kept for its last line and stack dump
+_MOST_BYTES = 1 << 20  # read at a time
+_DUMP_SECONDS = 1.0  # to wait for a stack dump
 
 
 class Worker:
@@ -40,7 +40,7 @@ class Worker:
             os.set_blocking(pipe, False)
 
     def ask(self, call: str, **arguments: object) -> None:
-        """Have it call the function named `package.module:function` with `emit` and these arguments, as JSON.
+        """Make it call the function `package.module:function` with `emit` and these arguments, sent as JSON.
 
         One call at a time. Its events come from `receive`; the last one is `done` or `failed`. If the worker is dead
         already, `receive` finds out.
@@ -68,7 +68,7 @@ class Worker:
         self.close()
 
     def stop(self, seconds: float) -> WorkerExit:
-        """End it because it took more than `seconds`, and report where it stood."""
+        """End it because it took more than `seconds`, and report where it was."""
         self._read_output()
         line = last_line(self._text())
         self._tail = b""
@@ -91,14 +91,14 @@ class Worker:
         return WorkerExit.of_code(code, self._text())
 
     def close(self) -> None:
-        """Give up the pipes: a worker that waits for a call ends."""
+        """Close the pipes, so that a worker that waits for a call ends."""
         for pipe in (self._requests, self._events, self._output):
             with contextlib.suppress(OSError):
                 os.close(pipe)
         self._requests = self._events = self._output = -1
 
     def _read_output(self) -> bool:
-        """Keep the end of what it wrote; False if nothing more will come."""
+        """Read and keep the end of what it wrote; return False if nothing more will come."""
         data, self._output_closed = _available(self._output)
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
         return not self._output_closed

@@ -1,6 +1,6 @@
-"""How a worker process ended, as data, and what it left behind: its last line and the stack it stood in.
+"""How a worker process ended, as data, with its last line and its Python stack.
 
-Reads what `faulthandler` writes to standard error; the words are made in `WorkerExit.__str__` alone.
+The stack is read from what `faulthandler` writes to standard error. Only `WorkerExit.__str__` puts it into words.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class WorkerExit:
 
     `code` is its exit code (EXITED) or the number of the signal (SIGNALLED), `error` the line of the exception it
     raised (RAISED), `seconds` the limit it exceeded (TIMED_OUT). `last_line` is the last line it wrote itself and
-    `frames` the Python frames it stood in, innermost first; both may be empty.
+    `frames` its Python frames, innermost first; both may be empty.
     """
 
     kind: ExitKind
@@ -76,7 +76,7 @@ class WorkerExit:
 
     @classmethod
     def of_code(cls, code: int | None, output: str = "") -> Self:
-        """Make one from an exit code, negative for a signal, None if not known, and what the process wrote."""
+        """Make one from an exit code (negative for a signal, None if not known) and what the process wrote."""
         line, frames = last_line(output), StackFrame.read(output)
         if code is None:
             return cls(ExitKind.UNKNOWN, last_line=line, frames=frames)
@@ -85,27 +85,27 @@ class WorkerExit:
 
     @property
     def in_backward(self) -> bool:
-        """Whether the worker stood in a backward pass."""
+        """Whether the worker was in a backward pass."""
         return any(frame.function in ("_engine_run_backward", "backward") for frame in self.frames)
 
     def __str__(self) -> str:
         match self.kind:
             case ExitKind.EXITED:
-                said = f"the process exited with code {self.code}"
+                text = f"the process exited with code {self.code}"
             case ExitKind.SIGNALLED:
                 name = f"signal {self.code}"
                 with contextlib.suppress(ValueError):
                     name = signal.Signals(self.code).name
                 also = " (which a system out of memory also sends)" if name == "SIGKILL" else ""
-                said = f"the process was killed by {name}{also}"
+                text = f"the process was killed by {name}{also}"
             case ExitKind.RAISED:
-                said = f"it raised {self.error}"
+                text = f"it raised {self.error}"
             case ExitKind.TIMED_OUT:
-                said = f"it does not end within {self.seconds:g} s"
+                text = f"it does not end within {self.seconds:g} s"
             case ExitKind.UNKNOWN:
-                said = "the process ended without a trace"
-        said += f", at {self.frames[0]}" if self.frames else ""
-        return said + (f"; the last line it wrote: {self.last_line}" if self.last_line else "")
+                text = "the process ended without a trace"
+        text += f", at {self.frames[0]}" if self.frames else ""
+        return text + (f"; the last line it wrote: {self.last_line}" if self.last_line else "")
 
 
 def is_dump_complete(text: str) -> bool:
@@ -114,7 +114,7 @@ def is_dump_complete(text: str) -> bool:
 
 
 def last_line(text: str) -> str:
-    """Return the last line with text in it that is no part of a stack dump; at most 200 characters of it."""
+    """Return the last line with text that is not part of a stack dump, cut to 200 characters."""
     lines = text.splitlines()
     end = next((i for i, line in enumerate(lines) if _FATAL.match(line) or _DUMP.match(line)), len(lines))
     return next((line[:_MOST_CHARACTERS] for text in reversed(lines[:end]) if (line := one_line(text))), "")

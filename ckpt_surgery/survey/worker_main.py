@@ -1,6 +1,6 @@
-"""Inside a worker process: calls come in as lines of JSON on one pipe, events go out on another.
+"""Serve calls inside a worker process: they come in as lines of JSON on one pipe, events go out on another.
 
-Knows nothing of models; a survey has it call `examination.examine`.
+This knows nothing of models; a survey makes it call `examination.examine`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Emit = Callable[..., None]
 
 
 def serve(requests: int, events: int) -> None:
-    """Make the calls that come in on the pipe `requests`, one after the other, until it is closed.
+    """Make the calls that come in on the pipe `requests` one after the other, until it is closed.
 
     The last event of every call is `done` with its result, or `failed` with the error on one line; both come with the
     resident bytes of this process afterwards.
@@ -57,7 +57,7 @@ def load(name: str) -> Any:
 def free_memory() -> int:
     """Free what the last call left, and return the resident bytes of this process, 0 if they are not known."""
     gc.collect()
-    gc.freeze()  # what is left are modules: scanning them again costs 0.1 s a collection
+    gc.freeze()  # what is left are modules: scanning them costs 0.1 s a collection
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:

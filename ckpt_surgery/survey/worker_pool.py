@@ -1,6 +1,6 @@
 """Worker processes that are cheap to start: forked from a server that has torch and transformers imported.
 
-What one worker does is in `worker`, when it does it in `scheduler`, the server's own side in `fork_server`.
+`worker` is the handle of one worker, `scheduler` gives them jobs, `fork_server` is what runs in the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PRELOAD = (
     "ckpt_surgery.tiny",
     "ckpt_surgery.measure.verify",
 )
-"""What every worker of a survey needs: 5 s of imports, torch included."""
+"""The modules that every worker of a survey needs: 5 s of imports, torch included."""
 
 _ENVIRONMENT = {
     # one thread each: there are as many workers as cores, and thread pools do not survive a fork
@@ -48,8 +48,8 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]) or sys.path; "
     "from ckpt_surgery.survey.fork_server import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
 )
-_TAIL_BYTES = 16384
-_EXIT_SECONDS = 5.0
+_TAIL_BYTES = 16384  # of what the fork server wrote
+_EXIT_SECONDS = 5.0  # to wait for the exit code of a worker
 
 
 class WorkerPoolError(CkptSurgeryError, RuntimeError):
@@ -57,16 +57,16 @@ class WorkerPoolError(CkptSurgeryError, RuntimeError):
 
 
 class WorkerPool:
-    """A fork server and its workers; a context manager that leaves no process behind.
+    """A fork server and its workers; as a context manager it leaves no process behind.
 
     The server begins to import `preload` at once; the first `worker` waits for it. Workers run in their
     own session: an interrupt from the terminal does not reach them, and they end with this process, however that ends.
 
     Args:
-        preload: modules that every worker has.
+        preload: modules that every worker has imported.
         python: another interpreter, which imports from its own path; without one, workers import from the same path
             as this process.
-        environment: the variables of the workers, those of this process without it.
+        environment: the variables of the workers; by default those of this process.
 
     Raises:
         WorkerPoolError: this operating system cannot fork.
@@ -97,7 +97,7 @@ class WorkerPool:
 
     @property
     def pid(self) -> int:
-        """The process id of the fork server, which is also its process group's."""
+        """The process id of the fork server, and of its process group."""
         return self._process.pid
 
     def worker(self) -> Worker:
@@ -159,7 +159,7 @@ class WorkerPool:
         self._process.wait()
         self._control.close()
         self._errors.close()
-        self._copies.cleanup()
+        self._module_cache.cleanup()
 
     def _start(self) -> None:
         self._ready = False
@@ -167,8 +167,8 @@ class WorkerPool:
         self._pids: list[int] = []
         self._line = b""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        # transformers copies code that comes with a model before it imports it: into a folder that is deleted
-        self._copies = tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True)
+        # transformers copies code that comes with a model before it imports it
+        self._module_cache = tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True)
         self._control, theirs = socket.socketpair()
         path = [] if self._python else [os.path.abspath(entry) for entry in sys.path]
         with theirs:
@@ -178,7 +178,7 @@ class WorkerPool:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env={**(self._environment or os.environ), **_ENVIRONMENT, "HF_MODULES_CACHE": self._copies.name},
+                env={**(self._environment or os.environ), **_ENVIRONMENT, "HF_MODULES_CACHE": self._module_cache.name},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -206,7 +206,7 @@ class WorkerPool:
         return Worker(self._pids.pop(), *ours, exit_code=self.exit_code)
 
     def _receive(self, timeout: float | None) -> None:
-        """Read messages of the fork server: ConnectionError if it is gone, WorkerPoolError if an import failed."""
+        """Read messages of the fork server. Raises ConnectionError if it is gone, WorkerPoolError if imports fail."""
         self._control.settimeout(timeout)
         try:
             data = self._control.recv(65536)

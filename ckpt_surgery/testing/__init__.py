@@ -1,7 +1,7 @@
-"""For test suites: one assertion, and a mixin for test classes of transformers' own shape.
+"""Helpers for test suites: an assertion, and a mixin for test classes that derive from those of transformers.
 
-The plugin for pytest is `ckpt_surgery.testing.pytest_plugin`. It has to load without torch, so the names here are
-imported when they are first used.
+The plugin for pytest, `ckpt_surgery.testing.pytest_plugin`, has to load without torch. So the names here are imported
+when they are first used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GradientCheckpointingTesterMixin", "assert_checkpointing"]
 
-_HOMES = {"GradientCheckpointingTesterMixin": "tester_mixin", "assert_checkpointing": "assertions"}
+_DEFINED_IN = {"GradientCheckpointingTesterMixin": "tester_mixin", "assert_checkpointing": "assertions"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     load_runtime(name, ("torch",))
-    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value: object = getattr(import_module(f"{__name__}.{_DEFINED_IN[name]}"), name)
     return value

@@ -28,7 +28,7 @@ def assert_checkpointing(model: nn.Module, inputs: Mapping[str, Any], **options:
     Raises:
         AssertionError: Checkpointing does not work, the model says that it does not support it, or nothing was
             measured; the text is the report.
-        VerifyError: As in `verify`, where no verdict is possible.
+        VerifyError: No verdict is possible, as in `verify`.
     """
     __tracebackhide__ = True
     report = verify(model, inputs, **options)

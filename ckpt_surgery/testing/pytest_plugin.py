@@ -1,7 +1,7 @@
 """The pytest plugin: a fixture, and one test per model class and mode for `--ckpt-models`.
 
-Imports neither torch nor transformers: models are built and verified in worker processes, as in the command `verify`.
-A model that crashes or hangs does not stop the run.
+This imports neither torch nor transformers: models are built and verified in worker processes, as by the command
+`verify`, so that one that crashes or hangs does not stop the run.
 """
 
 from __future__ import annotations
@@ -50,13 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ckpt-device", default="", metavar="DEVICE", help="where the models run, such as cuda (default: the CPU)"
     )
-    group.addoption(
-        "--ckpt-timeout",
-        type=float,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help=TIMEOUT_HELP,
-    )
+    group.addoption("--ckpt-timeout", type=float, default=TIMEOUT, metavar="SECONDS", help=TIMEOUT_HELP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclass(eq=False)  # pluggy puts plugins into sets
 class _Models:
-    """The plugin behind `--ckpt-models`: collects the tests and verifies their models.
+    """The plugin behind `--ckpt-models`, which collects the tests and verifies their models.
 
     `selection` is plain data, as xdist sends it to workers: the targets, and whether test files are left out.
     """
@@ -113,7 +107,7 @@ class _Models:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Verify both modes at once if the next test is on the same model, which is then built only once."""
+        """Have both modes verified at once if the next test is of the same model, so that it is built only once."""
         if isinstance(item, ModelItem):
             item.modes = (item.mode,)
             if isinstance(nextitem, ModelItem) and nextitem.target == item.target:
@@ -147,7 +141,7 @@ class _Models:
         return self._pool
 
     def report(self, target: SurveyTarget, mode: Mode, modes: tuple[Mode, ...]) -> Report:
-        """Return the report on a target that covers `mode`; it covers all of `modes`, and is kept for the others."""
+        """Return a report that covers `mode` of a target; one made now covers `modes`, and is kept for these."""
         if (target, mode) not in self._reports:
             from ckpt_surgery.survey import survey
 
@@ -172,7 +166,7 @@ class ModelCollector(pytest.Collector):
         self.models = models
 
     def collect(self) -> Iterator[ModelItem]:
-        """Make one test per class and mode; the modes of a class follow each other, so that it is built once."""
+        """Make one test per class and mode; the modes of a class are neighbours, so that it is built only once."""
         from ckpt_surgery.measure.results import MODES
         from ckpt_surgery.survey.target import SurveyTarget
 
@@ -213,7 +207,6 @@ class ModelItem(pytest.Item):
         """Show the report without a traceback, which would only show this file."""
         if isinstance(excinfo.value, _CheckpointingFailure):
             # the rules and failed levels come first: pytest repeats that line in its summary
-
             report = excinfo.value.report
             verdicts = ", ".join(mode.verdict for mode in report.modes)
             return f"{' '.join([*report.rules, verdicts])}\n\n{report}"

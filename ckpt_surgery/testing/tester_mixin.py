@@ -19,7 +19,7 @@ from ckpt_surgery.testing.assertions import assert_checkpointing
 if TYPE_CHECKING:
     _Base = unittest.TestCase
 else:
-    _Base = object  # a mixin: the class it is mixed into brings TestCase
+    _Base = object  # TestCase comes with the class that this is mixed into
 
 __unittest = True  # leaves the frames of this module out of unittest's tracebacks
 
@@ -29,8 +29,8 @@ class GradientCheckpointingTesterMixin(_Base):
 
     Its three tests have the names of those they replace, and check every level of `verify` on each class of
     `all_model_classes` that supports checkpointing. They use `model_tester.prepare_config_and_inputs_for_common()`,
-    which gives a configuration and inputs, and `_prepare_for_class(inputs, model_class, return_labels=True)` where
-    the class has it. Skipped where no class supports checkpointing, and where `model_tester.is_training` is False.
+    which gives a configuration and inputs, and `_prepare_for_class(inputs, model_class, return_labels=True)` if the
+    class has it. They are skipped if no class supports checkpointing or if `model_tester.is_training` is False.
     """
 
     model_tester: Any
@@ -69,10 +69,10 @@ def default_mode() -> Mode:
 
 
 def _model(model_class: Any, config: Any, inputs: Mapping[str, Any]) -> nn.Module:
-    """Build the model in training mode, with weights that are the same in every run, where its inputs are."""
+    """Build the model in training mode on the device of its inputs, with the same weights in every run."""
     config = copy.deepcopy(config)
     if hasattr(config, CACHE_SWITCH):
-        setattr(config, CACHE_SWITCH, False)  # every model warns of the two together, and switches it off itself
+        setattr(config, CACHE_SWITCH, False)  # with checkpointing, models switch it off themselves, with a warning
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     with random_state_kept(devices):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Tiny models without a hub: a CPU-sized configuration, a model with random weights, and inputs that fit.
+"""Make tiny models without a download: a small configuration, a model with random weights, and inputs that fit.
 
 `tiny_config` shrinks any configuration of transformers, `tiny_inputs` makes arguments for a model's forward, and
 `tiny_model` does both and runs one training step to prove that they work. `model_classes` lists the classes.

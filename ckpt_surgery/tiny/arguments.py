@@ -1,4 +1,4 @@
-"""Hold the arguments of one forward while they are being made, and the sizes that the configuration implies."""
+"""Collect the arguments of one forward while they are made, and read their sizes from the configuration."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor
 from ckpt_surgery.tiny.configs import all_configs, text_config
 
 _PLACES = 84
-"""The places of a detector in an image of 64 pixels: one for each 8, 16 and 32 of them."""
-_OF_PARTS = {
+"""The places that a detector sees in an image of 64 by 64 pixels: cells of 8, 16 and 32 pixels (64 + 16 + 4)."""
+_PART_ARGUMENTS = {
     "vision_config": ("pixel_values", "image_position_ids"),
     "audio_config": ("input_features",),
     "is_encoder_decoder": ("decoder_input_ids",),
 }
-"""The arguments that a part reads, where there is one."""
+"""The arguments that only a part of a model reads, by the field of the configuration for that part."""
 
 
 class ForwardArguments:
     """The arguments so far (`values`, by parameter name) and their model, with its `main_input`.
 
-    `names` are the parameters of the model's forward, without those for a part that its configuration leaves out.
-    `batch` and `length` are the requested sizes. Random tensors come from a separate generator.
+    `names` are the parameters of the model's forward, without those for parts that its configuration leaves out.
+    `batch` and `length` are the requested sizes. Random tensors come from a generator of their own.
     """
 
     def __init__(self, model: Any, batch: int, length: int, seed: int) -> None:
@@ -37,8 +37,8 @@ class ForwardArguments:
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.parameters = inspect.signature(model.forward).parameters
-        parts = [names for part, names in _OF_PARTS.items() if getattr(self.config, part, ...) in (None, False)]
-        self.names = self.parameters.keys() - set(chain(*parts))
+        absent = [names for part, names in _PART_ARGUMENTS.items() if getattr(self.config, part, ...) in (None, False)]
+        self.names = self.parameters.keys() - set(chain(*absent))
         self.values: dict[str, Any] = {}
         self.configs = list(all_configs(model.config))
 
@@ -51,7 +51,7 @@ class ForwardArguments:
         return torch.randn(tuple(shape), generator=self.generator).to(self.dtype)
 
     def tokens(self, shape: Sequence[int]) -> Tensor:
-        """Draw token ids of the vocabulary; no special tokens unless there is nothing else."""
+        """Draw token ids of the vocabulary, special tokens only if there are no others."""
         special: list[Any] = []
         for name, value in chain.from_iterable(vars(config).items() for config in self.configs):
             if name.endswith(("token_id", "token_index", "token_ids")):
@@ -65,7 +65,7 @@ class ForwardArguments:
         return torch.cat([corner, corner + 4], dim=-1)
 
     def find(self, *names: str, default: Any = None, part: str = "") -> Any:
-        """Return the first of `names` that a configuration sets; classes with `part` in their name are asked first."""
+        """Return the first of `names` that a configuration sets; those with `part` in their class names come first."""
         ordered = sorted(self.configs, key=lambda c: part not in type(c).__name__.lower()) if part else self.configs
         for config in ordered:
             for name in names:
@@ -89,7 +89,7 @@ class ForwardArguments:
         """Return height and width of an image in pixels."""
         names = ("image_size", "img_size", "resolution", "input_size", "max_img_size")
         size = self.find(*names, part="vision")
-        if size is None:  # a detector must see a place for each query
+        if size is None:  # a detector must see at least one place per query
             queries = self.find("num_queries", default=0)
             size = 64 if not isinstance(queries, int) or queries <= _PLACES else 640
         if isinstance(size, dict):
@@ -125,7 +125,7 @@ class ForwardArguments:
         return parameter is not None and (name == self.main_input or parameter.default is parameter.empty)
 
     def flat_patches(self) -> tuple[Tensor, Tensor]:
-        """Draw the patches of all images in one row, and return them with the grid of each image."""
+        """Draw the patches of all images in one sequence, and return them with the grid of each image."""
         patch = self.find("patch_size", default=8, part="vision")
         frames = self.find("temporal_patch_size", "patch_temporal", default=1, part="vision")
         side = 2 * int(self.find("spatial_merge_size", "merge_size", default=2, part="vision"))
@@ -133,7 +133,7 @@ class ForwardArguments:
         return self.floats((self.batch * side * side, self.channels() * frames * patch * patch)), grid
 
     def alternate_patches(self) -> Tensor:
-        """Mask every other patch of an image or clip, bool of shape (batch, patches)."""
+        """Mask every other patch of an image or clip; the result is bool of shape (batch, patches)."""
         patch, tube = self.find("patch_size", default=16, part="vision"), self.find("tubelet_size", default=1)
         patch = patch[0] if isinstance(patch, (list, tuple)) else patch
         height, width = self.image()

@@ -1,4 +1,4 @@
-"""List the model classes of the installed transformers: in the auto mappings, exported, and parts of models.
+"""List the model classes of the installed transformers: from the auto mappings, its exports, and parts of models.
 
 The module of a model is imported only when its entry is loaded.
 """
@@ -29,8 +29,8 @@ class ModelEntry:
     """One model class: its name, its model type, and the heads (auto mappings) that list it.
 
     `heads` are names such as `CAUSAL_LM`; the mapping of base models is `MODEL`. A class that no mapping lists has the
-    one that its name speaks of. `config_name` is the configuration class of a part that names none. `types` are all
-    model types under which a mapping lists the class, `model_type` among them.
+    head in its name, if any. `config_name` is the configuration class of a part that names none itself. `types` are
+    all model types under which a mapping lists the class, `model_type` among them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ModelEntry:
         return model_class
 
     def config_class(self, model_type: str = "") -> type:
-        """Import the configuration class; that of another model type which the class serves, if it has the same parts.
+        """Import the configuration class, or that of another model type of the class, if it has the same parts.
 
         Raises:
             CannotBuild: As in `load`, or the class names no configuration.
@@ -82,9 +82,9 @@ class ModelEntry:
 def model_classes() -> Mapping[str, ModelEntry]:
     """List every model class of the installed transformers, once each. No model is imported.
 
-    They are those that an auto mapping lists, the others that transformers exports, and the parts that families name,
-    as far as this release has them; families also say which classes are left out, and why. A class with several model
-    types stands under the one whose module defines it, with all of them in `types`.
+    They are those that an auto mapping lists, others that transformers exports, and the parts that `model_patches`
+    names, if this release has them; `model_patches` also says which classes are left out, and why. A class with
+    several model types is under that whose module defines it, with all of them in `types`.
 
     Returns:
         The entries by class name.
@@ -108,28 +108,28 @@ def model_classes() -> Mapping[str, ModelEntry]:
         for kind in (*configurations.CONFIG_MAPPING_NAMES, *chain(*types.values()))
     }
     exported_from: Mapping[str, str] = import_module("transformers")._class_to_module
-    whole: dict[str, ModelEntry] = {}
-    for name, of in heads.items():
+    entries: dict[str, ModelEntry] = {}
+    for name, its_heads in heads.items():
         kinds, module = tuple(types[name]), exported_from.get(name, "")
         model_type = next((kind for kind in kinds if folders[kind] in module.split(".")), kinds[0])
         folder = folders[model_type]
         module = "transformers" if module else f"transformers.models.{folder}.modeling_{folder}"
-        whole[name] = ModelEntry(name, model_type, tuple(of), module, types=kinds)
-    for name, module in _exported_models(whole).items():
+        entries[name] = ModelEntry(name, model_type, tuple(its_heads), module, types=kinds)
+    for name, module in _exported_models(entries).items():
         folder = module.split(".")[-2]
-        of_folder = [kind for kind in configurations.CONFIG_MAPPING_NAMES if folders[kind] == folder]
-        model_type = min(of_folder, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
-        # the head that the name of the class speaks of, as in `BertForMultipleChoice`
+        in_folder = [kind for kind in configurations.CONFIG_MAPPING_NAMES if folders[kind] == folder]
+        model_type = min(in_folder, key=lambda kind: kind.replace("-", "_") != folder, default=folder)
+        # the head in the name of the class, as in `BertForMultipleChoice`
         words = re.findall(r"[A-Z][a-z]+|[A-Z]+", name.partition("For")[2])
-        spoken_of = ("_".join(words).upper(),) if words else ()
-        whole[name] = ModelEntry(name, model_type, spoken_of, f"transformers.{module}", types=(model_type,))
-    for part in _towers():
-        whole[part.name] = replace(whole[part.name] if part.name in heads else part, config_name=part.config_name)
-    return MappingProxyType(whole)
+        head_in_name = ("_".join(words).upper(),) if words else ()
+        entries[name] = ModelEntry(name, model_type, head_in_name, f"transformers.{module}", types=(model_type,))
+    for part in _parts_of_models():
+        entries[part.name] = replace(entries[part.name] if part.name in heads else part, config_name=part.config_name)
+    return MappingProxyType(entries)
 
 
-def _towers() -> Iterator[ModelEntry]:
-    """Yield the parts that the installed release has, looked up in its source: that is cheaper than an import."""
+def _parts_of_models() -> Iterator[ModelEntry]:
+    """Yield the parts that the installed release has, looked up in its source, which is cheaper than imports."""
     models = Path(str(import_module("transformers").__file__)).parent / "models"
     for folder, parts in sorted(family_tables().parts.items()):
         source = models / folder / f"modeling_{folder}.py"
@@ -141,7 +141,7 @@ def _towers() -> Iterator[ModelEntry]:
 
 
 def _exported_models(known: Iterable[str]) -> dict[str, str]:
-    """Find the exported models besides those `known` in the source: their modules below `transformers`, by name."""
+    """Find further exported models in the source; return their modules below `transformers`, by class name."""
     transformers = import_module("transformers")
     skipped = {*known, *family_tables().left_out}
     root = Path(str(transformers.__file__)).parent
@@ -160,7 +160,7 @@ def _exported_models(known: Iterable[str]) -> dict[str, str]:
 
 
 def _is_model(name: str, bases: Mapping[str, list[str]], inside: tuple[str, ...] = ()) -> bool:
-    """Tell whether one of the bases of a class, or of theirs, is called a pretrained model."""
+    """Tell whether one of the bases of a class, or of their bases, has the name of a pretrained model."""
     return any(
         _BASE_NAME.search(base) or (base not in inside and _is_model(base, bases, (*inside, base)))
         for base in bases.get(name, ())

@@ -1,6 +1,6 @@
 """The rules by which one field of a configuration shrinks: by its name, its type and the fields beside it.
 
-`shrink` walks the configuration and asks here for each field; which layers stay is decided in `layers`.
+`shrink` walks the configuration and asks here for each field; `sizes.chosen_layers` decides which layers stay.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _NOT_TOKEN = re.compile(r"(ignore_index|active_idx|lang_id|default_prompt_id|pat
 
 
 def changed_value(name: str, value: Any, context: ShrinkContext) -> Any:
-    """Return the value that the tiny model has for a field; the original if no rule applies to its name."""
+    """Return the value of a field in the tiny model: the original one if no rule applies to its name."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -92,13 +92,13 @@ def changed_value(name: str, value: Any, context: ShrinkContext) -> Any:
     if isinstance(value, (list, tuple)):
         return _changed_list(name, value, context)
     if isinstance(value, float) and _LAYER_DROP.search(name):
-        return 0.0  # a layer that is left out by chance shows nothing
+        return 0.0  # a layer that is skipped at random shows nothing
     rule = _rule(name, context.values) if isinstance(value, int) else None
     return rule(value, context) if rule else value
 
 
 def is_ruled(name: str, value: Any) -> bool:
-    """Tell whether a derived value must be given to the class again, because only a rule changes it."""
+    """Tell whether a value must be given to the class although it derives it, because only a rule shrinks it."""
     if isinstance(value, (list, tuple)):
         return bool(value) and ((isinstance(value[0], str) and "type" in name) or name in _EXPLICIT_LISTS)
     if name == "rope_scaling":
@@ -114,15 +114,15 @@ _EXPLICIT_LISTS = (
     "moe_layers",
     "intermediate_size",
 )
-"""Classes derive these lists from their own defaults and not from the number of layers."""
+"""Lists that classes derive from their own defaults, not from the number of layers."""
 
 
 def _rule(name: str, values: Mapping[str, Any]) -> Callable[[int, ShrinkContext], int] | None:
     staged = any(isinstance(values.get(n), (list, tuple)) for n in STAGES)
     if staged and _STAGE_COUNT.search(name):
         return None
-    for pattern, but, rule in _RULES:
-        if pattern.search(name) and not (but and but.search(name)):
+    for pattern, exceptions, rule in _RULES:
+        if pattern.search(name) and not (exceptions and exceptions.search(name)):
             return rule
     return None
 
@@ -250,8 +250,8 @@ def _changed_dict(name: str, value: dict[Any, Any], context: ShrinkContext) -> d
 
 
 def _shrunk_rope(rope: dict[str, Any], context: ShrinkContext) -> dict[str, Any]:
-    """Shrink rotary parameters: sections and per-frequency factors fit the tiny number of frequencies."""
-    values, pairs = context.values, 0  # the frequencies of a head; 0 where their number is not known, or stays
+    """Shrink rotary parameters, so that sections and factors of frequencies fit the tiny number of these."""
+    values, pairs = context.values, 0  # the frequencies of a head; 0 if their number is unknown or stays
     if context.attempt <= 2:
         head, width, heads = (values.get(name) for name in ("head_dim", "hidden_size", "num_attention_heads"))
         if not isinstance(head, int) and isinstance(width, int) and isinstance(heads, int):

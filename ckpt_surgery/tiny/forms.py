@@ -1,9 +1,9 @@
-"""Inputs that the files of families write down: `floats(batch, 1, 4 * hop_length)` in place of a function for each.
+"""Make the inputs that `model_patches` describes as text, such as `floats(batch, 1, 4 * hop_length)`.
 
-Such a text calls one of the functions in `_FORMS` and `_CHANGES` with numbers: literals, lists of them, sums, products
+Such a form calls one of the functions in `_FORMS` or `_CHANGES` with numbers: literals, lists of them, sums, products
 and floored quotients, the sizes in `_SIZES`, and fields of the model's configurations: `num_channels` of any,
 `decoder_config.num_channels` of a certain one. A list in a configuration counts as its length. The name of an argument
-that there is already stands for its tensor.
+that already has a value stands for that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 from ckpt_surgery.tiny.arguments import ForwardArguments
 
 
-def made(form: str, argument: str, arguments: ForwardArguments) -> Any:
-    """Make what a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already.
+def make_input(form: str, argument: str, arguments: ForwardArguments) -> Any:
+    """Make what a form describes, mostly a tensor, for `argument`, which may have a value already.
 
     Raises:
-        ValueError: The text names something that there is not.
+        ValueError: The form names something that does not exist.
     """
     try:
         call: Any = ast.parse(form, mode="eval").body
@@ -73,19 +73,19 @@ _SIZES: dict[str, Callable[[ForwardArguments], int]] = {
 
 
 def _places(arguments: ForwardArguments, side: int, least: int = 0) -> Tensor:
-    """Give the row and the column of each patch of a square image, shape (batch, patches, 2)."""
+    """Return the row and column of each patch of a square image, shape (batch, patches, 2)."""
     along = torch.arange(side) + least
     return torch.stack(torch.meshgrid(along, along, indexing="ij"), -1).reshape(1, -1, 2).repeat(arguments.batch, 1, 1)
 
 
 def _located(arguments: ForwardArguments, side: int, *, width: int) -> Tensor:
-    """Put patches in one row for each image, each after its row and its column counted from 1."""
+    """Draw a sequence of patches per image, each preceded by its row and column, which count from 1."""
     places = _places(arguments, side, least=1).to(arguments.dtype)
     return torch.cat([places, arguments.floats((arguments.batch, side * side, width))], -1)
 
 
 def _pooled(arguments: ForwardArguments, side: int) -> Tensor:
-    """Give for each token of a square image the four patches that it pools."""
+    """Return for each token of a square image the indices of the four patches that it pools."""
     places = torch.arange(arguments.batch * side * side).reshape(arguments.batch, side // 2, 2, side // 2, 2)
     return places.transpose(2, 3).reshape(-1, 4)
 
@@ -138,11 +138,11 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "boxes": lambda arguments, *shape: arguments.boxes(shape),
     "keys_and_values": _keys_and_values,
 }
-"""How to make a tensor."""
+"""The functions that make a tensor."""
 _CHANGES: dict[str, Callable[..., Tensor]] = {
     "shaped": lambda old, *shape: old.reshape(shape),
     "first": lambda old, count: old[:count],
     "bools": lambda old: old.bool(),
     "placed": _placed,
 }
-"""How to change the tensor that the general rules made."""
+"""The functions that change the tensor that general rules have made for the argument."""

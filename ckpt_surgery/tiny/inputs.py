@@ -1,6 +1,6 @@
 """Make keyword arguments for a model's forward, drawn from a seed and tried on the model itself.
 
-What the arguments are is decided in `modalities`, `placeholders`, `labels` and `forms`.
+`modalities`, `placeholders`, `labels` and `forms` make the arguments.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ckpt_surgery.tiny.labels import label_candidates
 from ckpt_surgery.tiny.modalities import candidates
 from ckpt_surgery.tiny.placeholders import PLACEHOLDERS, place_tokens
 
-_MOST_TRIES = 16
-_MOST_REPAIRS = 3
+_MOST_TRIES = 16  # of candidates
+_MOST_REPAIRS = 3  # of one candidate
 
 
 def tiny_inputs(
@@ -36,10 +36,10 @@ def tiny_inputs(
     Args:
         model: A model of transformers.
         batch: The number of samples.
-        length: Tokens a sample. Images, audio and series have the sizes in the configuration, and the text holds as
+        length: Tokens per sample. Images, audio and series have the sizes in the configuration, and the text holds as
             many image tokens as the vision part makes features.
         seed: The same seed gives the same tensors.
-        padding: Mask out a quarter of the last sample in every mask that the model takes like that.
+        padding: Whether to mask out a quarter of the last sample in every mask, if the model accepts that.
 
     Returns:
         The arguments. Tensors are on the device of the model's first parameter; floats have its dtype and require no
@@ -54,14 +54,14 @@ def tiny_inputs(
     with model_state_kept(model):
         model.train()
         values = accepted_inputs(model, batch=batch, length=length, seed=seed)
-        other = padded(values) if padding else values
-        if all(other[name] is value for name, value in values.items()):
+        masked = padded(values) if padding else values
+        if all(masked[name] is value for name, value in values.items()):
             return values
         try:
-            loss = _loss(model, other)
-        except Exception:  # features of a masked image no longer fit their placeholders, say
+            loss = _loss(model, masked)
+        except Exception:  # for example, features of a masked image no longer fit their placeholders
             return values
-        return values if loss is not None and not bool(torch.isfinite(loss).all()) else other
+        return values if loss is not None and not bool(torch.isfinite(loss).all()) else masked
 
 
 def accepted_inputs(model: Any, *, batch: int, length: int, seed: int = 0) -> dict[str, Any]:
@@ -72,22 +72,22 @@ def accepted_inputs(model: Any, *, batch: int, length: int, seed: int = 0) -> di
     """
     entry = model_classes().get(type(model).__name__)
     heads = entry.heads if entry else ()
-    first: Exception | None = None
+    first_error: Exception | None = None
     tries = 0
     for arguments in candidates(model, batch, length, seed, heads):
         for labels in label_candidates(arguments, heads):
             try:
                 return _accepted(model, arguments, labels)
             except Exception as error:  # every model has its own way to refuse
-                first = first or error
+                first_error = first_error or error
             tries += 1
             if tries >= _MOST_TRIES:
                 break
-    raise CannotBuild(type(model).__name__, BuildStage.FORWARD, first or "no inputs known")
+    raise CannotBuild(type(model).__name__, BuildStage.FORWARD, first_error or "no inputs known")
 
 
 def _accepted(model: Any, arguments: ForwardArguments, labels: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which the forward runs, after the repairs its errors ask for. Raises the last one."""
+    """Return arguments with which the forward runs, repaired as its errors ask. Raises the last error otherwise."""
     values = {**arguments.values, **labels}
     if "labels" in labels and "input_ids" in arguments.values and model.config.is_encoder_decoder:
         values.pop("decoder_input_ids", None)
@@ -118,7 +118,7 @@ def _loss(model: Any, values: dict[str, Any]) -> Tensor | None:
     return loss if isinstance(loss, Tensor) else None
 
 
-# What models of transformers say about arguments that do not fit; there is no other sign of it.
+# What models of transformers say if arguments do not fit: nothing else shows it.
 _TOKEN_MISMATCH = re.compile(r"tokens:?\s*(?:torch\.Size\()?\[?(\d+)[^\d]+(?:features|embeddings)[^\d]*(\d+)", re.I)
 _WANTS_FRAMES = "expected 5, got 4"
 _WANTS_SIZE = re.compile(r"height \((\d+)\) doesn't match model \((\d+)\)")
@@ -126,7 +126,7 @@ _WANTS_NO_TEXT = "both input_ids and inputs_embeds"
 
 
 def _repaired(arguments: ForwardArguments, values: dict[str, Any], error: str) -> bool:
-    """Change `values` as the error of the forward asks; False if it asks for nothing that can be given."""
+    """Change `values` as an error of the forward asks; return False if it asks for nothing known."""
     if "labels" in values and "decoder_input_ids" not in values and "decoder_input_ids" in arguments.values:
         values["decoder_input_ids"] = arguments.values["decoder_input_ids"]  # the class does not shift labels itself
         return True
@@ -152,14 +152,14 @@ def _repaired(arguments: ForwardArguments, values: dict[str, Any], error: str) -
                 return True
     if CACHE_SWITCH not in arguments.names or CACHE_SWITCH in values:
         return False
-    values[CACHE_SWITCH] = False  # training needs no cache, and code may make an old one
+    values[CACHE_SWITCH] = False  # training needs no cache, and old code may make one that no longer works
     return True
 
 
 def padded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Mask out the last quarter of the last row in each mask of ones of shape (batch, positions).
 
-    With masks of ones, nobody sees that a mask is dropped.
+    With masks of ones, a mask that gets lost would go unnoticed.
     """
     result = dict(values)
     for name, value in values.items():

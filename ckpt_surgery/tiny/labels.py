@@ -1,4 +1,4 @@
-"""Make labels for a model's loss: candidates by its heads and its forward's signature, the likeliest first."""
+"""Make labels for a model's loss: candidates by its heads and the signature of its forward, the likeliest first."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def label_candidates(arguments: ForwardArguments, heads: tuple[str, ...]) -> Ite
             "sampled_negative_indices": arguments.integers((*shape, negatives), shape[1]),
         }
     if "labels" in names:
-        second = [n for n in ("next_sentence_label", "sentence_order_label") if n in names]
+        of_pairs = [n for n in ("next_sentence_label", "sentence_order_label") if n in names]
         for value in _labels(arguments, heads):
-            yield {"labels": value, **{n: arguments.integers((arguments.batch,), 2) for n in second}}
+            yield {"labels": value, **{n: arguments.integers((arguments.batch,), 2) for n in of_pairs}}
     yield {}
 
 
@@ -78,9 +78,9 @@ def _labels(arguments: ForwardArguments, heads: tuple[str, ...]) -> Iterator[Any
         marks = arguments.integers((arguments.batch, arguments.frames()), arguments.classes())
         yield torch.nn.functional.one_hot(marks, arguments.classes()).to(arguments.dtype)
     if ids is not None:
-        books = arguments.find("num_codebooks", default=0)
-        if books and ids.shape[0] == arguments.batch * books:
-            yield arguments.integers((arguments.batch, ids.shape[1], books), arguments.vocabulary())
+        codebooks = arguments.find("num_codebooks", default=0)
+        if codebooks and ids.shape[0] == arguments.batch * codebooks:
+            yield arguments.integers((arguments.batch, ids.shape[1], codebooks), arguments.vocabulary())
         yield ids.clone()
         yield per_sample
         yield arguments.integers(tuple(ids.shape), arguments.classes())

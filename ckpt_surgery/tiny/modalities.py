@@ -1,6 +1,6 @@
 """Make text, pixels, audio and series for a forward, by the names in its signature and the configuration's sizes.
 
-What single families need on top is in `model_patches`, and made in `forms`.
+What single families need besides is in `model_patches`; `forms` makes it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 
 from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.arguments import ForwardArguments
-from ckpt_surgery.tiny.forms import made
+from ckpt_surgery.tiny.forms import make_input
 from ckpt_surgery.tiny.placeholders import place_all
 
 _AUDIO_LAYOUTS = 3
 
 
 class DrawnArguments(ForwardArguments):
-    """The arguments that the names in a forward's signature speak of: text, pixels, audio and series.
+    """The arguments that follow from the names in a forward's signature: text, pixels, audio and series.
 
     `heads` are those of the model. The name of an audio argument does not tell its `layout`: with the channels first,
     last, or as an image.
@@ -55,7 +55,7 @@ class DrawnArguments(ForwardArguments):
                 patches, grid = self.flat_patches()
                 self.values |= {"pixel_values": patches, "image_grid_thw": grid}
                 return
-            if "spatial_shapes" in self.names:  # one row of patches per image, as the Siglip2 towers take them
+            if "spatial_shapes" in self.names:  # a sequence of patches per image, as Siglip2 takes them
                 patch = self.find("patch_size", default=8, part="vision")
                 side = 4
                 row = (self.batch, side * side, self.channels() * patch * patch)
@@ -86,10 +86,10 @@ class DrawnArguments(ForwardArguments):
             self.values["input_values"] = self.floats(waves[layout])
         elif "input_features" in self.names:
             positions = self.find("max_source_positions", default=None, part="audio")
-            first = isinstance(positions, int)  # Whisper and its heirs take twice as many frames as positions
-            frames = 2 * positions if first else 64
-            both = [(self.batch, mels, frames), (self.batch, 64, mels)]
-            shape = [*(both if first else both[::-1]), (self.batch, 1, 64, mels)][layout]
+            mels_first = isinstance(positions, int)  # models like Whisper take twice as many frames as positions
+            frames = 2 * positions if mels_first else 64
+            shapes = [(self.batch, mels, frames), (self.batch, 64, mels)]
+            shape = [*(shapes if mels_first else shapes[::-1]), (self.batch, 1, 64, mels)][layout]
             self.values["input_features"] = self.floats(shape)
             steps = shape[-1] if shape[1] == mels else shape[1]
             for name in ("feature_attention_mask", "input_features_mask"):
@@ -133,7 +133,7 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
     """Yield arguments without labels; several if the name of an audio argument does not tell its layout."""
     for layout in range(_AUDIO_LAYOUTS):
         arguments = DrawnArguments(model, batch, length, seed, heads, layout)
-        # what the family of the model says, for its class or else for its model type
+        # what `model_patches` says of its class, or else of its model type
         inputs = family_tables().inputs
         own = inputs.get(type(model).__name__) or inputs.get(arguments.config.model_type, {})
         for name, form in own.items():
@@ -141,7 +141,7 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
             if form is None:
                 arguments.values.pop(argument, None)
             elif argument in arguments.names or argument != name:
-                arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
+                arguments.values[argument] = make_input(form, argument, arguments) if isinstance(form, str) else form
         place_all(arguments)
         yield arguments
         if "input_features" not in arguments.values and "input_values" not in arguments.values:

@@ -1,4 +1,4 @@
-"""Make a tiny model that trains: the smallest form first, then more careful ones, until one trains for a step."""
+"""Build a tiny model that trains: the smallest form first, then more careful ones, until one trains for a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ckpt_surgery.tiny.sizes import ATTEMPTS
 
 _ATTENTION = "_attn_implementation"
 MOST_PARAMETERS = 20_000_000
-"""Parameters of the largest model that `tiny_model` builds."""
+"""The number of parameters above which `tiny_model` builds no model."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def tiny_model(
         model_class: A model class of transformers, or of code that derives from it.
         config: What `tiny_config` shrinks; by default the configuration class that `model_classes` names for the
             class, or the class's own. Dropout rates of 0 become `configs.DROPOUT_RATE`.
-        seed: Decides the weights and the inputs.
-        options: Set on each of the configurations that has the attribute, or on the outermost if none has.
+        seed: The seed of the weights and the inputs.
+        options: Values for the attributes of all configurations that have them, or of the outermost if none has.
 
     Returns:
         The model, its inputs, its configuration, and what came of earlier attempts.
@@ -95,7 +95,7 @@ def tiny_model(
         except CannotBuild as failure:
             if failure.missing_package:
                 raise  # another size will not help
-            # alike, with one type of error on one way: another size will not help; a constructor may take the next
+            # if it fails in the same place again, another size will not help, unless a constructor checks sizes
             repeated = (
                 bool(failures)
                 and failure.stage not in (BuildStage.SIZE, BuildStage.CONSTRUCTION)
@@ -107,7 +107,7 @@ def tiny_model(
 
 
 def _reported(failures: Sequence[CannotBuild]) -> CannotBuild:
-    """Choose the last failure; a later form that is too large says less than why an earlier one failed."""
+    """Choose the last failure, unless it is only too large: then an earlier one says more."""
     reported, *later = failures
     for failure in later:
         if failure.stage is not BuildStage.SIZE or reported.stage is BuildStage.CONFIGURATION:
@@ -118,7 +118,7 @@ def _reported(failures: Sequence[CannotBuild]) -> CannotBuild:
 def _built(
     model_class: Any, source: Any, attempt: int, seed: int, options: Mapping[str, Any], *, hard: bool
 ) -> tuple[Any, dict[str, Any], PretrainedConfig]:
-    """Build the model, its inputs and its configuration, with dropout and padding where it is to be `hard`.
+    """Build the model, its inputs and its configuration; a `hard` one has dropout and padding.
 
     Raises CannotBuild with the stage that failed.
     """
@@ -132,16 +132,16 @@ def _built(
                 setattr(part, option, value)
         stage = BuildStage.CONSTRUCTION
         count = 0
-        # NotImplementedError: a constructor that reads values; the configuration is small all the same
+        # NotImplementedError: the constructor reads values; it is built uncounted then
         with suppress(NotImplementedError), torch.device("meta"), ValuesOfMeta():
             count = sum(p.numel() for p in _constructed(model_class, config).parameters())
         if count > MOST_PARAMETERS:
             stage = BuildStage.SIZE
             raise ValueError(f"{count:,} parameters are more than {MOST_PARAMETERS:,}")
         torch.manual_seed(seed)
-        with marked_memory():
+        with uninitialized_as_nan():
             model = _constructed(model_class, config)
-        draw_marked(model)
+        draw_nan_weights(model)
         stage = BuildStage.INPUTS
         inputs = tiny_inputs(model, seed=seed, padding=hard)
         stage = BuildStage.TRAINING_STEP
@@ -160,18 +160,18 @@ def _built(
 
 
 def _constructed(model_class: Any, config: PretrainedConfig) -> Any:
-    construct = getattr(model_class, "_from_config", model_class)  # sets the attention implementation as users get it
+    construct = getattr(model_class, "_from_config", model_class)  # chooses the attention implementation as for users
     config = copy.deepcopy(config)
-    if not model_class.__module__.startswith("transformers."):  # code that makes tensors of the dtype it reads there
+    if not model_class.__module__.startswith("transformers."):  # code that may read the dtype of tensors there
         name_dtype(config, torch.float32)
     if construct is model_class and getattr(config, _ATTENTION, "") is None:
-        setattr(config, _ATTENTION, "eager")  # nothing else chooses one for a part that is no pretrained model
+        setattr(config, _ATTENTION, "eager")  # nothing else chooses one for a part that is not a pretrained model
     return construct(config)
 
 
 @contextmanager
-def marked_memory() -> Iterator[None]:
-    """Let tensors that are made without values hold NaN: no two runs agree on what the memory held before."""
+def uninitialized_as_nan() -> Iterator[None]:
+    """Fill tensors that are made without values with NaN: what their memory holds differs from run to run."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     settings: Any = deterministic
     fills = settings.fill_uninitialized_memory
@@ -184,8 +184,8 @@ def marked_memory() -> Iterator[None]:
         settings.fill_uninitialized_memory = fills
 
 
-def draw_marked(model: nn.Module) -> None:
-    """Draw the weights that are NaN: a class leaves them to a checkpoint. Vectors become 1, and biases 0."""
+def draw_nan_weights(model: nn.Module) -> None:
+    """Draw the weights that are NaN since their class leaves them uninitialized. Vectors become 1, biases 0."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.is_meta or not weight.is_floating_point() or not bool(weight.isnan().any()):

@@ -1,4 +1,4 @@
-"""Put image, video and audio tokens into the text: as many as the model's vision or audio part makes features."""
+"""Put image, video and audio tokens into the text, as many as the model makes features of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SOURCES = {
 
 
 def place_all(arguments: ForwardArguments) -> None:
-    """Put into the text of `arguments` the placeholders for every image, video and audio that it comes with."""
+    """Put placeholders for the images, videos and audio in `arguments` into their text."""
     if "input_ids" not in arguments.values:
         return
     for kind, sources in _SOURCES.items():
@@ -45,11 +45,11 @@ def place_all(arguments: ForwardArguments) -> None:
 
 
 def place_tokens(arguments: ForwardArguments, values: dict[str, Any], token: int, count: int) -> None:
-    """Put `count` placeholders per sample behind the first token of the text in `values`, and let its masks fit."""
+    """Put `count` placeholders per sample after the first token of the text in `values`, and adapt its masks."""
     before = values["input_ids"].cpu()
     plain = torch.where(before == token, arguments.tokens(before.shape), before)[:, : arguments.length]
-    places = torch.full((plain.shape[0], count), token)
-    values["input_ids"] = torch.cat([plain[:, :1], places, plain[:, 1:]], dim=1)
+    added = torch.full((plain.shape[0], count), token)
+    values["input_ids"] = torch.cat([plain[:, :1], added, plain[:, 1:]], dim=1)
     for name in ("attention_mask", "token_type_ids"):
         if name in values:
             values[name] = torch.full_like(values["input_ids"], int(name == "attention_mask"))
@@ -64,7 +64,7 @@ def place_tokens(arguments: ForwardArguments, values: dict[str, Any], token: int
 
 
 def _feature_count(arguments: ForwardArguments, kind: str) -> int:
-    """Count the features that the model makes of the pixels or audio in `arguments`; one per sample if unknown."""
+    """Count the features that the model makes of the pixels or audio in `arguments`; if unknown, one per sample."""
     for part in (arguments.model, getattr(arguments.model, "model", None)):
         method = getattr(part, f"get_{kind}_features", None)
         accepted = inspect.signature(method).parameters.keys() - {"input_ids"} if method else set()

@@ -21,7 +21,7 @@ from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
 from ckpt_surgery.tiny.sizes import HEAD_DIM, HEADS, VOCABULARY, ShrinkContext, chosen_layers
 
 _NOT_ARGUMENTS = {"transformers_version", "model_type", "architectures", "torch_dtype", "dtype"}
-_FILLINGS = {
+_FILL_VALUES = {
     "vocab_size": VOCABULARY,
     "pad_token_id": 0,
     "num_key_value_heads": HEADS,
@@ -29,13 +29,14 @@ _FILLINGS = {
     "num_experts_per_tok": 2,
     "prediction_length": 4,
 }
+"""Values for fields that a class leaves open although its model needs them."""
 
 
 def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> PretrainedConfig:
     """Shrink a configuration until it is small enough for a CPU, with the same class and architecture.
 
     A configuration that is already tiny comes back with the same values; a part that is a model of timm becomes a
-    tiny backbone of transformers where the model takes one.
+    tiny backbone of transformers if the model takes one.
 
     Args:
         config: A configuration class of transformers, or an instance, whose switches (activation, tied embeddings,
@@ -52,7 +53,7 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    if _timm_field(original):  # a model of timm itself: its smallest one takes its place
+    if _timm_field(original):  # a model of timm itself: replaced by timm's smallest
         tiny = copy.deepcopy(original)
         setattr(tiny, _timm_field(original), "test_resnet")
         tiny.model_args, tiny.use_pretrained_backbone = None, False
@@ -69,7 +70,7 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     tiny = _shrunk(original, attempt, tokens)
     for part in list(all_configs(tiny)):
         for name, nested in list(nested_configs(part)):
-            if _is_timm(nested):  # its class insists on it
+            if _is_timm(nested):  # its class has put it back
                 setattr(part, name, _tiny_backbone())
     return tiny
 
@@ -79,11 +80,11 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
         return _tiny_backbone()
     values = _own_values(config)
     kept_layers, old_layers = chosen_layers(config, values)
-    # Rotary parameters that the model assumes by default: sections for time, height and width
+    # A model may assume rotary sections by default: for time, height and width
     sectioned = "mrope_section" in (getattr(config, "ignore_keys_at_rope_validation", None) or ())
     rope = values.get("rope_parameters")
-    unsaid = sectioned and isinstance(rope, dict) and "mrope_section" not in rope
-    assumed = {"mrope_section": [16, 24, 24]} if unsaid else {}
+    by_default = sectioned and isinstance(rope, dict) and "mrope_section" not in rope
+    assumed = {"mrope_section": [16, 24, 24]} if by_default else {}
     context = ShrinkContext(values, attempt, old_layers, kept_layers, tokens, assumed)
     unchanged = family_tables().kept.get(config.model_type, ())
     changed = {n: v if n in unchanged else changed_value(n, v, context) for n, v in values.items()}
@@ -91,7 +92,7 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
         changed[name] = _shrunk(nested, attempt, tokens).to_dict()
         if nested.architectures:  # some classes choose their parts by it
             changed[name]["architectures"] = nested.architectures
-    # What the family needs changed, and what replaces a timm backbone
+    # What the family needs besides, and what replaces a timm backbone
     declared, own = _parameters(type(config)), family_tables().tiny.get(config.model_type, {})
     new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
     for name, value in new.items():
@@ -106,11 +107,11 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
     if old_layers and "out_indices" in changed:
         changed.pop("out_features", None)  # named after the layers that `out_indices` counts
     shrunk: PretrainedConfig = _make(type(config), changed)
-    # Give values to what the class leaves open and its model needs
+    # Fill the fields that the class leaves open and its model needs
     missing = _open_fields(shrunk)
-    for more in (missing, {n: v for n, v in missing.items() if n in declared}):
+    for values_for_missing in (missing, {n: v for n, v in missing.items() if n in declared}):
         try:
-            return _make(type(shrunk), {**changed, **more}) if more else shrunk
+            return _make(type(shrunk), {**changed, **values_for_missing}) if values_for_missing else shrunk
         except (TypeError, ValueError):  # the class accepts declared arguments only
             continue
     return shrunk
@@ -119,7 +120,7 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
 def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
     """Make a configuration with these values. They are copied: classes change what they are given.
 
-    What a class refuses although its base takes it (it gives the base a value of its own, say) is set afterwards.
+    Values that a class refuses although its base takes them, such as those that it passes itself, are set afterwards.
     """
     given = copy.deepcopy(dict(values))
     try:
@@ -138,7 +139,7 @@ def _make(config_class: Any, values: Mapping[str, Any]) -> Any:
 
 
 def fill_open_fields(config: PretrainedConfig, *, vocabulary: int) -> None:
-    """Give values to what the class of a configuration leaves to each checkpoint and its model needs, part by part.
+    """Give values to the fields of a configuration and its parts that classes leave open and their models need.
 
     Heads are as large as the width allows, and the vocabulary has `vocabulary` tokens.
     """
@@ -153,10 +154,10 @@ def fill_open_fields(config: PretrainedConfig, *, vocabulary: int) -> None:
 
 
 def _open_fields(config: PretrainedConfig) -> dict[str, Any]:
-    """Return values for the fields that are declared and None, of those that models need."""
+    """Return values for the declared fields that are None although models need them."""
     declared = _parameters(type(config))
     fillable = {*declared, "pad_token_id"} if "vocab_size" in declared else declared.keys() - {"pad_token_id"}
-    missing = {n: v for n, v in _FILLINGS.items() if n in fillable and _value(config, n) is None}
+    missing = {n: v for n, v in _FILL_VALUES.items() if n in fillable and _value(config, n) is None}
     if "num_key_value_heads" in missing:
         missing["num_key_value_heads"] = getattr(config, "num_attention_heads", HEADS)
     if "head_dim" in missing and isinstance(getattr(config, "hidden_size", None), int):
@@ -165,7 +166,7 @@ def _open_fields(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _value(config: PretrainedConfig, name: str) -> Any:
-    """Return the value of a field; `...` if reading it raises because layers differ in it."""
+    """Return the value of a field; `...` if reading it raises, since layers may differ in it."""
     try:
         return getattr(config, name, None)
     except Exception:
@@ -173,7 +174,7 @@ def _value(config: PretrainedConfig, name: str) -> Any:
 
 
 def _own_values(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the values that rebuild `config`, without those that its class derives from the rest."""
+    """Return the values from which `config` can be rebuilt, without those that its class derives from others."""
     values = {n: v for n, v in config.to_dict().items() if not n.startswith("_") and n not in _NOT_ARGUMENTS}
     for name in _parameters(type(config)):
         if name not in values and not name.startswith("_"):
@@ -187,16 +188,16 @@ def _own_values(config: PretrainedConfig) -> dict[str, Any]:
     lists = {n: v for n, v in values.items() if isinstance(v, (list, tuple))}
     for subset in (given, {**given, **lists}):
         try:
-            again = _make(type(config), subset)
+            rebuilt = _make(type(config), subset)
         except Exception:  # a check of the class: it needs more values
             continue
-        derived = {n for n in values if n not in subset and _value(again, n) == _value(config, n)}
+        derived = {n for n in values if n not in subset and _value(rebuilt, n) == _value(config, n)}
         return {n: v for n, v in values.items() if n not in derived or is_ruled(n, v)}
     return values
 
 
 def _old_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the `rope_scaling` of a class that declares it, without what transformers 5 adds and it may check."""
+    """Return the `rope_scaling` of a class that declares it, without what transformers 5 adds: it may refuse that."""
     rope = getattr(config, "rope_scaling", None)
     if not isinstance(rope, dict):
         return None
@@ -210,7 +211,7 @@ def _old_rope(config: PretrainedConfig, values: Mapping[str, Any]) -> dict[str, 
 def _parameters(config_class: type) -> dict[str, Any]:
     """Return the declared arguments of a configuration class with their defaults, None for those without one.
 
-    In transformers 5 every configuration is a dataclass, and one that comes with a model still writes its `__init__`:
+    In transformers 5 every configuration is a dataclass, but code that comes with a model still writes `__init__`:
     both are read.
     """
     written = _written_arguments(config_class)
@@ -224,7 +225,7 @@ def _parameters(config_class: type) -> dict[str, Any]:
 
 
 def _written_arguments(config_class: type) -> dict[str, Any]:
-    """Return the arguments of the `__init__` methods that somebody wrote, with their defaults."""
+    """Return the arguments of the `__init__` methods that are written out, with their defaults."""
     defaults: dict[str, Any] = {}
     for base in config_class.__mro__:
         if issubclass(base, PretrainedConfig) and base is not PretrainedConfig and "__init__" in vars(base):
@@ -235,7 +236,7 @@ def _written_arguments(config_class: type) -> dict[str, Any]:
 
 
 def default_config(config_class: type) -> PretrainedConfig:
-    """Build `config_class` from its defaults, or from default parts where the class requires them."""
+    """Build `config_class` from its defaults, or from default parts if the class requires them."""
     facts = family_tables()
     given = facts.defaults.get(str(getattr(config_class, "model_type", "")), {})
     config: PretrainedConfig = config_class(**copy.deepcopy(dict(given)))
@@ -246,12 +247,12 @@ def default_config(config_class: type) -> PretrainedConfig:
 
 
 def _is_timm(config: PretrainedConfig) -> bool:
-    """Tell whether timm provides the backbone of this configuration, and no tiny one."""
+    """Tell whether this configuration is of a backbone of timm that is not tiny."""
     return _timm_field(config) != "" and not str(getattr(config, _timm_field(config))).startswith("test_")
 
 
 def _timm_field(config: PretrainedConfig) -> str:
-    """Return the field that names a model of timm; empty where the configuration is of no such model."""
+    """Return the field that names a model of timm; empty if the configuration is not of such a model."""
     return {"timm_backbone": "backbone", "timm_wrapper": "architecture"}.get(type(config).model_type, "")
 
 

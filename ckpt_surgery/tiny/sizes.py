@@ -1,4 +1,4 @@
-"""The sizes that a tiny model has, which layers stay, and what the rules for one configuration need to know."""
+"""The sizes of a tiny model, the layers that it keeps, and the context of the rules for one configuration."""
 
 from __future__ import annotations
 
@@ -10,31 +10,25 @@ from typing import Any
 from transformers import PretrainedConfig
 
 ATTEMPTS = 4
-"""How often `tiny_model` tries. 0 and 1: one width everywhere; 1 also keeps image, window and kernel sizes. 2: widths
-keep their proportions. 3: only layers, experts, vocabulary and positions shrink."""
-
+"""How often `tiny_model` tries. Attempts 0 and 1 have one width everywhere, and 1 keeps image, window and kernel
+sizes; in 2 widths keep their proportions; in 3 only layers, experts, vocabulary and positions shrink."""
 VOCABULARY = 128
 WIDTH = 64
 HEADS = 4
 HEAD_DIM = 16
-"""The rotary part of a head can still be halved twice, for rows and columns."""
+"""Large enough that the rotary part of a head can be halved twice, for rows and columns."""
 LAYERS = 2
 PATCH = 8
 GRID = 4
-"""Patches along each side of an image: a two-by-two merger still leaves more than one."""
+"""Patches along each side of an image: a two-by-two merger leaves more than one of them."""
 POSITIONS = 128
 MELS = 32
 
-
-_MARKS = re.compile(r"att|block_ind|moe|cross|window|rope")
-
-
+_SPECIAL_LAYERS = re.compile(r"att|block_ind|moe|cross|window|rope")
+"""What the names of index lists contain that mark special layers."""
 _INDEX_LIST = re.compile(r"(index|indices|indexes|idx|idxs|_layers|hook_ids|_blocks)$")
-
-
 STAGE_DEPTHS = ("depths", "depth", "num_block_repeats", "blocks_per_stage", "stage_num_blocks", "block_sizes")
-
-
+"""Fields that may be a list of the numbers of layers in each stage."""
 STAGES = (
     "depths",
     "num_block_repeats",
@@ -44,12 +38,9 @@ STAGES = (
     "stage_num_blocks",
     "stage_blocks",
 )
-
-
+"""Fields that are a list if a model has stages."""
 _LAYER_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types")
 """Attributes that some configurations compute rather than store."""
-
-
 _MAIN_COUNTS = (
     "num_hidden_layers",
     "num_layers",
@@ -80,13 +71,13 @@ class ShrinkContext:
 
     @property
     def layers(self) -> int:
-        """How many layers the tiny model has."""
+        """The number of layers of the tiny model."""
         return len(self.kept_layers)
 
     def kept_indices(self, name: str, value: Any) -> Any:
-        """Change a list of layer indices to layers that still exist; None for a field that is no such list.
+        """Change a list of layer indices to layers that still exist; None for a field that is not such a list.
 
-        A list that marks special layers names the last one only, so that one special and one plain layer stay; others
+        A list that marks special layers then names only the last, so that one special and one plain layer stay; others
         name as many as there are. Some lists count from 0, some from 1, some from the end.
         """
         if not _INDEX_LIST.search(name) or not _is_index_list(value, self.old_layers):
@@ -97,11 +88,11 @@ class ShrinkContext:
         room = range(first, first + self.layers)
         if all(i in room for i in value):
             return value
-        return type(value)(room[-1:] if _MARKS.search(name) else room[-len(value) :])
+        return type(value)(room[-1:] if _SPECIAL_LAYERS.search(name) else room[-len(value) :])
 
 
 def chosen_layers(config: PretrainedConfig, values: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
-    """Return the indices of the layers that the tiny model keeps, and how many the original has, 0 with stages.
+    """Return the indices of the layers that the tiny model keeps, and the number in the original, 0 with stages.
 
     It keeps the shortest prefix that holds every kind of layer, and at least two. If late layers share the keys and
     values of earlier ones, each kind is kept twice: once to compute them and once to share them.
@@ -120,7 +111,7 @@ def chosen_layers(config: PretrainedConfig, values: Mapping[str, Any]) -> tuple[
         if not isinstance(value, (list, tuple)) or not value:
             continue
         if len(value) == old and all(isinstance(item, (str, bool, int)) for item in value):
-            if isinstance(value[0], str) or len(set(value)) <= 3:  # they name kinds: the last one to come up
+            if isinstance(value[0], str) or len(set(value)) <= 3:  # they name kinds, and one of each has to stay
                 count = max(count, *(1 + value.index(kind) for kind in set(value)))
         elif name in ("out_indices", "_out_indices", "backbone_out_indices") and _is_index_list(value, old):
             count = max(count, len(value))

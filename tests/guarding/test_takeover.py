@@ -32,7 +32,7 @@ from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.guarding.trained_model import Trained
-from ckpt_surgery.measure.switch import has_surgery
+from ckpt_surgery.measure.surgical_blocks import has_surgery
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.kinds import PARTIAL_SKIPS, CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Fault, FaultCause, ModeReport, Skip
 from tests.measure.fault_cases import fault, fault_at, why
@@ -32,7 +32,7 @@ def test_every_reason_to_skip_levels_has_a_sentence_and_goes_through_json(kind: 
     details = {"error": "none", "loop": "steps", "precision": "float16", "model": "Toy"}
     details |= {"argument": "cache", "arguments": "mems", "dtypes": "float16", "own": "at model.py:12"}
     skip = Skip(("state", "loop"), kind, {**details, "kept": 2, "reference": 4})
-    part = "a part of " if kind in OF_A_PART else ""
+    part = "a part of " if kind in PARTIAL_SKIPS else ""
     assert str(skip).startswith(f"{part}levels state and loop were skipped: ")
     assert not re.search(r"[{}]", str(skip))
     assert Skip.from_dict(json.loads(json.dumps(skip.to_dict()))) == skip

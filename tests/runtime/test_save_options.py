@@ -221,7 +221,7 @@ def kept_by_block(model: Any, save: Any) -> dict[str, int]:
     surgery = wrap_blocks(model, save=save)
     after = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
     kept = {name: held for policy in surgery.policies for name, held in policy.bytes.items() if held}
-    assert after.memory.kept - before.memory.kept == sum(kept.values()) == sum(after.memory.told.values())
+    assert after.memory.kept - before.memory.kept == sum(kept.values()) == sum(after.memory.kept_by_policy.values())
     return kept
 
 

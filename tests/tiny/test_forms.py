@@ -17,7 +17,7 @@ import transformers
 from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny import tiny_config
 from ckpt_surgery.tiny.arguments import ForwardArguments
-from ckpt_surgery.tiny.forms import _CHANGES, _FORMS, made
+from ckpt_surgery.tiny.forms import _CHANGES, _FORMS, make_input
 
 pytestmark = pytest.mark.both
 
@@ -48,14 +48,14 @@ def arguments() -> ForwardArguments:
     ],
 )
 def test_a_text_calls_a_function_with_sizes(arguments: ForwardArguments, form: str, expected: torch.Tensor) -> None:
-    assert torch.equal(made(form, "input_ids", arguments), expected)
+    assert torch.equal(make_input(form, "input_ids", arguments), expected)
 
 
 @pytest.mark.parametrize("form", ["floating(batch)", "floats(no_such_field)", "floats(batch ** 2)"])
 def test_a_text_that_means_nothing_is_no_input(arguments: ForwardArguments, form: str) -> None:
     said = f"'input_ids' of the family's inputs is not to be made by {form!r}"
     with pytest.raises(ValueError, match=re.escape(said)):
-        made(form, "input_ids", arguments)
+        make_input(form, "input_ids", arguments)
 
 
 @pytest.mark.parametrize("form", FORMS)

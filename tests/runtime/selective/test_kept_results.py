@@ -133,7 +133,7 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
     after = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
     assert surgery.policies[0].bytes == {"model.layers.0": expected, "model.layers.1": expected}
     assert after.memory.kept - before.memory.kept == 2 * expected
-    assert after.memory.told == surgery.policies[0].bytes
+    assert after.memory.kept_by_policy == surgery.policies[0].bytes
 
 
 POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
@@ -767,7 +767,7 @@ def test_verify_holds_a_policy_against_what_it_was_told_to_keep_and_spare() -> N
     assert verdict.cost is not None
     assert verdict.cost.best_kept_bytes == reference.memory.best + surgery.policies[0].bytes.total()
     assert verdict.cost.best_backward_flops == reference.flops.backward + reference.flops.blocks - run.flops.spared
-    untold = compare(reference, replace(run, memory=replace(run.memory, told={})))
+    untold = compare(reference, replace(run, memory=replace(run.memory, kept_by_policy={})))
     assert [fault.level for fault in untold.faults] == ["cost"]
     again = compare(reference, replace(run, flops=replace(run.flops, backward=run.flops.backward + run.flops.spared)))
     assert [fault.kind for fault in again.faults] == [FaultKind.BACKWARD_FLOPS]
