@@ -64,7 +64,7 @@ _RESIZES = frozenset(
         torch.ops.aten.upsample_trilinear3d.default,
     )
 )
-"""Operators that ask their input for a memory format. The backward of the others is contiguous, on shapes too."""
+"""Operators whose result has the memory format of their input. Backwards not listed give contiguous results."""
 _VIEWS = frozenset((torch.ops.aten.view.default, UNSAFE_VIEW))
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
@@ -99,9 +99,9 @@ class UsesOriginal(Exception):
 class ShapesOnly(TorchDispatchMode):
     """A mode in which operators on tensors without data run on shapes alone, and large new tensors hold none.
 
-    A module converts its parameters in place, as it does those with data, even if a graph holds them. `drawn` counts
-    the operators whose result was made of values drawn at random, because code may read it. `copies` holds the parts
-    of the copy that is to run, by the ids of those of the original, which must outlive this mode.
+    Inside, `Module.to` converts parameters in place as it does those with data, even if a graph holds them. `drawn`
+    counts the operators whose result was made of values drawn at random, because code may read it. `copies` holds the
+    parts of the copy that is to run, by the ids of those of the original, which must outlive this mode.
     """
 
     def __init__(self) -> None:
@@ -132,15 +132,15 @@ class ShapesOnly(TorchDispatchMode):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
             result = _with_values(func, args, options)
-            is_large = isinstance(result, Tensor) and is_differentiable(result) and not _is_small(result)
             # such as a mask for each layer
+            is_large = isinstance(result, Tensor) and is_differentiable(result) and not _is_small(result)
             return self.without_data(result) if is_large and not result._is_view() else result
-        result = self._without_data(func, args, options)
+        result = self._cached(func, args, options)
         made = _tensors_of(result)
         may_hold = [each.numel() <= _MOST_ELEMENTS if is_differentiable(each) else _is_small(each) for each in made]
         if not given and made and all(may_hold):
             values = _with_values(func, args, options)
-            if func is _RAND and values.numel() == 1:  # it decides whether a layer is dropped, and none is to be
+            if func is _RAND and values.numel() == 1:  # it decides whether a layer is dropped: none is
                 values.fill_(1 - torch.finfo(values.dtype).eps)
             return values
         return result
@@ -170,7 +170,8 @@ class ShapesOnly(TorchDispatchMode):
                 raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
         return copied
 
-    def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _cached(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Return the result of an operator, known or computed."""
         key = self._known.key(func, args, options)
         if key is None:
             return self._computed(func, args, options)
@@ -219,7 +220,7 @@ class ShapesOnly(TorchDispatchMode):
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
-            result = self._without_data(func, args, options)
+            result = self._cached(func, args, options)
         except DECIDED_BY_VALUES:
             if not all(map(_is_small, given)):
                 raise
@@ -267,9 +268,9 @@ def drawn(tensor: Tensor) -> Tensor:
 
 
 class _Conversion(threading.local):
-    """A context in which `Module.to` converts a parameter without data like one with data, not refused or swapped.
+    """A state in which `Module.to` converts parameters without data in place; torch would refuse, or swap them.
 
-    Only the threads that entered convert like this, whatever others do meanwhile.
+    Only in the threads that entered it, whatever others do meanwhile.
     """
 
     depth = 0
@@ -304,7 +305,7 @@ _CONVERSION = _Conversion()
 
 
 def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
-    """Lay out a result in the memory format that kernels suggest for `source`; on shapes torch takes stride order.
+    """Lay out a result in the memory format that kernels suggest for `source`; on shapes, torch keeps stride order.
 
     That is channels last by `is_channels_last_strides` in c10/core/MemoryFormat.h, where, unlike in `is_contiguous`,
     dimensions of one element count too.
@@ -365,7 +366,7 @@ def _uncopied(model: nn.Module) -> str:
 
 
 def _is_shape(tensor: Tensor) -> bool:
-    """Tell whether only a tensor's shape counts. Parameters made of constants hold data without meaning."""
+    """Tell whether only a tensor's shape counts: it has no data, or is a parameter, whose data has no meaning here."""
     return isinstance(tensor, (FakeTensor, nn.Parameter))
 
 
