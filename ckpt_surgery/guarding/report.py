@@ -28,7 +28,7 @@ class GuardedBlock:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it has gradients, and keeps all it makes."""
+        """Whether its gradients are right, and it keeps all that it makes instead of recomputing it."""
         once = self.counts is not None and self.counts[0] > 0 and not self.counts[1]
         return once and self.proof.status is ProofStatus.PROVED
 
@@ -36,8 +36,8 @@ class GuardedBlock:
     def memory(self) -> tuple[int, int, int] | None:
         """The bytes that the block kept, that it keeps at best, and that checkpointing saved; None if not known.
 
-        At best it keeps only the tensors that it was given. Where no device counts, a recomputed block is taken to
-        keep these, and any other what it keeps alone.
+        At best it keeps only the tensors that it was given. If no device counts, a recomputed block is taken to keep
+        these, and any other what it keeps when run alone.
         """
         proof = self.proof
         if not proof.alone_bytes or self.counts is None:
@@ -56,9 +56,8 @@ class GuardReport(ShownInNotebooks):
 
     In `ranks_compared` of them the gradients of all ranks were compared. `fingerprints` counts the recomputes that
     `wrap_blocks` compared with their forwards, and `unwatched` the parameters that FSDP1 shards. `peak_bytes` are by
-    device, where it counts them. `branches` is what `check` finds about arguments that blocks with parameters
-    `without_gradient` lose under checkpointing. `failure` is the error of the guard itself that ended the watch before
-    the training.
+    device, if it counts them. `branches` is what `check` finds about arguments that blocks with parameters
+    `without_gradient` lose under checkpointing. `failure` is the error of the guard itself that ended the watch early.
     """
 
     model: str

@@ -267,12 +267,12 @@ class FastestWrap(FirstBatch):
             figures = torch.tensor(rows, dtype=torch.float64, device=next(model.parameters()).device)
             dist.all_reduce(figures, dist.ReduceOp.MAX, wrapper.process_group)
             (most, _), *rows = figures.tolist()
-            memory, elsewhere = -most, "not on another rank"
+            memory, other = -most, "not on another rank"
             costs = [
-                replace(each, seconds=seconds, peak_bytes=int(peak), problem=each.problem or elsewhere)
-                if seconds == math.inf
-                else replace(each, seconds=seconds, peak_bytes=int(peak))
-                for each, (seconds, peak) in zip(costs, rows, strict=True)
+                replace(
+                    each, seconds=s, peak_bytes=int(peak), problem=each.problem or (other if s == math.inf else "")
+                )
+                for each, (s, peak) in zip(costs, rows, strict=True)
             ]
         if device is None or costs[0].seconds == math.inf:
             return FastestChoice(Way.NOTHING_KEPT, problem=costs[0].problem)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
 
-_MOST_POINTS = 400  # more than a drawing 720 wide shows
+_MOST_POINTS = 400  # enough for a drawing 720 wide
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # in the name of a module, as of a block in a stack
 
 

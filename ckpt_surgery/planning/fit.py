@@ -198,9 +198,7 @@ def fitted_to(
     """Choose the fastest way in which a step of a model with these inputs fits, or the smallest if none does.
 
     With `zeroes_late`, the gradients of the previous step are held until the backward. The model is only read.
-    `progress` is called for each metered step.
-
-    Raises PlanningError and SurgeryError if the step cannot be predicted.
+    `progress` is called for each metered step. Raises PlanningError and SurgeryError if the step cannot be predicted.
     """
     optimizer = optimizer_of_script(model)
     room = room_for(model, inputs, optimizer, target)

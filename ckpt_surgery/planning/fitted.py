@@ -70,7 +70,10 @@ class Fitted:
     @property
     def peak_bytes(self) -> int:
         """The most bytes alive at once: in the forward and backward, or in the optimizer's step."""
-        return max(self.explanation.peak_bytes + self.held_bytes, self._update_bytes) + self._beside_step
+        explained = self.explanation
+        gradients = max(explained.gradient_bytes, self.held_bytes)
+        update = explained.parameter_bytes + explained.buffer_bytes + gradients + self.optimizer.step_bytes
+        return max(explained.peak_bytes + self.held_bytes, update) + self._beside_step
 
     def peak_of_larger(self, ratio: float) -> int:
         """Estimate the peak of a batch larger by this ratio: everything but states grows with it."""
@@ -86,12 +89,6 @@ class Fitted:
     @property
     def _beside_step(self) -> int:
         return self.optimizer.state_bytes + self.room.others
-
-    @property
-    def _update_bytes(self) -> int:
-        explained = self.explanation
-        gradients = max(explained.gradient_bytes, self.held_bytes)
-        return explained.parameter_bytes + explained.buffer_bytes + gradients + self.optimizer.step_bytes
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -50,13 +50,10 @@ class KnownResults:
             return
         storage = result.untyped_storage()
         own = storage._cdata
-        shared = [
-            place for place, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == own
-        ]
+        shared = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == own]
         elements = 1 + sum((length - 1) * step for length, step in zip(result.shape, result.stride(), strict=True))
-        whole = not result.storage_offset() and storage.nbytes() == result.itemsize * (
-            elements if result.numel() else 0
-        )
+        held = result.itemsize * (elements if result.numel() else 0)
+        whole = not result.storage_offset() and storage.nbytes() == held
         if shared == [0] or (not shared and whole):
             offset = int(result.storage_offset())
             shape, stride = tuple(result.shape), result.stride()

@@ -17,7 +17,7 @@ from ckpt_surgery.text import size
 
 _UNIT = 8
 """Sequence lengths are multiples of this many tokens."""
-_MOST_PROBES = 20  # each takes seconds
+_MOST_PROBES = 20  # each meters a step
 
 
 def largest_sizes(

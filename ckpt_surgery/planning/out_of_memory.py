@@ -74,11 +74,7 @@ class Lever(StrEnum):
     ADAM_8BIT = "AdamW in 8 bits"
 
 
-_REMEDY_LEVERS = {
-    Remedy.CHECKPOINT: Lever.CHECKPOINT,
-    Remedy.FUSED_LOSS: Lever.FUSED_LOSS,
-    Remedy.TILE_MLP: Lever.TILE_MLP,
-}
+_LEVERS = {Remedy.CHECKPOINT: Lever.CHECKPOINT, Remedy.FUSED_LOSS: Lever.FUSED_LOSS, Remedy.TILE_MLP: Lever.TILE_MLP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +306,7 @@ def _savings(
             peaks[lever] = explanation_of(copied, step, drawn, training).peak_bytes
     savings = [Saving(lever, most - peak, peak) for lever, peak in peaks.items()]
     for hint in Hint.of(whole) if time.monotonic() - begun > _PATIENCE else ():
-        hinted = _REMEDY_LEVERS.get(hint.remedy)
+        hinted = _LEVERS.get(hint.remedy)
         if hinted is not None and hinted not in peaks:
             savings.append(Saving(hinted, hint.bytes, most - hint.bytes, metered=False))
     worth = [saving for saving in savings if saving.bytes >= _LEAST_SHARE * most]

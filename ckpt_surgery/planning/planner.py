@@ -120,6 +120,11 @@ class BudgetPlanner:
             errors[ways[index].choice.beside_blocks] = metered.explained.peak_bytes - ways[index].peak_bytes
             return metered.explained.peak_bytes <= self.memory
 
+        def corrected(index: int, row: PlanRow) -> PlanRow:
+            if index in tried:
+                return self._measured(row, tried[index])
+            return row if row.measured else replace(row, peak_bytes=expected(index))
+
         best = len(ways)
         while True:
             untried = [index for index in range(best) if index not in tried]
@@ -131,20 +136,10 @@ class BudgetPlanner:
             best = likely if fits(likely) else best
         if best not in tried:
             raise DoesNotFitError(f"{type(self.model).__name__} does not fit into {size(self.memory)}")
-        rows = [
-            self._measured(row, tried[index])
-            if index in tried
-            else row
-            if row.measured
-            else replace(row, peak_bytes=expected(index))
-            for index, row in enumerate(ways)
-        ]
+        rows = [corrected(index, row) for index, row in enumerate(ways)]
         chosen = rows.pop(best)
-        others = [
-            row
-            for row in rows
-            if (row.peak_bytes - chosen.peak_bytes) * (row.extra_seconds - chosen.extra_seconds) < 0
-        ]
+        peak, extra = chosen.peak_bytes, chosen.extra_seconds
+        others = [row for row in rows if (row.peak_bytes - peak) * (row.extra_seconds - extra) < 0]
         front = unbeaten([chosen, *others], lambda row: (row.extra_seconds, row.peak_bytes))
         return PlanFront(chosen, tried[best].explained, tuple(front))
 

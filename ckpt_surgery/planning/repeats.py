@@ -1,6 +1,6 @@
 """Infer what a step with many alike blocks allocates from a step with a few of them.
 
-This is proved for each model first: what is inferred must match, allocation for allocation, a step with all blocks.
+This is proved for each model first: what is inferred must match, allocation for allocation, a step with all of them.
 """
 
 from __future__ import annotations

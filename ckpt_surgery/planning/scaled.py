@@ -173,10 +173,7 @@ class _WithoutAttentionDropout(TorchFunctionMode):
 
 
 def _with_distinct_widths(model_class: Any, config: Any) -> TinyModel:
-    """Make a tiny model whose widths differ wherever the released ones do, as far as it builds with them.
-
-    Raises CannotBuild.
-    """
+    """Make a tiny model whose widths differ where the released ones do, as far as it builds. Raises CannotBuild."""
     tiny = tiny_model(model_class, config)
     same: dict[int, list[_Field]] = defaultdict(list)
     for field in _fields(tiny.config, config):

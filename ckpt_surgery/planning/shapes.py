@@ -45,49 +45,43 @@ _MOST_ELEMENTS = 4096
 _MOST_BYTES = 2**26
 _MOST_FLOAT_BYTES = 2**24
 """No tensor above these sizes is given values."""
+_ATEN = torch.ops.aten
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
-_RAND = torch.ops.aten.rand.default
-_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
-_RNN_LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
+_RAND = _ATEN.rand.default
+_RNN_LAYER = _ATEN.mkldnn_rnn_layer.default
+_RNN_LAYER_BACKWARD = _ATEN.mkldnn_rnn_layer_backward.default
 _LEAVES_MEMORY = frozenset(
     ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided")
 )
 _RESIZES = frozenset(
     (
         *EXACT_UPSAMPLES,
-        torch.ops.aten.upsample_nearest2d.default,
-        torch.ops.aten.upsample_nearest2d_backward.default,
-        torch.ops.aten.upsample_nearest3d.default,
-        torch.ops.aten.upsample_bilinear2d.default,
-        torch.ops.aten.upsample_bilinear2d_backward.default,
-        torch.ops.aten.upsample_bicubic2d.default,
-        torch.ops.aten.upsample_trilinear3d.default,
+        _ATEN.upsample_nearest2d.default,
+        _ATEN.upsample_nearest2d_backward.default,
+        _ATEN.upsample_nearest3d.default,
+        _ATEN.upsample_bilinear2d.default,
+        _ATEN.upsample_bilinear2d_backward.default,
+        _ATEN.upsample_bicubic2d.default,
+        _ATEN.upsample_trilinear3d.default,
     )
 )
 """Operators whose result has the memory format of their input. Backwards not listed give contiguous results."""
-_VIEWS = frozenset((torch.ops.aten.view.default, UNSAFE_VIEW))
+_VIEWS = frozenset((_ATEN.view.default, UNSAFE_VIEW))
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_BATCH_NORM = torch.ops.aten.native_batch_norm.default
-_BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
+_BATCH_NORM = _ATEN.native_batch_norm.default
+_BATCH_NORM_BACKWARD = _ATEN.native_batch_norm_backward.default
 _NOT_READ = (
     FLASH_ATTENTION,
     EFFICIENT_ATTENTION,
-    torch.ops.aten.native_dropout.default,
-    torch.ops.aten.max_pool2d_with_indices.default,
-    torch.ops.aten.max_pool3d_with_indices.default,
-    torch.ops.aten.adaptive_max_pool2d.default,
-    torch.ops.aten.adaptive_max_pool3d.default,
+    _ATEN.native_dropout.default,
+    _ATEN.max_pool2d_with_indices.default,
+    _ATEN.max_pool3d_with_indices.default,
+    _ATEN.adaptive_max_pool2d.default,
+    _ATEN.adaptive_max_pool3d.default,
     _RNN_LAYER,
 )
 """Operators whose integers and masks nearly all code leaves to their backward; the first two run on CUDA alone."""
-_OF_ONE_DTYPE = frozenset(
-    (
-        torch.ops.aten.mm.default,
-        torch.ops.aten.bmm.default,
-        torch.ops.aten.addmm.default,
-        torch.ops.aten.baddbmm.default,
-    )
-)
+_OF_ONE_DTYPE = frozenset((_ATEN.mm.default, _ATEN.bmm.default, _ATEN.addmm.default, _ATEN.baddbmm.default))
 """Operators that do not take tensors of several dtypes; on shapes torch does not check."""
 DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -328,9 +322,8 @@ def _with_values(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> A
 def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None = None) -> nn.Module:
     """Copy `model` without the data of its parameters and float tensors. The model is only read.
 
-    `copies` takes the copies of its parts, by the ids of the originals.
-
-    Raises PlanningError if it is not a module, has no step to run, or cannot be copied.
+    `copies` takes the copies of its parts, by the ids of the originals. Raises PlanningError if it is not a module,
+    has no step to run, or cannot be copied.
     """
     name = type(model).__name__
     if not isinstance(model, nn.Module):
