@@ -230,7 +230,7 @@ class Guard(Undoable):
     def _begin(self) -> StepWatch:
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
-        self._tell(self._rank_faults())
+        self._report_new(self._rank_faults())
         checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)

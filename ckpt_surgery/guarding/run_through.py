@@ -51,7 +51,7 @@ class RunThrough(Undoable):
         self._undone = True
 
     def takes(self, arguments: Mapping[str, Any]) -> bool:
-        """Tell whether a call runs plainly: its function is a block that a surgery checkpoints, and no `context_fn` given."""
+        """Tell whether a call runs plainly: its function is a block under a surgery, and it has no `context_fn`."""
         function = arguments.get("function")
         block = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         forward = vars(block).get("forward") if isinstance(block, nn.Module) else None

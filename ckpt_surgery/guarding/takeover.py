@@ -134,7 +134,7 @@ class Takeover:
             self._tried([], trained.release)
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error that ends the training, if it is known (`torch_errors`); record how memory ran out."""
+        """Add a note to an error that ends the training, if it is a known one; record how memory ran out."""
         try:
             self.failed = FailedStep.of(error, self._calls.values())
         except Exception as own:
