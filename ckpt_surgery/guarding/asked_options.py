@@ -28,9 +28,8 @@ def wrap_as_asked(model: nn.Module, **options: Any) -> Surgery:
     wrap_options: dict[str, Any] = _layer_options(model)
     torch_options: dict[str, Any] = {}
     for function in [function for module in model.modules() if (function := vars(module).get(FUNCTION))]:
-        given = options_of(function) or options_of(
-            inspect.unwrap(function)
-        )  # a wrapper of torch's function may have its own
+        # a wrapper of torch's function may have its own options
+        given = options_of(function) or options_of(inspect.unwrap(function))
         if given is not None:
             torch_options, offload = given
             wrap_options |= {"offload": offload} if offload else {}

@@ -188,8 +188,8 @@ class FailedStep:
             cause = cause.__cause__
         if cause is None:
             return None
-        said = _ASKED.search(str(cause))
-        asked = (size_in_bytes(said[1]) or 0) if said else 0
+        match = _ASKED.search(str(cause))
+        asked = (size_in_bytes(match[1]) or 0) if match else 0
         part, recomputing, running, line = _place(frame for frame, _ in walk_tb(cause.__traceback__))
         known = {model: call for call in calls if (model := call.model()) is not None}
         latest = max(known, key=lambda model: known[model].number, default=None)

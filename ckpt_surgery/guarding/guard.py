@@ -220,11 +220,11 @@ class Guard(Undoable):
     def _blocks(self) -> dict[str, nn.Module]:
         """Return the blocks to watch: those of the model, and what the script checkpoints beside or inside them."""
         found = [block for block in blocks_of(self.model).values() if not block.inside]
-        taken = [b for b in found if b.kind == "layer" or isinstance(vars(b.module).get("forward"), BlockForward)]
-        holders = {outer for name in self._own for outer in enclosing(name)}
-        blocks = {block.name: block.module for block in found if block in taken or block.name not in holders}
-        holders = {outer for name in blocks for outer in enclosing(name)}
-        beside = {n: m for n, m in self._own.items() if not nearest(n, blocks) and n not in holders}
+        certain = [b for b in found if b.kind == "layer" or isinstance(vars(b.module).get("forward"), BlockForward)]
+        around_own = {outer for name in self._own for outer in enclosing(name)}
+        blocks = {block.name: block.module for block in found if block in certain or block.name not in around_own}
+        around_blocks = {outer for name in blocks for outer in enclosing(name)}
+        beside = {n: m for n, m in self._own.items() if not nearest(n, blocks) and n not in around_blocks}
         return blocks | beside
 
     def _begin(self) -> StepWatch:

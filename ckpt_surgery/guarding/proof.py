@@ -41,26 +41,30 @@ _COMPUTING = HOOKING | {PACKAGE}
 class ProofStatus(StrEnum):
     """The ways in which the proof of a block ends."""
 
+    # the gradients were compared
     PROVED = "proved"
     WRONG = "wrong"
-    NOT_YET = "not yet"
-    SEVERAL_CALLS = "runs several times in a step"
-    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
-    NOT_CALLED = "not seen to run"
-    NOT_REACHED = "no gradient reached it"
-    HANDS_ON = "hands tensors on otherwise than as its result, and others use them"
-    REENTRANT = "checkpointed in reentrant mode by its library"
-    WEIGHTS_CHANGED = "its weights changed in the backward"
-    NOT_FINITE = "its gradients were inf or nan"
-    NOT_ASKED_FOR = "not all of its gradients were asked for"
-    HOOKED = "hooks on it would run once more"
     WRITTEN_TWICE = "writes on its modules once more in its recompute"
     OTHER_OUTPUT = "recomputed on something else than its forward"
-    NOT_REPEATABLE = "gives something else when it is run alone"
-    SPLIT = "its parameters are split over ranks, and not gathered as it begins"
+    REENTRANT = "checkpointed in reentrant mode by its library"
+    # not proved in this step, perhaps in another
+    NOT_YET = "not yet"
+    NOT_CALLED = "not seen to run"
+    NOT_REACHED = "no gradient reached it"
+    NOT_ASKED_FOR = "not all of its gradients were asked for"
+    NOT_FINITE = "its gradients were inf or nan"
+    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
+    SEVERAL_CALLS = "runs several times in a step"
+    WEIGHTS_CHANGED = "its weights changed in the backward"
     CUT_OFF = "cut off in reentrant mode: none of its inputs needs gradient"
+    # not to be proved in such a block
+    HANDS_ON = "hands tensors on otherwise than as its result, and others use them"
+    HOOKED = "hooks on it would run once more"
+    SPLIT = "its parameters are split over ranks, and not gathered as it begins"
     FLATTENED = "sharded by FSDP1, which a proof cannot gather"
     IN_ITSELF = "checkpoints in itself, so that it cannot be run without"
+    NOT_REPEATABLE = "gives something else when it is run alone"
+    # the proof itself failed
     FAILED = "could not be run alone"
     NO_MEMORY = "given up for want of memory"
 

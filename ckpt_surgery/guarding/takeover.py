@@ -70,7 +70,7 @@ class Takeover:
         self.trained: list[Trained] = []
         self._options = options
         self._tell = say
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._handled: WeakSet[nn.Module] = WeakSet()
@@ -146,8 +146,8 @@ class Takeover:
 
     def _say(self, message: str) -> None:
         """Report a message, unless it was reported before, as for another model of the class."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._reported:
+            self._reported.add(message)
             self._tell(message)
 
     def _look(self, module: nn.Module, _: Any) -> None:

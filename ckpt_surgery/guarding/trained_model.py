@@ -51,7 +51,7 @@ class Trained:
         """Note the guard and the surgery that the model got."""
         self._table = "" if surgery is None else str(surgery)
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
-        if guard is not None:  # it holds the surgery, and both go when the model goes
+        if guard is not None:  # it holds the surgery, and both are freed with the model
             self._guard = ref(guard)
             guard.at_check, guard.at_end = self._take_table, partial(self._keep_report, surgery)
 

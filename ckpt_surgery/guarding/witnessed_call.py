@@ -229,7 +229,7 @@ class WitnessedCall:
             for place, ((output, before), result) in enumerate(zip(self._outputs, results, strict=True))
         )
 
-    def _note_checkpointed(self, *_: object) -> None:
+    def _note_rerun(self, *_: object) -> None:
         self.checkpointed = True
 
     def exchanged(self) -> list[str]:
@@ -238,11 +238,11 @@ class WitnessedCall:
         This also sees writes through `.data`, though not to arguments. It waits for the device.
         """
         now = _weights_of(self._block)
-        both = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
+        weights = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
         pairs = enumerate(zip(self._given_versions, versions(self._inputs), strict=True))
         written = [place for place, (before, after) in pairs if before != after]
         given = [f"{self._given.get(place, 'an argument')} (written in place)" for place in written]
-        return [name for name, before, after in both if int(before.bits) != int(after.bits)] + given
+        return [name for name, before, after in weights if int(before.bits) != int(after.bits)] + given
 
     def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
         """Run the block and its backward without checkpointing, and return the bytes that it kept.
@@ -270,9 +270,7 @@ class WitnessedCall:
         pairs += self.handed_on.reached_in(arguments)
         reached = [(result, gradient) for result, gradient in pairs if result.requires_grad]
         wanted = {label: given[place] for place, label in self._given.items()}
-        with UndoableHooks(
-            [part.register_forward_pre_hook(self._note_checkpointed) for part in self._block.modules()]
-        ):
+        with UndoableHooks([part.register_forward_pre_hook(self._note_rerun) for part in self._block.modules()]):
             made: Sequence[Tensor | None] = torch.autograd.grad(
                 [result for result, _ in reached],
                 [*parameters.values(), *wanted.values()],

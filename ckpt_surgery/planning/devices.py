@@ -72,12 +72,12 @@ class Device:
             PlanningError: no figures are known of this device.
         """
         words, form, named_memory = _parsed(card)
-        alike = [(device, *_parsed(device.name)) for device in DEVICES.values()]
-        alike = [each for each in alike if each[1] == words]
-        form = form if any(own == form for _, _, own, _ in alike) else ""  # a form that all variants have
+        variants = [(device, *_parsed(device.name)) for device in DEVICES.values()]
+        variants = [each for each in variants if each[1] == words]
+        form = form if any(each[2] == form for each in variants) else ""  # an unknown form is ignored
         wanted = memory or named_memory
-        for device, _, own, _ in alike:
-            if own == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
+        for device, _, its_form, _ in variants:
+            if its_form == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
                 return device
         raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")
 

@@ -121,8 +121,8 @@ def _with_data(
 
 def _scalar_loss(loss: Callable[[Any], Any] | None, copies: dict[int, Any]) -> Callable[[Any], Tensor]:
     """Return the loss for a step of a copy, as a function of the output."""
-    own = Copies(copies).function(loss or loss_of)
-    return lambda output: scalar(own(output))
+    copied = Copies(copies).function(loss or loss_of)
+    return lambda output: scalar(copied(output))
 
 
 def _original_used(name: str, where: str = "") -> str:

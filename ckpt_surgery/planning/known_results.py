@@ -49,8 +49,10 @@ class KnownResults:
         if type(result) is not FakeTensor or not _is_plain(result) or any(each is result for each in args):
             return
         storage = result.untyped_storage()
-        own = storage._cdata
-        shared = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == own]
+        address = storage._cdata
+        shared = [
+            i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == address
+        ]
         elements = 1 + sum((length - 1) * step for length, step in zip(result.shape, result.stride(), strict=True))
         held = result.itemsize * (elements if result.numel() else 0)
         whole = not result.storage_offset() and storage.nbytes() == held

@@ -103,12 +103,12 @@ class MeteredSteps:
     def use_repeats(self, *proofs: PlanChoice) -> None:
         """Let estimates run few of many alike blocks, if with these choices few predict exactly what all allocate."""
         for offload in (False, True):
-            own = [choice for choice in proofs if choice.offload == offload]
-            if own and offload not in self._repeats:
+            chosen = [choice for choice in proofs if choice.offload == offload]
+            if chosen and offload not in self._repeats:
                 reach = _OFFLOAD_REACH if offload else 1
                 plain = self._record(self._nothing)
                 repeats = RepeatedBlocks(self._model, self._nothing.stacks, self._block_of, plain, reach)
-                proved = repeats.most_left_out and all(self._proved(repeats, choice) for choice in own)
+                proved = repeats.most_left_out and all(self._proved(repeats, choice) for choice in chosen)
                 self._repeats[offload] = repeats if proved else None
         self._records.clear()  # they are large, and not needed any more
 
@@ -152,15 +152,15 @@ class MeteredSteps:
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self._device)
-        own = sharded(step, self._model, [block.name for block in find_blocks(self._model)], self._training)
+        of_rank = sharded(step, self._model, [block.name for block in find_blocks(self._model)], self._training)
         return StepCosts(
-            own.kept_bytes,
+            of_rank.kept_bytes,
             kept,
             seconds_of(step.work, self._device),
             seconds[StepPhase.FORWARD],
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
-            StepMoments.of(own, always_bytes, kept, self._block_of),
+            StepMoments.of(of_rank, always_bytes, kept, self._block_of),
             frozenset(made),
         )
 

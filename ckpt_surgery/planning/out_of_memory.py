@@ -263,9 +263,9 @@ def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocatio
         phases = (StepPhase.RECOMPUTE,) if failed.recomputing else (StepPhase.BACKWARD, StepPhase.RECOMPUTE)
     ran = [each for each in step.allocations if each.phase in phases]
     module = failed.module
-    own = [each for each in ran if each.place.module == module]
-    inside = [each for each in ran if module and each.place.module.startswith(f"{module}.")]
-    if not (ran := own or inside or ran):
+    in_module = [each for each in ran if each.place.module == module]
+    below = [each for each in ran if module and each.place.module.startswith(f"{module}.")]
+    if not (ran := in_module or below or ran):
         return []
     curve = step.alive_bytes
     highest = list(accumulate(curve, max))

@@ -97,8 +97,8 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def start_backward(self, loss: Tensor) -> None:
         """Mark the end of the forward, as `Meter` does."""
         super().start_backward(loss)
-        own = {record.serial for record in self._tracked([loss])}
-        self._kept = {record.serial for record in self._live.values()} - own
+        of_loss = {record.serial for record in self._tracked([loss])}
+        self._kept = {record.serial for record in self._live.values()} - of_loss
         self._backward_began = self._operators
 
     def result(self, gradients: Iterator[Tensor]) -> StepAllocations:
