@@ -26,7 +26,7 @@ class StateLever(StrEnum):
 
     @classmethod
     def of(cls, steps: Sequence[StepFigures]) -> StateLever | None:
-        """Return the lever that is worth trying: one on states, if it may save the most; else None."""
+        """Return the lever on states that may save the most, and so is worth trying; None if another remedy may."""
         lever = lever_of(steps)
         return None if lever is None else _ON_STATES.get(lever.remedy)
 

@@ -262,7 +262,7 @@ class FastestWrap(FirstBatch):
             problem = str(error) if isinstance(error, PlanningError) else error_line(error)
             costs = [WayCosts(way, math.inf, 0, problem) for way in Way]
         if wrapper is not None:
-            # by the maximum over the ranks, which for -memory is that of the fullest card
+            # the maximum over the ranks, also of -memory: the least memory counts
             rows = [[-memory, 0.0], *([each.seconds, float(each.peak_bytes)] for each in costs)]
             figures = torch.tensor(rows, dtype=torch.float64, device=next(model.parameters()).device)
             dist.all_reduce(figures, dist.ReduceOp.MAX, wrapper.process_group)

@@ -13,7 +13,7 @@ from typing import Any
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
 
 _MOST_POINTS = 400  # enough for a drawing 720 wide
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # in the name of a module, as of a block in a stack
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a block's number in a module's name
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ def room_for(
     others, total, device = held_bytes(tensors(inputs)) + _bucket_bytes(model), target.memory, target.device
     if place.type == "cuda":
         if device is None:
-            with suppress(PlanningError):  # times are only compared: those of another device do
+            with suppress(PlanningError):  # times are only compared: those of another device serve
                 device = Device.like(torch.cuda.get_device_name(place))
         free, _ = torch.cuda.mem_get_info(place)
         available = free + torch.cuda.memory_reserved(place)

@@ -74,7 +74,7 @@ def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, m
         if len(nearest) == 2 and peaks[nearest[0]] != peaks[nearest[1]]:
             slope = (peaks[nearest[1]] - peaks[nearest[0]]) / (nearest[1] - nearest[0])
             guess = int(nearest[0] + (memory - peaks[nearest[0]]) / slope) // unit * unit
-        if probe % 2 and high <= end:  # guesses along a curve may creep up on it from one side
+        if probe % 2 and high <= end:  # guesses may come nearer to a curve from one side only
             guess = (low + high) // 2 // unit * unit
         guess = min(max(guess, low + unit), high - unit)
     return low

@@ -55,7 +55,7 @@ def steps_with_levers(
             yield LeverStep(StateLever.FSDP, cards, model, explanation_of(model, step, drawn, divided))
     has_adapters = not all(parameter.requires_grad for parameter in model.parameters())
     for lever in (StateLever.FOUR_BITS,) if has_adapters else (StateLever.LORA, StateLever.LORA_4BIT):
-        with suppress(Exception):  # whatever the new layers raise: it is one suggestion less
+        with suppress(Exception):  # whatever the new layers raise: there is one suggestion fewer
             changed = shapes_of(model, shapes)
             if has_adapters:
                 pack_frozen(changed, shapes)

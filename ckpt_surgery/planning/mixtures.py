@@ -15,7 +15,7 @@ from ckpt_surgery.runtime.selective.policies import ATTENTION, VOCABULARY, in_wo
 
 _MATMUL = "matmul"
 _OFFERED: tuple[tuple[str, ...], ...] = ((ATTENTION,), (f"{_MATMUL}:2", _MATMUL), ("conv",), ("norm",))
-"""Names of `save`, of each group at most one. Those of routers and random results are for other ends than time."""
+"""Names of `save` to try, at most one of each group. Routers and random results are kept for other reasons."""
 _SOFTMAX = frozenset({"aten._softmax", "aten._safe_softmax"})
 
 

@@ -251,7 +251,7 @@ def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
 
 
 def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocation]:
-    """List what the metered step holds as it makes, in the part and module that failed, what could not be allocated.
+    """List what the metered step holds at the allocation like the one that failed, in the same part and module.
 
     That is the first allocation of the size in torch's message that takes the step to a new high; without one, that
     after which the step holds the most.

@@ -54,7 +54,7 @@ class Repeat:
 
 
 class _Repeated:
-    """A step without the blocks of a repeat, and its operators' numbers as they are with them.
+    """A step that ran without the blocks left out of a repeat, and the numbers that its operators have with them.
 
     `block_of` returns the block that a module is in. Raises ValueError if the unit did not run once forward and once
     backward.
@@ -67,7 +67,7 @@ class _Repeated:
         self._step, self._repeat = step, repeat
         self._times = len(repeat.left_out)
         own, following = set(repeat.unit), set(repeat.following)
-        # of what is made in the unit, or else in the one that follows, and in the forward, or else later
+        # numbers of operators, by: in the unit (else in the one that follows), and in the forward (else later)
         births: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
         for each in step.allocations:
             block = "" if each.kind is AllocationKind.GATHERED else block_of(each.place.module)

@@ -134,7 +134,7 @@ class ShapesOnly(TorchDispatchMode):
         may_hold = [each.numel() <= _MOST_ELEMENTS if is_differentiable(each) else _is_small(each) for each in made]
         if not given and made and all(may_hold):
             values = _with_values(func, args, options)
-            if func is _RAND and values.numel() == 1:  # it decides whether a layer is dropped: none is
+            if func is _RAND and values.numel() == 1:  # layer drop: no layer is to be dropped
                 values.fill_(1 - torch.finfo(values.dtype).eps)
             return values
         return result
