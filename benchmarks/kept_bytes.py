@@ -68,8 +68,8 @@ def compared(model: Any, inputs: Mapping[str, Any]) -> Row:
     from ckpt_surgery.measure.arguments import call_arguments
     from ckpt_surgery.measure.loss import loss_of
     from ckpt_surgery.measure.step import own_copy
-    from ckpt_surgery.planning.allocations import run_metered
     from ckpt_surgery.planning.figures import Peak
+    from ckpt_surgery.planning.step_meter import run_metered
 
     try:
         arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})

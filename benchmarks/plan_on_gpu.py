@@ -263,9 +263,9 @@ def measured_peak(model: nn.Module, inputs: dict[str, Any], case: Case, device: 
 
 def _metered_peak(model: nn.Module, inputs: dict[str, Any]) -> int:
     from ckpt_surgery.measure.loss import loss_of
-    from ckpt_surgery.planning.allocations import run_metered
     from ckpt_surgery.planning.explain import held_bytes
     from ckpt_surgery.planning.figures import Peak
+    from ckpt_surgery.planning.step_meter import run_metered
 
     held = held_bytes(model.parameters()) + held_bytes(model.buffers())
     return Peak.of(run_metered(model, ((), inputs), loss_of), held).bytes

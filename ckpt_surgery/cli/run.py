@@ -310,7 +310,7 @@ def run_training(
     signal that ended the script ends this process, too.
     """
     from ckpt_surgery.guarding.after_import import after_import
-    from ckpt_surgery.guarding.script import run_module, run_script
+    from ckpt_surgery.guarding.run_script import run_module, run_script
 
     process, takeovers = os.getpid(), list["Takeover"]()
 

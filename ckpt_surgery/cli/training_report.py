@@ -74,7 +74,7 @@ def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, 
         from ckpt_surgery.guarding.report import NO_PROOFS
         from ckpt_surgery.planning.out_of_memory import explain_failed
 
-        takeover.looking.undo()
+        takeover.search.undo()
         told = explain_failed(takeover.failed)
         data["out_of_memory"] = told.to_dict()
         if takeover.proving:  # what to try first: nothing of the training changes by it

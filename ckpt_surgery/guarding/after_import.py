@@ -12,7 +12,7 @@ from typing import Any
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call `action` once `name` has been imported; now if it is already."""
+    """Call `action` once the module `name` has been imported, or at once if it already is."""
     if name in sys.modules:
         action()
     else:
@@ -20,7 +20,7 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """A finder that stays until the module is imported: packages also look for a module without importing it."""
+    """A finder that stays until the module is imported: code may also look for a module without importing it."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
@@ -35,15 +35,15 @@ class _Finder(MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            self._follow(spec.loader)
+            self._act_after(spec.loader)
         return spec
 
-    def _follow(self, loader: Any) -> None:
-        """Run the action after `loader`, which belongs to this module alone, has run it."""
+    def _act_after(self, loader: Any) -> None:
+        """Run the action after `loader`, which belongs to this module alone, has run the module."""
         run = loader.exec_module
 
         def run_and_act(module: ModuleType) -> None:
-            del loader.exec_module  # from here on all is as if this had not been
+            del loader.exec_module  # the loader is as it was again
             run(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

@@ -19,65 +19,65 @@ CONTAINERS = (list, dict, set, deque)
 class BlockWrites:
     """Watches the attributes and buffers of `block` that its forward writes.
 
-    Made before the first call; `note` follows each one, `begin_backward` all of them, and `begin_recompute` comes as
-    the only recompute begins: what others write in the backward before it, as hooks of gradients do, is not its own. A
-    container counts as written where it has grown, or where numbers in it are others. The count of batches of a norm
-    that has a momentum is left out: nothing is computed from it.
+    It is made before the first call. Call `note` after each call, `begin_backward` after all of them, and
+    `begin_recompute` as the only recompute begins: hooks of gradients may have written something in between. A
+    container counts as written if its length or a number in it changes. The count of batches of a norm that has a
+    momentum is left out: nothing is computed from it.
     """
 
     def __init__(self, block: nn.Module) -> None:
         self._paths = {id(home): name for name, m in block.named_modules() for home in (vars(m), m._buffers)}
-        self._only_counted = {(id(norm._buffers), BATCH_COUNT) for _, norm in norms_with_momentum(block)}
+        self._batch_counts = {(id(norm._buffers), BATCH_COUNT) for _, norm in norms_with_momentum(block)}
         self._containers = {
-            (path, name): (value, _look_of(value))
+            (path, name): (value, _value_of(value))
             for path, module in block.named_modules()
             for name, value in vars(module).items()
             if name not in UNWATCHED and isinstance(value, CONTAINERS)
         }
         self._written: dict[tuple[str, str], Attribute] = {}
         self._before: dict[tuple[str, str], Any] = {}
-        self._looked_again = False
+        self._recompute_begun = False
 
     def note(self, written: list[Attribute]) -> None:
         """Note the attributes and buffers that a call has written."""
         self._written |= {
             (self._paths[id(home)], name): (home, name)
             for home, name in written
-            if id(home) in self._paths and (id(home), name) not in self._only_counted
+            if id(home) in self._paths and (id(home), name) not in self._batch_counts
         }
 
     def begin_backward(self) -> None:
         """Record the values of what was written, before anything is recomputed."""
-        self._look()
+        self._record_values()
         self._containers = {
             key: (value, now)
             for key, (value, before) in self._containers.items()
-            if (now := _look_of(value)) != before
+            if (now := _value_of(value)) != before
         }
 
     def begin_recompute(self) -> None:
         """Record the values again, the first time this is called."""
-        if not self._looked_again:
-            self._looked_again = True
-            self._look()
+        if not self._recompute_begun:
+            self._recompute_begun = True
+            self._record_values()
 
-    def _look(self) -> None:
-        self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
+    def _record_values(self) -> None:
+        self._before = {key: _value_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
 
-    def again(self) -> tuple[list[str], list[str]]:
-        """Return the paths of attributes and buffers, and of containers, that changed since the backward began."""
+    def written_again(self) -> tuple[list[str], list[str]]:
+        """Return the paths of attributes and buffers, and of containers, that the backward has changed."""
         attributes = []
         for key, (home, name) in self._written.items():
-            before, now = self._before.get(key, Absent), _look_of(home.get(name, Absent))
+            before, now = self._before.get(key, Absent), _value_of(home.get(name, Absent))
             if isinstance(before, Tensor) and isinstance(now, Tensor):
                 attributes += [] if same_bits(before, now) else [key]
             elif key in self._before and (type(before) is not type(now) or before != now):
                 attributes.append(key)
-        containers = [key for key, (value, before) in self._containers.items() if _look_of(value) != before]
+        containers = [key for key, (value, before) in self._containers.items() if _value_of(value) != before]
         return [".".join(filter(None, key)) for key in attributes], [".".join(filter(None, key)) for key in containers]
 
 
-def _look_of(value: Any) -> Any:
+def _value_of(value: Any) -> Any:
     """Return a record to compare with a later one: a copy of a tensor, or the numbers in a container."""
     if isinstance(value, Tensor):
         return copy_of(value.detach()) if is_plain(value) else None

@@ -1,4 +1,4 @@
-"""The graph of one block call: what it adds to gradients, what it hands on to others, what a backward runs of it."""
+"""Watch the graph of one block call: what it adds to gradients, what it hands on, what of it a backward runs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from ckpt_surgery.torch_names import will_execute
 
 Edge = tuple[Node | None, int]
 _DIRECT = 2
-"""The length of the path to an argument: positional or by name, and its place or name."""
+"""The length of the path to an argument itself: positional or by name, and its place or name."""
 
 
 class CallGraph:
     """Collects what a call adds to gradients of its arguments and of parameters, to which others may add too.
 
-    `begin` comes before the call, and `watch` after it.
-
-    Nothing is put between those tensors and the block: what else uses them adds to their gradients in the order that
-    it has without this, so that sums are equal bit for bit. `nodes` are those that the gradients flow to, one of each
-    name, and `made` what the graph of the results begins with. With `reentrant`, the recompute of a checkpoint makes
-    gradients of its own, which the graph does not show.
+    Call `begin` before the call, and `watch` after it. Nothing is put between those tensors and the block, so that all
+    that uses them adds to their gradients in the same order as without the watch: sums are equal bit for bit. `nodes`
+    are those of the arguments, by name, and `made` those of all that the call returns or hands on. With `reentrant`,
+    the recompute of a checkpoint makes gradients of its own, which the graph does not show.
     """
 
     def __init__(self) -> None:
@@ -40,13 +38,13 @@ class CallGraph:
         self.gradients: dict[str, Tensor] = {}
         self.of_parameters: dict[str, Tensor] = {}
         self._names: dict[Edge, tuple[dict[str, Tensor], str]] = {}
-        self._first = 0
+        self._first = 0  # the sequence number of the call's first node
         self._handles: list[RemovableHandle] = []
 
     def begin(
         self, given: Iterable[tuple[str, Tensor]], parameters: Mapping[str, nn.Parameter], *, reentrant: bool
     ) -> None:
-        """Begin with the tensors `given` to the call that have a graph and a name. Gradients must be on."""
+        """Note the nodes of the parameters, and of the named tensors `given` to the call. Gradients must be on."""
         trained = ((self.of_parameters, name, p) for name, p in parameters.items() if p.requires_grad)
         for home, name, tensor in (*trained, *((self.gradients, *each) for each in given)):
             edge = get_gradient_edge(tensor)
@@ -73,10 +71,10 @@ class CallGraph:
             add_gradient(home, name, inputs[place])
 
     def is_used_besides(self, results: Iterable[Node]) -> bool:
-        """Tell whether the graph of `results` uses the call's graph other than through its results."""
-        own = {node for node in _nodes_behind(self.made, self._first, self._names) if node.next_functions}
-        others = (node for node in _nodes_behind(results) if node not in own)
-        return any(edge[0] in own and edge[0] not in self.made for node in others for edge in node.next_functions)
+        """Tell whether the graph of the model's `results` uses that of the call other than through `made`."""
+        inside = {node for node in _nodes_behind(self.made, self._first, self._names) if node.next_functions}
+        others = (node for node in _nodes_behind(results) if node not in inside)
+        return any(edge[0] in inside and edge[0] not in self.made for node in others for edge in node.next_functions)
 
     def release(self) -> None:
         """Drop the graph and the hooks on it."""
@@ -124,14 +122,14 @@ def _nodes_behind(made: Iterable[Node], first: int = 0, ends: Collection[Edge] =
 class HandedOnTensors:
     """Watches tensors with a graph that one call of a block puts into containers among its `arguments`.
 
-    Made before the call; `note` follows it. `gradients` are those that reach what was handed on, and `nodes` where its
-    graph begins. With `untold`, gradients may reach the block through something that could not be watched.
+    It is made before the call, and `note` called after it. `gradients` are those that reach such tensors, and `nodes`
+    are theirs. With `unwatched`, gradients may reach the block through something that could not be watched.
     """
 
     def __init__(self, arguments: Arguments) -> None:
         self.gradients: dict[Keys, Tensor] = {}
         self.nodes: list[Node] = []
-        self.untold = False
+        self.unwatched = False
         self._before = _contained(arguments)
 
     def note(self, arguments: Arguments, *, watch: bool) -> None:
@@ -143,21 +141,21 @@ class HandedOnTensors:
         for path, view in views.items():
             put_at(arguments, path, view)
         now = _contained(arguments) if new else {}
-        self.untold = any(path not in views or now.get(path) is not views[path] for path in new)
+        self.unwatched = any(path not in views or now.get(path) is not views[path] for path in new)
         self.nodes += [get_gradient_edge(view).node for view in views.values()]
 
     def reached_in(self, arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
         """Pair what another call left in containers with the gradients that reached the first call's.
 
-        Where it left nothing with a graph, `untold` is set.
+        If it left nothing with a graph, `unwatched` is set.
         """
         left = _contained(arguments)
-        self.untold |= any(path not in left or not left[path].requires_grad for path in self.gradients)
+        self.unwatched |= any(path not in left or not left[path].requires_grad for path in self.gradients)
         return [(left[path], gradient) for path, gradient in self.gradients.items() if path in left]
 
 
 def watched_view(tensor: Tensor, gradients: dict[Any, Tensor], place: Any) -> Tensor:
-    """Return a view whose first gradient is kept under `place`, without what the block itself adds."""
+    """Return a view that keeps its first gradient under `place`, to which uses inside the block do not add."""
     view = tensor.view_as(tensor)
     view.register_hook(ModelHook(partial(_note_first, gradients, place)))  # type: ignore[no-untyped-call]
     return view

@@ -1,4 +1,4 @@
-"""Tell what the script checkpoints by itself, and whether each block of a step is recomputed exactly once."""
+"""Find what the script checkpoints by itself, and tell whether each block of a step is recomputed exactly once."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Coverage(StepWatch):
     ) -> None:
         super().__init__()
         self._blocks = blocks
-        self._expected = {name for name, block in blocks.items() if self._is_on(model, name, block)}
+        self._expected = {name for name, block in blocks.items() if self._is_switched_on(model, name, block)}
         self._evaluating = {name for name, block in blocks.items() if not block.training}
-        self._derived: set[str] = set()
+        self._reached: set[str] = set()
         self._hooks = ExitStack()
         for name in self._evaluating & self._expected:
             hook = blocks[name].register_forward_hook(ModelHook(partial(self._await_gradient, name)))
@@ -62,7 +62,7 @@ class Coverage(StepWatch):
         self._counter = self._hooks.enter_context(EntryCounter(model, blocks, on_recompute))
 
     @staticmethod
-    def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
+    def _is_switched_on(model: nn.Module, name: str, block: nn.Module) -> bool:
         """Tell whether a block should be checkpointed: by its surgery, or by a library switch on it or around it."""
         if isinstance(vars(block).get("forward"), BlockForward):
             return vars(block).get(FUNCTION) is not None
@@ -85,21 +85,21 @@ class Coverage(StepWatch):
         """Note that a backward reaches a block's results, for blocks whose parameters may all be frozen."""
         for result in tensors(output):
             if result.requires_grad:
-                result.register_hook(ModelHook(lambda _: self._derived.add(name)))  # type: ignore[no-untyped-call]
+                result.register_hook(ModelHook(lambda _: self._reached.add(name)))  # type: ignore[no-untyped-call]
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the entries of each block in the forward and in the backward."""
         return {name: (entries.forward, entries.backward) for name, entries in self._counter.entries().items()}
 
     def faults(self, own: Collection[str]) -> list[GuardFault]:
-        """Return the faults of the step, merged by kind and cause; the script has checkpointed `own`."""
+        """Return the faults of the step, merged by kind and cause; `own` are what the script checkpoints by itself."""
         counts = self.counts()
-        less = {name: counts[name][0] - counts[name][1] for name in own if name in counts}
-        lost = [name for name, missing in less.items() if missing > 0]
-        others = [name for name, missing in less.items() if missing < 0]
-        if others and lost and sum(less.values()) == 0:
-            return [GuardFault(GuardFaultKind.OTHER_BLOCK, (others[0], *lost))]
-        together: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
+        missing = {name: counts[name][0] - counts[name][1] for name in own if name in counts}
+        lost = [name for name, count in missing.items() if count > 0]
+        extra = [name for name, count in missing.items() if count < 0]
+        if extra and lost and sum(missing.values()) == 0:
+            return [GuardFault(GuardFaultKind.OTHER_BLOCK, (extra[0], *lost))]
+        merged: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
         for name, (forward, backward) in counts.items():
             if backward > forward > 0:
                 fault = GuardFaultKind.RECOMPUTED_AGAIN, CoverageCause.TWICE
@@ -107,15 +107,15 @@ class Coverage(StepWatch):
                 fault = GuardFaultKind.NOT_RECOMPUTED, self._cause(name)
             else:
                 continue
-            together.setdefault((*fault, (forward, backward)), []).append(name)
-        return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in together.items()]
+            merged.setdefault((*fault, (forward, backward)), []).append(name)
+        return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in merged.items()]
 
     def _should_recompute(self, name: str) -> bool:
         """Tell whether a block should be recomputed whole: it trains, and its library checkpoints no part of it."""
         if name not in self._expected:
             return False
         trained = any(p.requires_grad and p.grad is not None for p in self._blocks[name].parameters())
-        trains = trained or name in self._derived
+        trains = trained or name in self._reached
         in_parts = self._cause(name) is CoverageCause.PLAIN and self._counter.recomputed_inside(name)
         return trains and not in_parts
 
@@ -128,6 +128,6 @@ class Coverage(StepWatch):
         if not is_layer(block):
             return CoverageCause.PLAIN
         base = next(kind for kind in type(block).__mro__ if kind.__name__ == LAYER_CLASS)
-        wraps = "__call__" not in vars(base)  # late 5.x wraps the forward of each subclass when that is made
+        wraps = "__call__" not in vars(base)  # late 5.x wraps the forward of each subclass instead
         replaced = "forward" in vars(block) or (wraps and not hasattr(type(block).forward, "__wrapped__"))
         return CoverageCause.REPLACED if replaced else CoverageCause.UNKNOWN

@@ -23,16 +23,16 @@ from ckpt_surgery.text import plural
 AUTOCAST = "the dtype of autocast"
 HOOKS = "hooks on"
 Look = tuple[type, Any] | None
-"""The type of a value, and its shape, length or value; None for kinds of values that are not compared."""
+"""The type of a value, and its shape, length or value; None for types that are not compared."""
 
 
 class EntryLooks(StepWatch):
-    """Looks at `blocks` of `model` on entry and exit, and calls `recompute` for each whose recompute begins.
+    """Records what `blocks` of `model` find on entry and exit; call `recompute` as the recompute of a block begins.
 
-    `changes` say what each block found different as its first recompute began, buffers that were written since the
-    forward first. Of several calls nothing says which one is recomputed, so that only what is as in none of them
-    counts, and is told by the last. `kept` names the attributes that hold tensors with a graph of an earlier step as
-    this one begins. `cut_off` are blocks of which reentrant checkpointing is given nothing that needs gradient.
+    `changes` says what each block found different as its first recompute began, first the buffers written since the
+    forward. Of several calls it is not known which is recomputed: what differs from all of them is reported, compared
+    with the last. `kept` names the attributes that hold tensors with a graph of an earlier step as this one begins.
+    `cut_off` are blocks whose reentrant checkpoint is given nothing that needs gradient.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
@@ -48,7 +48,7 @@ class EntryLooks(StepWatch):
         self._names = {block: name for name, block in blocks.items()}
         self._looks: defaultdict[nn.Module, list[dict[str, Look]]] = defaultdict(list)
         self._arguments: dict[nn.Module, dict[str, Any]] = {}
-        self._left: dict[nn.Module, dict[str, int]] = {}
+        self._at_exit: dict[nn.Module, dict[str, int]] = {}  # the versions of buffers
         self._signatures = {b: BlockSignature.of(n, b, b.forward, fills_cache=False) for n, b in blocks.items()}
         for block in blocks.values():
             self._handles.append(block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True))
@@ -59,13 +59,13 @@ class EntryLooks(StepWatch):
         name, looks = self._names[block], self._looks[block]
         if looks and name not in self.changes:
             now = self._look(block)
-            left, buffers = self._left.get(block, {}), self._versions(block)
+            left, buffers = self._at_exit.get(block, {}), self._versions(block)
             written = [path for path in left if left[path] != buffers.get(path, left[path])]
             self.changes[name] = [f"{path} (written in between)" for path in written]
             for path in {**looks[-1], **now}:
                 if all(look.get(path) != now.get(path) for look in looks):
-                    was, is_now = (_in_words(look.get(path)) for look in (looks[-1], now))
-                    self.changes[name].append(f"{path} ({was}, and then {is_now})")
+                    then, again = (_in_words(look.get(path)) for look in (looks[-1], now))
+                    self.changes[name].append(f"{path} ({then}, and then {again})")
 
     def undo(self) -> None:
         """Remove the hooks, and drop the arguments that were seen."""
@@ -83,7 +83,7 @@ class EntryLooks(StepWatch):
 
     def _leave(self, block: nn.Module, *_: object) -> None:
         if self.phase is WatchedPhase.FORWARD:
-            self._left[block] = self._versions(block)
+            self._at_exit[block] = self._versions(block)
 
     @staticmethod
     def _versions(block: nn.Module) -> dict[str, int]:

@@ -34,7 +34,7 @@ from ckpt_surgery.text import listed, size, size_in_bytes
 from ckpt_surgery.torch_names import MODULE_CALL, FakeTensorMode, tree_leaves, tree_map
 
 _BACKWARD = {torch.autograd.backward.__code__, torch.autograd.grad.__code__}
-_OF_MODES = ("__torch_dispatch__", "__torch_function__")
+_MODE_METHODS = ("__torch_dispatch__", "__torch_function__")
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)")
 _CALLS = count(1)
 _Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -61,10 +61,10 @@ class Held(StrEnum):
 
 @dataclass(slots=True)
 class _SeenTensor:
-    """A tensor among a model's arguments. `keep` holds it if its values may decide sizes."""
+    """A tensor among a model's arguments; after `keep` it is kept alive if its values may decide sizes."""
 
     tensor: Callable[[], Tensor | None]
-    place: int
+    identity: int
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
@@ -75,8 +75,8 @@ class _SeenTensor:
         floats = self.dtype.is_floating_point or self.dtype.is_complex
         self.tensor = (lambda: None) if floats or kept is None else (lambda: kept)
 
-    def again(self) -> Tensor:
-        """Make a tensor like it: without data for floats, and of ones where the original is gone."""
+    def rebuilt(self) -> Tensor:
+        """Make a tensor like it: floats without data, all else of ones if the original is gone."""
         if self.dtype.is_floating_point or self.dtype.is_complex:
             with FakeTensorMode():
                 like = torch.empty(self.shape, dtype=self.dtype, device=self.device)
@@ -119,14 +119,14 @@ class LastCall:
         """Return arguments like those of the call; None if some are gone and nothing can replace them."""
         lost = []
 
-        def again(seen: Any) -> Any:
+        def rebuilt(seen: Any) -> Any:
             if not isinstance(seen, ref):
-                return seen.again() if isinstance(seen, _SeenTensor) else seen
+                return seen.rebuilt() if isinstance(seen, _SeenTensor) else seen
             held = seen()
             lost.extend([seen] if held is None else [])
             return held
 
-        made = tree_map(again, self._arguments)
+        made = tree_map(rebuilt, self._arguments)
         return None if lost or self._arguments is None else made
 
     def autocast(self, device: str) -> AbstractContextManager[Any]:
@@ -137,7 +137,7 @@ class LastCall:
     def input_bytes(self, device: torch.device | None) -> int:
         """Return the bytes of the call's inputs on a device."""
         seen = [each for each in tree_leaves(self._arguments) if isinstance(each, _SeenTensor)]
-        held = {each.place: each.shape.numel() * each.dtype.itemsize for each in seen if each.device == device}
+        held = {each.identity: each.shape.numel() * each.dtype.itemsize for each in seen if each.device == device}
         return sum(held.values())
 
 
@@ -148,17 +148,18 @@ class FailedStep:
     Attributes:
         part: what ran.
         recomputing: whether a block was run again in the backward.
-        module: the innermost module of the model that ran, empty for the model itself; None where none did.
-        line: the innermost code that ran and is neither torch's nor ours.
-        asked: the bytes that could not be had, as torch says them; 0 where it does not.
-        model: the model that was trained; None where none was so far.
-        call: how it was called; None likewise.
-        held: bytes on its device that were there whatever the step had made.
-        optimizer: the class of the optimizer, and its defaults; empty where none was found.
+        module: the innermost module of the model that ran, empty for the model itself; None if none did.
+        line: the innermost code that ran outside torch and this package.
+        asked: the bytes that could not be allocated, by torch's message; 0 if it does not say.
+        model: the model that was trained; None if none was yet.
+        call: the model's last call; None likewise.
+        held: bytes on its device that do not depend on how far the step came.
+        optimizer: the class of the optimizer; empty if none was found.
+        defaults: those of the optimizer.
         device: where the model is.
-        allocated: what torch had allocated there; None where nobody counts.
-        reserved: what it had reserved, likewise.
-        room: what this process may have there: that, and what is free.
+        allocated: the bytes that torch had allocated there; None if it does not count them.
+        reserved: those that it had reserved, likewise.
+        room: those that this process may use there: the reserved and the free ones.
     """
 
     part: FailedPart
@@ -178,7 +179,7 @@ class FailedStep:
 
     @classmethod
     def of(cls, error: BaseException, calls: Iterable[LastCall]) -> FailedStep | None:
-        """Build the record from an error, or from one that it was raised from; None if none of them is about memory.
+        """Build the record from an error, or one that it was raised from; return None if neither is about memory.
 
         `calls` are those of the models that train.
         """
@@ -187,8 +188,8 @@ class FailedStep:
             cause = cause.__cause__
         if cause is None:
             return None
-        said = _ASKED.search(str(cause))
-        asked = (size_in_bytes(said[1]) or 0) if said else 0
+        match = _ASKED.search(str(cause))
+        asked = (size_in_bytes(match[1]) or 0) if match else 0
         part, recomputing, running, line = _place(frame for frame, _ in walk_tb(cause.__traceback__))
         known = {model: call for call in calls if (model := call.model()) is not None}
         latest = max(known, key=lambda model: known[model].number, default=None)
@@ -259,7 +260,7 @@ class FailedStep:
 
     @property
     def sentence(self) -> str:
-        """The same sentence, with the command to run next if a script is running."""
+        """The step as a sentence, with the command to run next if a script is running."""
         is_script = sys.argv[:1] and sys.argv[0].endswith(".py") and self.model is not None
         return f"{self}; to find what fits, run: {next_command(sys.argv)}" if is_script else str(self)
 
@@ -294,7 +295,7 @@ def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn
             part, running = FailedPart.BACKWARD, []
         elif code.co_varnames[:1] == ("self",) and isinstance(frame.f_locals.get("self"), Optimizer):
             part, running, recomputing = FailedPart.OPTIMIZER, [], False
-        if code.co_name in _OF_MODES:
+        if code.co_name in _MODE_METHODS:
             return part, recomputing, running, line
         if not file.startswith((TORCH, OURS, "<")):
             line = f"{os.path.basename(file)}:{frame.f_lineno}"
@@ -307,7 +308,7 @@ def _optimizers(parameters: list[nn.Parameter]) -> tuple[list[Tensor], Optimizer
     states: list[Tensor] = []
     first = None
     for each in gc.get_objects():
-        groups = vars(each).get("param_groups", ()) if issubclass(type(each), Optimizer) else ()  # others wrap one
+        groups = vars(each).get("param_groups", ()) if issubclass(type(each), Optimizer) else ()  # wrappers have none
         if any(id(parameter) in trained for group in groups for parameter in group["params"]):
             first = first or each
             states += [tensor for state in each.state.values() for tensor in tensors(state)]

@@ -33,7 +33,7 @@ class CoverageCause(StrEnum):
     UNKNOWN = ""
     EVALUATION = "in evaluation mode, it is not checkpointed: call model.train()"
     REPLACED = "its forward was replaced after the model was made, and the layer's own never runs: call wrap_blocks"
-    PLAIN = "it is no checkpointing layer: call wrap_blocks"
+    PLAIN = "it is not a checkpointing layer: call wrap_blocks"
     DRAWN_ANEW = (
         "it draws random numbers, and its recompute drew others: put the generators back, as torch's checkpoint does "
         "with preserve_rng_state=True"
@@ -66,7 +66,7 @@ class GuardFault:
 
     `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient,
     and `factor`, if it is not 0, how many times too large all wrong gradients are. `ranks` are those that differ from
-    most others. `likewise` are further blocks that have the same.
+    most others. `likewise` are further blocks with the same fault.
     """
 
     kind: GuardFaultKind
@@ -81,13 +81,13 @@ class GuardFault:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What is the same in faults that differ only in the number of their block."""
+        """A key shared by faults that differ only in the number of their block."""
         names = self.subjects[: 1 if self.kind is GuardFaultKind.WRONG_GRADIENTS else None]
         return self.kind, self.cause, self.counts, self.ranks, tuple(NUMBER.sub("*", name) for name in names)
 
     @property
     def rule(self) -> str:
-        """The code of the rule that finds the same fault in source; empty where none does."""
+        """The code of the rule that finds the same fault in source; empty if none does."""
         return _RULES.get(self.kind) or _RULES.get(self.cause, "")
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class GuardFault:
 
 
 NUMBER = re.compile(r"\b\d+\b")
-"""What differs in the names of blocks of one stack."""
+"""The numbers in names, in which the blocks of one stack differ."""
 _SAID = {
     GuardFaultKind.NOT_RECOMPUTED: "{block} ran in the forward, and no recompute followed: what it made was kept",
     GuardFaultKind.RECOMPUTED_AGAIN: "{block} was recomputed {recomputes} for {forwards}: each is paid for",

@@ -42,7 +42,7 @@ from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import is_compiled
 from ckpt_surgery.undo import Undoable
 
-FIRST_STEPS = 3
+FIRST_STEPS = 3  # these are checked in any case
 
 OnFault = Literal["warn", "raise", "collect"]
 
@@ -98,9 +98,9 @@ def guard(
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the completed steps.
 
-    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, together with its
-    model, so that its report can be kept. Where an error in the guard itself ended the watch, `say` was called, and
-    `failure` is that error on one line.
+    `at_check` is called at the end of each checked step, and `at_end` with the guard when it is garbage-collected
+    together with its model, so that its report can be kept. If an error in the guard itself ends the watch, `say` is
+    called, and `failure` is that error on one line.
     """
 
     at_check: Callable[[], None] | None = None
@@ -120,20 +120,20 @@ class Guard(Undoable):
         self._was_evaluating = False
         self._options = options
         self._results = GuardResults()
-        self._own: dict[str, nn.Module] = {}
+        self._own: dict[str, nn.Module] = {}  # what the script checkpoints by itself
         self._ran: set[str] = set()
         self._begun_within = False
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
         self._step: CheckedStep | None = None
         self._say = say or self._warn
-        # a graph must not hold the guard: it holds what the guard has seen, and that the graph
+        # hooks in a graph must not hold the guard: it holds what it has seen, and that holds the graph
         self._errors = HookErrors(partial(self._stop, ref(self)), (GuardError, Warning))
         self._hooks = StepHooks(self.model, self._begin, self._end, self._errors)
 
     def __del__(self) -> None:
         if self.at_end is not None and not sys.is_finalizing():
-            with suppress(Exception):  # nobody could catch it
+            with suppress(Exception):  # nothing can catch it here
                 self.at_end(self)
 
     def __exit__(
@@ -153,7 +153,7 @@ class Guard(Undoable):
 
     @property
     def proving(self) -> str:
-        """The block whose proof is running; empty where none is."""
+        """The block whose proof is running; empty if none is."""
         return "" if self._step is None else self._step.proving
 
     def begin_within(self) -> None:
@@ -163,7 +163,7 @@ class Guard(Undoable):
             self._hooks.before(self.model)
 
     def report(self) -> GuardReport:
-        """Return what was seen so far, at any time, also after `remove`.
+        """Return what was seen so far, at any time, even after `remove`.
 
         Returns:
             The blocks with their recomputes, proofs and memory in bytes, and the faults. Print it for a table.
@@ -205,14 +205,14 @@ class Guard(Undoable):
     def _stop(guard: ref[Guard], error: Exception) -> bool:
         """Stop a guard whose own hook has failed, so that the training goes on without it.
 
-        Where memory ran out in a proof, only the proof is dropped, and the result is True.
+        If memory ran out in a proof, only the proof is dropped, and the result is True.
         """
         if (failed := guard()) is None:
             return False
         if isinstance(error, torch.OutOfMemoryError) and failed._step is not None and failed._step.give_proof_up():
             return True
         failed.failure = error_line(error)
-        with suppress(Exception):  # its hooks do nothing any more, also those that are left
+        with suppress(Exception):  # hooks that are left do nothing any more
             failed.remove()
         failed._say(f"{type(failed.model).__name__}: {STOPPED.format(failed.failure)}")
         return False
@@ -220,22 +220,22 @@ class Guard(Undoable):
     def _blocks(self) -> dict[str, nn.Module]:
         """Return the blocks to watch: those of the model, and what the script checkpoints beside or inside them."""
         found = [block for block in blocks_of(self.model).values() if not block.inside]
-        taken = [b for b in found if b.kind == "layer" or isinstance(vars(b.module).get("forward"), BlockForward)]
-        holders = {outer for name in self._own for outer in enclosing(name)}
-        blocks = {block.name: block.module for block in found if block in taken or block.name not in holders}
-        holders = {outer for name in blocks for outer in enclosing(name)}
-        beside = {n: m for n, m in self._own.items() if not nearest(n, blocks) and n not in holders}
+        certain = [b for b in found if b.kind == "layer" or isinstance(vars(b.module).get("forward"), BlockForward)]
+        around_own = {outer for name in self._own for outer in enclosing(name)}
+        blocks = {block.name: block.module for block in found if block in certain or block.name not in around_own}
+        around_blocks = {outer for name in blocks for outer in enclosing(name)}
+        beside = {n: m for n, m in self._own.items() if not nearest(n, blocks) and n not in around_blocks}
         return blocks | beside
 
     def _begin(self) -> StepWatch:
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
-        self._tell(self._rank_faults())
+        self._report_new(self._rank_faults())
         checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
         watch, self._step = StepWatch(), None
-        if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
+        if checked or (self._options.prove and not self._results.complete):  # finding the blocks takes longest
             blocks = self._blocks()
             if not blocks:
                 return OwnBlocks(self.model) if checked else watch
@@ -262,19 +262,19 @@ class Guard(Undoable):
         if isinstance(own, OwnBlocks):
             self._own |= own.found
             self._ran |= own.ran
-        self._tell([*faults, *self._untrained.end(self._ran, look=checked)])
+        self._report_new([*faults, *self._untrained.end(self._ran, look=checked)])
 
     def _rank_faults(self) -> list[GuardFault]:
         """Return the faults between ranks, each kind once: every step samples other parameters."""
         faults = [] if self._ranks is None else self._ranks.collect()
-        told = {kind for kind, _ in self._results.faults}
-        return [fault for fault in faults[:1] if fault.kind not in told]
+        reported = {kind for kind, _ in self._results.faults}
+        return [fault for fault in faults[:1] if fault.kind not in reported]
 
     @staticmethod
     def _warn(message: str) -> None:
         warnings.warn(message, SurgeryWarning, stacklevel=2)
 
-    def _tell(self, seen: Iterable[GuardFault]) -> None:
+    def _report_new(self, seen: Iterable[GuardFault]) -> None:
         faults = self._results.add_faults(seen)
         for fault in faults if self._options.on_fault == "warn" else ():
             self._warn(f"{type(self.model).__name__}: {fault}")

@@ -1,4 +1,4 @@
-"""The part that the integrations of trainers share: what happens as a training begins, ends or fails.
+"""What the integrations of trainers share: wrapping and guarding from the start of a training to its end.
 
 An integration is a thin class in a file of its own, which alone imports the trainer: it takes the options, and calls a
 `GuardedTraining` where the trainer calls it.
@@ -33,23 +33,23 @@ class GuardedTraining:
 
     def begin(self, model: nn.Module) -> None:
         """Wrap and guard a model. Raises GuardError as `check` does."""
-        self._begin().take(model)
+        self._begin().wrap_and_guard(model)
         self.check()
 
     def begin_within(self, module: nn.Module) -> None:
         """Wrap and guard the models that run inside a module, which need not be called itself."""
-        self._begin().install_on(module)
+        self._begin().install_within(module)
 
     def check(self) -> None:
-        """Look for no more models once all are settled.
+        """Stop the search once all models are found and settled.
 
         Raises:
-            GuardError: a model can't be wrapped or watched, and `on_fault` is "raise". All is undone then.
+            GuardError: a model can't be wrapped or watched, and `on_fault` is "raise". Everything is undone then.
         """
         if (takeover := self._takeover) is None:
             return
         if takeover.settled:
-            takeover.looking.undo()
+            takeover.search.undo()
         problems = [problem for trained in takeover.trained for problem in trained.problems]
         if problems and self._options.guard_options.on_fault == "raise":
             self._remove()
@@ -64,7 +64,7 @@ class GuardedTraining:
             print(failed.sentence, file=sys.stderr)
 
     def end(self, *, prints: bool) -> None:
-        """Keep the reports, and print them if `prints`, as the first rank does. Then undo all."""
+        """Keep the reports, and print them if `prints` (on the first rank). Then undo everything."""
         if self._takeover is None:
             return
         self.reports = tuple(report for each in self._takeover.trained if (report := each.report) is not None)

@@ -37,9 +37,9 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     `guard`.
 
     Args:
-        wrap: call `wrap_blocks` on the models, and undo that at the end. With None that is done where their library's
-            checkpointing is switched on, with its options: of several models some may checkpoint. A model that cannot
-            be wrapped trains as it is, with a SurgeryWarning; with `on_fault="raise"` that is raised after the step.
+        wrap: call `wrap_blocks` on the models, and undo that at the end. With None, only models whose library's
+            checkpointing is switched on are wrapped, with its options. A model that cannot be wrapped trains as it is,
+            with a SurgeryWarning; with `on_fault="raise"` that is raised after the step.
 
     Raises:
         OptionError: a value is not one that `guard` takes.
@@ -76,6 +76,6 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         self._training.end(prints=trainer.is_global_zero)
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
-        """Do the same after an error or an interrupt; a known error of torch gets a note."""
+        """Do the same as at the end, after an error or an interrupt; a known error of torch gets a note."""
         self._training.fail(exception, prints=trainer.is_global_zero)
         self._training.end(prints=trainer.is_global_zero)

@@ -57,7 +57,7 @@ class BlockMemory(StepWatch):
 
 
 def allocated(device: torch.device, what: str = "memory_allocated") -> int | None:
-    """Return the bytes allocated on a device, or another of torch's counts; None where nothing counts."""
+    """Return the bytes allocated on a device, or another count of torch; None if the device has no counts."""
     count = None if device.type in ("cpu", "meta") else getattr(torch.get_device_module(device), what, None)
     return None if count is None else int(count(device))
 

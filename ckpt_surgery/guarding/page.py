@@ -13,7 +13,7 @@ from ckpt_surgery.text import plural
 
 
 def guard_page(trained: Sequence[Trained], memory: Sequence[str] = ()) -> str:
-    """Return the page as text, the same for the same reports; `memory` are lines on where memory ran out."""
+    """Return the page as text, the same for the same reports; `memory` are lines on how memory ran out."""
     models = [(model.name, model.said, model.report) for model in trained]
     faults = sum(len(report.told) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"

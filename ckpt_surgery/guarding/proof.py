@@ -41,26 +41,30 @@ _COMPUTING = HOOKING | {PACKAGE}
 class ProofStatus(StrEnum):
     """The ways in which the proof of a block ends."""
 
+    # the gradients were compared
     PROVED = "proved"
     WRONG = "wrong"
-    NOT_YET = "not yet"
-    SEVERAL_CALLS = "runs several times in a step"
-    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
-    NOT_CALLED = "not seen to run"
-    NOT_REACHED = "no gradient reached it"
-    HANDS_ON = "hands tensors on otherwise than as its result, and others use them"
-    REENTRANT = "checkpointed in reentrant mode by its library"
-    WEIGHTS_CHANGED = "its weights changed in the backward"
-    NOT_FINITE = "its gradients were inf or nan"
-    NOT_ASKED_FOR = "not all of its gradients were asked for"
-    HOOKED = "hooks on it would run once more"
     WRITTEN_TWICE = "writes on its modules once more in its recompute"
     OTHER_OUTPUT = "recomputed on something else than its forward"
-    NOT_REPEATABLE = "gives something else when it is run alone"
-    SPLIT = "its parameters are split over ranks, and not gathered as it begins"
+    REENTRANT = "checkpointed in reentrant mode by its library"
+    # not proved in this step, perhaps in another
+    NOT_YET = "not yet"
+    NOT_CALLED = "not seen to run"
+    NOT_REACHED = "no gradient reached it"
+    NOT_ASKED_FOR = "not all of its gradients were asked for"
+    NOT_FINITE = "its gradients were inf or nan"
+    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
+    SEVERAL_CALLS = "runs several times in a step"
+    WEIGHTS_CHANGED = "its weights changed in the backward"
     CUT_OFF = "cut off in reentrant mode: none of its inputs needs gradient"
+    # not to be proved in such a block
+    HANDS_ON = "hands tensors on otherwise than as its result, and others use them"
+    HOOKED = "hooks on it would run once more"
+    SPLIT = "its parameters are split over ranks, and not gathered as it begins"
     FLATTENED = "sharded by FSDP1, which a proof cannot gather"
     IN_ITSELF = "checkpoints in itself, so that it cannot be run without"
+    NOT_REPEATABLE = "gives something else when it is run alone"
+    # the proof itself failed
     FAILED = "could not be run alone"
     NO_MEMORY = "given up for want of memory"
 
@@ -70,11 +74,11 @@ class GradientProof:
     """The proof of one block's gradients.
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
-    `compared` counts the gradients compared. `alone_bytes` is what the block keeps without
-    checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names the
-    weights and buffers that are others than in the forward, `rewritten` the attributes and buffers that its recompute
-    wrote once more, and `grown` containers likewise; into the arguments `overwritten` it writes what has a gradient,
-    in reentrant mode. Wrong gradients may have a `cause`, and be `factor` times the right ones.
+    `compared` counts the gradients compared. `alone_bytes` is what the block keeps without checkpointing, and
+    `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names weights and buffers whose
+    values are not those of the forward, `rewritten` attributes and buffers that its recompute wrote again, `grown`
+    containers likewise, and `overwritten` arguments into which, in reentrant mode, it writes what has a gradient.
+    Wrong gradients may have a `cause`, and be `factor` times the right ones.
     """
 
     name: str
@@ -95,8 +99,8 @@ class GradientProof:
 class BlockWitness(StepWatch):
     """Watches one block for one step. `end` after the backward gives the proof.
 
-    Parameters that something else in the model uses, too, are left out, and what the loss or another model adds to
-    gradients. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs: its
+    Parameters that other parts of the model use too are left out, and what the loss or another model adds to
+    gradients. Instead of a sharded parameter, the whole one that FSDP2 gathers before the block runs is watched: its
     gradient is this rank's own, before it is averaged.
     """
 
@@ -104,9 +108,9 @@ class BlockWitness(StepWatch):
         super().__init__()
         self.name = name
         self._block = block
-        others = {id(p) for module in _reached_without(block, model) for p in module.parameters(recurse=False)}
+        shared = {id(p) for module in _reached_without(block, model) for p in module.parameters(recurse=False)}
         named = block.named_parameters()
-        wanted = {path: p for path, p in named if id(p) not in others and p.requires_grad and p.is_leaf}
+        wanted = {path: p for path, p in named if id(p) not in shared and p.requires_grad and p.is_leaf}
         self._sharded = {path for path, p in wanted.items() if isinstance(p, DTensor)}
         self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
         self._versions = {path: version(p) for path, p in self._parameters.items()}
@@ -115,7 +119,7 @@ class BlockWitness(StepWatch):
         self._script_hooks = False
         self._gradients: dict[str, Tensor] = {}
         self._nested: dict[str, Tensor] = {}  # of backwards inside the step's, as reentrant checkpointing has them
-        self._task = -1
+        self._task = -1  # autograd's number of the step's backward
         self._results: Sequence[Node] = ()
         self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
@@ -154,7 +158,7 @@ class BlockWitness(StepWatch):
         Call this after `undo`.
         """
         try:
-            rewritten, grown = self._writes.again()
+            rewritten, grown = self._writes.written_again()
             status = self._unprovable() if unprovable is None else unprovable
             contained = status is ProofStatus.CUT_OFF and any(call.in_containers for call in self._calls)
             cause = CoverageCause.IN_CONTAINER if contained else CoverageCause.UNKNOWN
@@ -174,12 +178,12 @@ class BlockWitness(StepWatch):
         expected: dict[str, Tensor] = {}
         try:
             with whole_weights(self._block):
-                # the order in which a backward adds up what they give to parameters
+                # in the order in which a backward adds up what they give to parameters
                 kept = sum([call.run_alone(self._parameters, expected) for call in reversed(calls)])
                 drifts = any(call.drifts() for call in calls if not call.repeated)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # it may be of any kind, as may what a block runs
+        except Exception as error:  # whatever the code of a block raises
             return GradientProof(self.name, ProofStatus.FAILED, detail=error_line(error))
         expected, of_step = self._by_name(calls, expected)
         status, errors, compared = self._judged(calls, expected, of_step)
@@ -210,30 +214,30 @@ class BlockWitness(StepWatch):
         """Compare the step's gradients with those expected; return status, errors by name, and the number compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
         for name in [name for name in self._parameters if errors.get(name)]:
-            own: dict[str, Tensor] = {}  # the gradient of the step is also of others that use it
+            own: dict[str, Tensor] = {}  # without what other uses of the parameter add in the step
             for call in reversed(calls):
                 add_gradient(own, name, call.graph.of_parameters.get(name))
             if (gradient := own.get(name, self._nested.get(name))) is not None:
                 errors[name] = _error(expected[name], gradient.to(expected[name].dtype))
-            elif calls[0].autocast[1] is not None:  # it was cast before the block ran, for others that use it, too
+            elif calls[0].autocast[1] is not None:  # it was cast before the block ran, for its other uses too
                 del errors[name]
-        if None in errors.values():  # half precision overflows inside a block, too
+        if None in errors.values():  # half precision may overflow inside the block
             return ProofStatus.NOT_FINITE, {}, 0
         missing = [name for name, gradient in expected.items() if name not in of_step and bool(gradient.any())]
         passed_by = self._passed_by(missing, calls)
         lost = {name: 1.0 for name in missing if name not in passed_by}
         wrong = {name: error for name, error in errors.items() if error} | lost
         compared = len(errors) + len(lost)
-        if wrong:  # where gradients have reached it in ways that are not known, they may be right
-            untold = any(call.handed_on.untold or call.graph.is_used_besides(self._results) for call in calls)
-            return (ProofStatus.HANDS_ON, {}, compared) if untold else (ProofStatus.WRONG, wrong, compared)
+        if wrong:  # gradients that reached the block unwatched may be what is missing
+            unwatched = any(call.handed_on.unwatched or call.graph.is_used_besides(self._results) for call in calls)
+            return (ProofStatus.HANDS_ON, {}, compared) if unwatched else (ProofStatus.WRONG, wrong, compared)
         if passed_by:
             return ProofStatus.NOT_ASKED_FOR, {}, compared
         hides = any(call.hides_gradients for call in calls)
         return ProofStatus.REENTRANT if hides else ProofStatus.PROVED, {}, compared
 
     def _unprovable(self) -> ProofStatus | None:
-        """Return why the block need not run alone; None if it has to."""
+        """Return why the gradients cannot be proved; None if the block has to run alone."""
         calls = self._calls
         if not calls:
             return ProofStatus.NOT_CALLED
@@ -266,7 +270,7 @@ class BlockWitness(StepWatch):
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
         for suffix, call in _numbered(calls):
             if not call.hides_gradients:
-                expected |= {name + suffix: gradient for name, gradient in call.alone.items()}
+                expected |= {name + suffix: gradient for name, gradient in call.alone_gradients.items()}
                 of_step |= {name + suffix: gradient for name, gradient in call.graph.gradients.items()}
         return expected, of_step
 
@@ -318,8 +322,7 @@ class BlockWitness(StepWatch):
     def _leave(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Return the replacement for what the block returns.
 
-        This hook is the first, since what later ones keep, such as hidden states, has to come from the replacement
-        too.
+        This hook comes first: what later ones keep, such as hidden states, has to come from the replacement too.
         """
         call = self._running()
         if call is None:
@@ -362,7 +365,7 @@ def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCa
 
 
 def _error(expected: Tensor, of_step: Tensor) -> float | None:
-    """Return the relative error of a gradient; None where it is inf or nan in the block alone, too."""
+    """Return the relative error of a gradient; None if it is inf or nan both in the step and in the block alone."""
     finite = _is_finite(expected), _is_finite(of_step)
     if not any(finite):
         return None
@@ -376,7 +379,7 @@ def _is_finite(gradient: Tensor) -> bool:
 def _has_script_hooks(block: nn.Module) -> bool:
     """Tell whether a block or a module in it has hooks that a proof would run again.
 
-    Ours do not count, nor do those that libraries put around forwards: they are part of the computation.
+    Ours do not count, nor do those of libraries around forwards, which are part of the computation.
     """
     return any(
         not isinstance(hook, ModelHook) and (table in _BACKWARD or library_of(hook) not in _COMPUTING)

@@ -1,7 +1,7 @@
-"""Compare the gradients with which the ranks of a DistributedDataParallel step.
+"""Compare the gradients that the ranks of a DistributedDataParallel have as their optimizers step.
 
-Each rank puts a few sums over sampled gradients into the store at which the ranks met, and looks for the others' in
-later steps. No rank waits for another: ranks that check in other steps, or not at all, go uncompared.
+Each rank puts a few sums over sampled gradients into the store through which the ranks found each other, and looks for
+those of the others in later steps. No rank waits for another: ranks that check in other steps go uncompared.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint
 from ckpt_surgery.torch_names import default_store
 from ckpt_surgery.undo import UndoableHooks
 
-_MOST_SAMPLED = 24
+_MOST_SAMPLED = 24  # parameters in a comparison
 _MOST_POLLS = 20
-"""In so many steps a rank looks for what the others laid down."""
+"""In this many checked steps a rank looks for the sums of the others."""
 
 Sums = Mapping[str, tuple[int, int | None]]
-"""The sums over the bits of a parameter and of its gradient, by name; None where it has no gradient."""
-_MADE: Counter[str] = Counter()
-"""The number of comparisons made for a model: by that number the ranks find those of the same guard."""
+"""The sums over the bits of a parameter and of its gradient, by name; None if it has no gradient."""
+_COMPARISONS: Counter[str] = Counter()
+"""How many comparisons were made for a model: the number identifies those of the same guard on all ranks."""
 
 
 class RankGradients(UndoableHooks):
@@ -48,16 +48,16 @@ class RankGradients(UndoableHooks):
         self._rank = dist.get_rank()
         self._ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(wrapper.process_group))
         place = f"{type(model).__name__} of {len(list(model.parameters()))}, ranks from {self._ranks[0]}"
-        _MADE[place] += 1
+        _COMPARISONS[place] += 1
         default = default_store()
-        self._store = dist.distributed_c10d.PrefixStore(f"ckpt_surgery guard {place}: {_MADE[place]}", default)
+        self._store = dist.distributed_c10d.PrefixStore(f"ckpt_surgery guard {place}: {_COMPARISONS[place]}", default)
         self._parameters = {
             name: p for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)
         }
-        self._aligned = False
+        self._aligned = False  # whether ranks were seen to compare the same steps
         self._number = 0
         self._pending: dict[int, int] = {}
-        self._laid_down: deque[int] = deque()
+        self._stored: deque[int] = deque()
 
     @classmethod
     def of(cls, model: nn.Module, wrapper: DistributedDataParallel | None) -> RankGradients | None:
@@ -90,7 +90,7 @@ class RankGradients(UndoableHooks):
                 break
             if gathered:
                 self.compared += 1
-                faults += self._judged(gathered)
+                faults += self._faults_in(gathered)
             if gathered or self._pending[number] >= _MOST_POLLS:
                 del self._pending[number]
         return faults
@@ -102,9 +102,9 @@ class RankGradients(UndoableHooks):
         self.undo()
         try:
             self._store.set(f"{self._number}/{self._rank}", json.dumps(self._sums()))
-            self._laid_down.append(self._number)
-            if len(self._laid_down) > _MOST_POLLS:
-                self._store.delete_key(f"{self._laid_down.popleft()}/{self._rank}")
+            self._stored.append(self._number)
+            if len(self._stored) > _MOST_POLLS:
+                self._store.delete_key(f"{self._stored.popleft()}/{self._rank}")
         except RuntimeError:
             return
         self._pending[self._number] = 0
@@ -112,16 +112,16 @@ class RankGradients(UndoableHooks):
     def _sums(self) -> Sums:
         stride = -(-len(self._parameters) // _MOST_SAMPLED) or 1
         chosen = dict(list(self._parameters.items())[self._number % stride :: stride])
-        both = [each.detach() for p in chosen.values() for each in (p, p if p.grad is None else p.grad)]
-        sums = [made.bits for tensor in both if (made := Fingerprint.of(tensor)) is not None]
-        if len(sums) != len(both):
+        alternating = [each.detach() for p in chosen.values() for each in (p, p if p.grad is None else p.grad)]
+        sums = [made.bits for tensor in alternating if (made := Fingerprint.of(tensor)) is not None]
+        if len(sums) != len(alternating):
             return {}
         one_device = len({tensor.device for tensor in sums}) == 1  # then it takes one transfer
         numbers: list[int] = torch.stack(sums).tolist() if one_device else list(map(int, sums))
         pairs = zip(chosen.items(), numbers[::2], numbers[1::2], strict=True)
         return {name: (weight, None if p.grad is None else gradient) for (name, p), weight, gradient in pairs}
 
-    def _judged(self, by_rank: Sequence[Sums]) -> list[GuardFault]:
+    def _faults_in(self, by_rank: Sequence[Sums]) -> list[GuardFault]:
         (weights, odd), (gradients, odd_gradients) = (self._apart(by_rank, which) for which in (0, 1))
         if gradients and not weights:
             self._aligned = True

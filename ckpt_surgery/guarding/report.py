@@ -28,7 +28,7 @@ class GuardedBlock:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it has gradients, and keeps all it makes."""
+        """Whether its gradients are right, and it keeps all that it makes instead of recomputing it."""
         once = self.counts is not None and self.counts[0] > 0 and not self.counts[1]
         return once and self.proof.status is ProofStatus.PROVED
 
@@ -36,8 +36,8 @@ class GuardedBlock:
     def memory(self) -> tuple[int, int, int] | None:
         """The bytes that the block kept, that it keeps at best, and that checkpointing saved; None if not known.
 
-        At best it keeps only the tensors that it was given. Where no device counts, a recomputed block is taken to
-        keep these, and any other what it keeps alone.
+        At best it keeps only the tensors that it was given. If no device counts, a recomputed block is taken to keep
+        these, and any other what it keeps when run alone.
         """
         proof = self.proof
         if not proof.alone_bytes or self.counts is None:
@@ -52,13 +52,12 @@ class GuardedBlock:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport(ShownInNotebooks):
-    """The report of a guard on one model after so many steps. Print it for a table.
+    """The report of a guard on one model after a number of `steps`. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were compared. `fingerprints` counts the recomputes that
     `wrap_blocks` compared with their forwards, and `unwatched` the parameters that FSDP1 shards. `peak_bytes` are by
-    device, where it counts them. `branches` is what `check` finds about arguments that blocks with parameters
-    `without_gradient` lose under checkpointing. `failure` is the error of the guard itself that ended the watch before
-    the training.
+    device, if it counts them. `branches` is what `check` finds about arguments that blocks with parameters
+    `without_gradient` lose under checkpointing. `failure` is the error of the guard itself that ended the watch early.
     """
 
     model: str
@@ -98,13 +97,13 @@ class GuardReport(ShownInNotebooks):
     @property
     def kept_stacks(self) -> list[str]:
         """The stacks whose blocks have gradients and keep all they make, while others are recomputed."""
-        told = {name for fault in self.faults for name in fault.subjects}
+        reported = {name for fault in self.faults for name in fault.subjects}
         stacks: dict[str, list[GuardedBlock]] = {}
         for row in self.blocks:
             stacks.setdefault(row.name.rpartition(".")[0], []).append(row)
         some_are = any(row.counts is not None and row.counts[1] for row in self.blocks)
         kept = [name for name, rows in stacks.items() if name and some_are and all(row.is_kept for row in rows)]
-        return [name for name in kept if told.isdisjoint(row.name for row in stacks[name])]
+        return [name for name in kept if reported.isdisjoint(row.name for row in stacks[name])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON data, with each fault's message and rule."""
@@ -146,10 +145,9 @@ class GuardReport(ShownInNotebooks):
         failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
         hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]
         full = [proof.name for proof in proofs if proof.status is ProofStatus.NO_MEMORY]
-        told = tuple(f.subjects for f in self.faults if f.kind is GuardFaultKind.UNTRAINED)
         cut = tuple(f"{f.subjects[0]}." for f in self.faults if f.kind is GuardFaultKind.CUT_OFF)
-        named = {name for names in told for name in names}
-        without = [name for name in self.without_gradient if not (name in named or name.startswith(cut))]
+        reported = {name for f in self.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}
+        without = [name for name in self.without_gradient if not (name in reported or name.startswith(cut))]
         without = without if self.steps else []
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         notes = {

@@ -18,8 +18,8 @@ from ckpt_surgery.guarding.report import GuardedBlock
 from ckpt_surgery.guarding.steps import SecondRun, StepWatch, WatchedPhase
 
 MOST_RETRIES = 20
-"""So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
-some are not asked for in a step of `torch.autograd.grad`, such as one that makes adversarial inputs."""
+"""How often proofs are retried in later steps: gradients are inf or nan while a GradScaler finds its scale, and some
+are not asked for in a step of `torch.autograd.grad`, such as one that makes adversarial inputs."""
 RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIER_FORWARD)
 
 
@@ -27,9 +27,9 @@ RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIE
 class GuardResults:
     """Counts of entries in forward and backward, proofs, and bytes by block; peaks by device; faults.
 
-    `hooks_gone` are the beginnings of what lies in blocks whose recompute did not find the hooks of their forward.
-    `retries` counts proofs that are to be tried again, and `repeats` those of blocks that were proved before. It is
-    `complete` once no block was left to prove.
+    `hooks_gone` are the name prefixes of blocks whose recompute did not find the hooks of their forward. `retries`
+    counts proofs to try again, and `repeats` those of blocks proved before. It is `complete` once no block is left to
+    prove.
     """
 
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class GuardResults:
     def next_to_prove(self, blocks: Collection[str], *, checked: bool) -> str | None:
         """Return the block to prove in this step: an unproved one, or in a `checked` step each block in turn.
 
-        None once memory ran out in a proof: the next proof would take it from the training, too.
+        None once memory ran out in a proof: the next one might make the training itself run out.
         """
         if any(proof.status is ProofStatus.NO_MEMORY for proof in self.proofs.values()):
             self.complete = True
@@ -116,10 +116,10 @@ class GuardResults:
 
 
 class CheckedStep(StepWatch):
-    """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`.
+    """A watch on one step of `model`: coverage and memory if it is `checked`, and gradients of the block `to_prove`.
 
-    What is seen is added to `results`; `looks` are those at blocks, and `own` what the script checkpoints by itself,
-    if it is checked.
+    What is seen is added to `results`. If the step is checked, `looks` records what blocks find on entry, and `own`
+    what the script checkpoints by itself.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class CheckedStep(StepWatch):
         self._witness: BlockWitness | None = None
         self.looks: EntryLooks | None = None
         self.own: OwnBlocks | None = None
-        with ExitStack() as watches:  # where one cannot be made, those before it leave nothing behind
+        with ExitStack() as watches:  # if one cannot be made, those before it are undone
             self._second = watches.enter_context(SecondRun(model, blocks))
             if checked:
                 self.own = watches.enter_context(OwnBlocks(model))
@@ -160,7 +160,7 @@ class CheckedStep(StepWatch):
             self._witness.note_results(nodes)
 
     def end(self, *, follows_forward: bool) -> list[GuardFault]:
-        """Return the faults of the step; none where another run may have had a part in it."""
+        """Return the faults of the step; none if another run may have had a part in it."""
         unprovable = ProofStatus.SEVERAL_CALLS if self._second.seen else None
         unprovable = ProofStatus.EARLIER_FORWARD if follows_forward else unprovable
         self._remove()
@@ -182,7 +182,7 @@ class CheckedStep(StepWatch):
 
     @property
     def proving(self) -> str:
-        """The block whose proof is running; empty where none is."""
+        """The block whose proof is running; empty if none is."""
         return "" if self._witness is None else self._witness.name
 
     def give_proof_up(self) -> bool:

@@ -21,8 +21,7 @@ from ckpt_surgery.undo import Undoable
 class RunThrough(Undoable):
     """Makes the script's calls of torch's checkpoint function run wrapped blocks plainly, from `begin` to `undo`.
 
-    That function looks up by name what it checkpoints with: a generator that runs around the block, or a function of
-    autograd.
+    What that function checkpoints with is replaced: a generator that runs around the block, or a function of autograd.
     """
 
     def __init__(self) -> None:
@@ -30,14 +29,14 @@ class RunThrough(Undoable):
         self._begun = False
 
     def begin(self) -> None:
-        """Replace what torch checkpoints with by functions that run wrapped blocks plainly."""
+        """Replace both by functions that run wrapped blocks plainly."""
         generator: Any = getattr(torch.utils.checkpoint, CHECKPOINT_GENERATOR)
         apply: Any = CheckpointFunction.apply
         signature = inspect.signature(generator)
 
         def non_reentrant(function: Any, *args: Any, **kwargs: Any) -> Any:
-            held = {**signature.bind(function, *args, **kwargs).arguments, "function": function}
-            return (None for _ in range(1)) if self.takes(held) else generator(function, *args, **kwargs)
+            given = {**signature.bind(function, *args, **kwargs).arguments, "function": function}
+            return (None for _ in range(1)) if self.takes(given) else generator(function, *args, **kwargs)
 
         def reentrant(function: Any, *args: Any) -> Any:
             return function(*args[1:]) if self.takes({"function": function}) else apply(function, *args)
@@ -51,12 +50,9 @@ class RunThrough(Undoable):
         self._replaced.close()
         self._undone = True
 
-    def takes(self, held: Mapping[str, Any]) -> bool:
-        """Tell whether a call runs through: its function is exactly a block that a surgery checkpoints.
-
-        A call with its own `context_fn` does not.
-        """
-        function = held.get("function")
+    def takes(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether a call runs plainly: its function is a block under a surgery, and it has no `context_fn`."""
+        function = arguments.get("function")
         block = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         forward = vars(block).get("forward") if isinstance(block, nn.Module) else None
         return (
@@ -65,5 +61,5 @@ class RunThrough(Undoable):
             and function in (block, forward.block.__call__, forward)
             and forward.in_mode
             and vars(forward.block).get(FUNCTION) is not None
-            and held.get("context_fn", noop_context_fn) is noop_context_fn
+            and arguments.get("context_fn", noop_context_fn) is noop_context_fn
         )

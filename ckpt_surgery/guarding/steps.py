@@ -18,7 +18,7 @@ from ckpt_surgery.undo import UndoableHooks
 
 
 class WatchedPhase(Enum):
-    """The parts of a step: its forward, a forward without gradients that is no part of it, or its backward."""
+    """The parts of a step: its forward, a forward in between that is not part of it, or its backward."""
 
     FORWARD = "forward"
     ASIDE = "aside"
@@ -26,7 +26,7 @@ class WatchedPhase(Enum):
 
 
 class StepWatch(UndoableHooks):
-    """Base of what watches one step through hooks on the model, until `undo`; `phase` is the running part."""
+    """Base class of watches on one step through hooks on the model, until `undo`; `phase` is the running part."""
 
     phase = WatchedPhase.FORWARD
 
@@ -39,18 +39,18 @@ class StepWatch(UndoableHooks):
 
 
 class StepHooks(UndoableHooks):
-    """Runs `begin` before each forward with gradients, and `end` after its backward, with the watch `begin` returned.
+    """Calls `begin` before each forward with gradients, and `end` after its backward, with the watch `begin` returned.
 
     The watch is told as each part of the step begins.
 
-    A forward whose backward has not begun when the next forward begins is given up, and its watch undone, until a
-    backward has reached several: the loss is made of several outputs then, and the step has begun with the first.
-    A forward in between without gradients, such as that of a reference model, is set aside, and so is one in
-    evaluation mode behind one in training mode. A step whose backward raised is given up when the next forward begins.
+    If the next forward begins before the backward of one, that one is given up and its watch undone. Once a backward
+    has reached several forwards, none is given up: the loss is made of several outputs, and a step begins with the
+    first of them. A forward in between without gradients, such as that of a reference model, is set aside, and so is
+    one in evaluation mode after one in training mode. A step whose backward raised is given up as the next begins.
 
-    `follows_forward` tells whether the present step comes behind a forward without a backward of its own: its graph
-    may be part of this step's, as where a cache leads from one to the other. `evaluating` tells whether it began in
-    evaluation mode. Errors in these hooks, and in those that a watch puts on the model, go to `errors`.
+    `follows_forward` tells whether the current step comes after a forward without a backward of its own, whose graph
+    may be part of the step's, for example through a cache. `evaluating` tells whether the step began in evaluation
+    mode. Errors in these hooks, and in those that a watch puts on the model, go to `errors`.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class StepHooks(UndoableHooks):
         self._begin, self._end = begin, end
         self._watch = StepWatch()
         self.follows_forward = self.evaluating = False
-        self._running = self._in_backward = self._several = False
-        self._first = self._forwards = 0
+        self._running = self._in_backward = self._several_forwards = False
+        self._first = self._forwards = 0  # the number of the step's first forward, and of all so far
         self._training: list[bool] = []
 
     def undo(self) -> None:
@@ -90,7 +90,7 @@ class StepHooks(UndoableHooks):
 
     def _begin_forward(self, *, evaluating: bool) -> None:
         self._forwards += 1
-        if self._running and self._several:
+        if self._running and self._several_forwards:
             return
         if self._running:
             self.follows_forward |= evaluating or not self.evaluating
@@ -121,19 +121,19 @@ class StepHooks(UndoableHooks):
         if not self._running:
             return
         if forward < self._first:
-            self._several = True
+            self._several_forwards = True
             self._give_up()
         elif not self._in_backward:
             self._in_backward = True
             self._watch.enter(WatchedPhase.BACKWARD)
-            # behind what others queue in this backward, as FSDP2 does that sends gradients on at its end
+            # after what others queue in this backward, such as FSDP2, which reduces gradients at its end
             engine.queue_callback(partial(engine.queue_callback, ModelHook(self._finish)))
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False
         watch, self._watch = self._watch, StepWatch()
         if running:
-            with watch:  # whatever comes of it, its hooks go
+            with watch:  # its hooks go in any case
                 self._end(watch)
         self.follows_forward = False
 
@@ -144,10 +144,10 @@ class StepHooks(UndoableHooks):
 
 
 class SecondRun(StepWatch):
-    """Watch whether `model` is `seen` to run again in the backward, as with a loss that embeds again in a hook.
+    """A watch for a second run of `model` in the backward, as by a loss that embeds again in a hook.
 
-    Forwards and recomputes cannot be told apart then. A block runs before the backward has reached the model's
-    results, or a part of the model that holds blocks runs after that.
+    Forwards and recomputes cannot be told apart then. It is `seen` if a block runs before the backward has reached the
+    model's results, or a part of the model that holds blocks after that.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
@@ -166,4 +166,4 @@ class SecondRun(StepWatch):
 
 def in_backward() -> bool:
     """Tell whether autograd runs on this thread: a backward, or a hook in one."""
-    return current_graph_task_id() != -1  # as it is where no backward runs
+    return current_graph_task_id() != -1

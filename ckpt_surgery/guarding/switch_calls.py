@@ -28,8 +28,8 @@ from ckpt_surgery.undo import Undoable
 _LIBRARIES = tuple(filter(None, (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), site.USER_SITE, "<")))
 
 
-def _word(value: Any) -> str:
-    """Return a value in words, and a function by its name: the record must not hold the model."""
+def _text(value: Any) -> str:
+    """Return a value as text, a function by its name: the record must not keep the model alive."""
     while isinstance(value, partial):
         value = value.func
     return getattr(value, "__qualname__", "") or repr(value)
@@ -37,26 +37,26 @@ def _word(value: Any) -> str:
 
 _DEFAULTS: Mapping[str, str] = {
     **{
-        p.name: _word(p.default) for p in inspect.signature(checkpoint).parameters.values() if p.kind is p.KEYWORD_ONLY
+        p.name: _text(p.default) for p in inspect.signature(checkpoint).parameters.values() if p.kind is p.KEYWORD_ONLY
     },
     "preserve_rng_state": "True",
     "offload": "None",
     "every_n_layers": "1",
-    FUNCTION: _word(checkpoint),
+    FUNCTION: _text(checkpoint),
 }
 """The options of a call that gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchCall:
-    """A call that switched checkpointing on: its file and line, and all options in force since, in words."""
+    """A call that switched checkpointing on: its file and line, and all options in force since then, as text."""
 
     place: str
     options: Mapping[str, str]
 
 
 class SwitchCalls(Undoable):
-    """Watch the method of transformers that switches checkpointing on, from `watch` until `undo`."""
+    """A watch on the method of transformers that switches checkpointing on, from `watch` until `undo`."""
 
     def __init__(self) -> None:
         self._last: WeakKeyDictionary[nn.Module, SwitchCall] = WeakKeyDictionary()
@@ -78,7 +78,7 @@ class SwitchCalls(Undoable):
         self._undone = True
 
     def of(self, model: nn.Module) -> list[list[str]]:
-        """Return the lists that collect the overrides in a model in words, later ones included."""
+        """Return the lists that collect the overrides in a model as text, now and later."""
         return [self._overrides.setdefault(part, []) for part in model.modules() if takes_switch(part)]
 
     def _noting(self, method: Callable[..., Any], home: str) -> Callable[..., Any]:
@@ -87,7 +87,7 @@ class SwitchCalls(Undoable):
         @wraps(method)
         def switch(switched: Any, *args: Any, **kwargs: Any) -> Any:
             result = method(switched, *args, **kwargs)
-            with suppress(Exception):  # the script's call is done
+            with suppress(Exception):  # the script's own call has succeeded
                 given = signature.bind(switched, *args, **kwargs)
                 given.apply_defaults()
                 if given.arguments["enable"]:
@@ -99,13 +99,13 @@ class SwitchCalls(Undoable):
     def _note(self, switched: Any, function: Callable[..., Any], every_n: int, home: str) -> None:
         surgical = isinstance(switched, CheckpointingSwitch)
         frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(2)))
-        inside = takewhile(lambda call: not call[0].startswith(OURS), frames)  # up to what runs the script
+        inside = takewhile(lambda call: not call[0].startswith(OURS), frames)  # not the frames that run the script
         calls = [(file, line) for file, line in inside if file != home]
         file, line = next((call for call in calls if not call[0].startswith(_LIBRARIES)), calls[0])
         given, offload = options_of(function) or (getattr(function, "keywords", {}) | {FUNCTION: function}, None)
         given |= {"offload": offload} if offload else {}
         given |= {"every_n_layers": every_n} if every_n > 1 else {}
-        options = {name: _word(value) for name, value in given.items()}
+        options = {name: _text(value) for name, value in given.items()}
         for part in filter(takes_switch, (switched.model if surgical else switched).modules()):
             before = self._last.get(part)
             # under a surgery, what a call does not give stays as it was

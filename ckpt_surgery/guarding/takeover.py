@@ -42,14 +42,14 @@ from ckpt_surgery.torch_names import FakeTensor
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
 Operation = Callable[..., Undoable]
-"""Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
+"""What is done to a model instead of `wrap_blocks`; its keyword `running` tells whether a forward has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
     """The options of a takeover: `wrap_options` go to `wrap_blocks`, unless an `operation` takes its place.
 
-    With `wrap` None, models are wrapped on which the script has switched checkpointing on.
+    With `wrap` None, only models on which the script has switched checkpointing on are wrapped.
     """
 
     wrap: bool | None = None
@@ -61,8 +61,8 @@ class TakeoverOptions:
 class Takeover:
     """Wraps and guards the models of this process, from `install` to `remove`; `say` reports what cannot be done.
 
-    After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
-    that ended the training for want of memory, once `explain` was given its error, and `proving` the block whose proof
+    After `search.undo()` no more models are found; those that were stay wrapped and guarded. Once `explain` was given
+    the error that ended the training, `failed` is the step that ran out of memory, and `proving` the block whose proof
     was under way then; `explained` is the note to an error of any other kind.
     """
 
@@ -70,17 +70,17 @@ class Takeover:
         self.trained: list[Trained] = []
         self._options = options
         self._tell = say
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
-        self._taken: WeakSet[nn.Module] = WeakSet()
+        self._handled: WeakSet[nn.Module] = WeakSet()
         """The models that are wrapped or guarded."""
         self._waiting: WeakKeyDictionary[nn.Module, WaitingModel] = WeakKeyDictionary()
         """The modules of the models on which nobody has switched checkpointing on so far."""
         self._lock = RLock()
-        self.looking = UndoableHooks()
+        self.search = UndoableHooks()
         self.switches = SwitchCalls()
-        self.through = RunThrough()
+        self.run_through = RunThrough()
         self._needs_blocks = False
         self._expected: WeakSet[nn.Module] = WeakSet()
         """The blocks that train inside the module that is looked at, if that is known."""
@@ -108,41 +108,38 @@ class Takeover:
         """Look at every module that runs from now on."""
         warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # torch's, of hooks like these
         if self._options.wrap:
-            self.through.begin()
-        behind = register_module_forward_hook(self._look_behind, with_kwargs=True, always_call=True)
-        self.looking = UndoableHooks([register_module_forward_pre_hook(self._look), behind])
+            self.run_through.begin()
+        after = register_module_forward_hook(self._look_after, with_kwargs=True, always_call=True)
+        self.search = UndoableHooks([register_module_forward_pre_hook(self._look), after])
 
-    def install_on(self, model: nn.Module) -> None:
-        """Look only at the modules of this one: what a training calls need not be the model itself."""
+    def install_within(self, model: nn.Module) -> None:
+        """Look only at the modules of this one: a training may call parts of it instead of the whole."""
         self._needs_blocks = True
-        look, behind = ModelHook(self._look), ModelHook(self._look_behind)
+        look, after = ModelHook(self._look), ModelHook(self._look_after)
         modules = list(model.modules())
         blocks = [block.module for block in blocks_of(model).values()]
         self._expected.update(each for each in blocks if any(p.requires_grad for p in nn.Module.parameters(each)))
         hooks = [module.register_forward_pre_hook(look) for module in modules]
-        hooks += [module.register_forward_hook(behind, with_kwargs=True) for module in modules]
-        self.looking = UndoableHooks(hooks)
+        hooks += [module.register_forward_hook(after, with_kwargs=True) for module in modules]
+        self.search = UndoableHooks(hooks)
 
-    def take(self, model: nn.Module) -> Trained:
+    def wrap_and_guard(self, model: nn.Module) -> Trained:
         """Guard this model before its first step, and wrap it first if asked for."""
         trained = Trained(model)
         self.trained.append(trained)
-        self._take(model, trained, self._options.guard_options, running=False)
+        self._wrap_and_guard(model, trained, running=False)
         return trained
 
     def remove(self) -> None:
         """Stop looking, and remove guards and surgeries."""
-        self.looking.undo()
+        self.search.undo()
         self.switches.undo()
-        self.through.undo()
+        self.run_through.undo()
         for trained in self.trained:
             self._tried([], trained.release)
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error that ends the training, if it is a known error of torch.
-
-        If memory ran out, also keep what is known.
-        """
+        """Add a note to an error that ends the training, if it is a known one; record how memory ran out."""
         try:
             self.failed = FailedStep.of(error, self._calls.values())
         except Exception as own:
@@ -153,9 +150,9 @@ class Takeover:
             self.explained = explain(error, [guard.watched() for guard in guards])
 
     def _say(self, message: str) -> None:
-        """Report a message, once for equal models."""
-        if message not in self._told:
-            self._told.add(message)
+        """Report a message, unless it was reported before, as for another model of the class."""
+        if message not in self._reported:
+            self._reported.add(message)
             self._tell(message)
 
     def _look(self, module: nn.Module, _: Any) -> None:
@@ -166,7 +163,7 @@ class Takeover:
         elif self._waiting and module in self._waiting:
             self._safely(self._look_again, module)
 
-    def _look_behind(self, module: nn.Module, args: Any, *result: Any) -> None:
+    def _look_after(self, module: nn.Module, args: Any, *result: Any) -> None:
         """Look at a call that is ending; one that ends with an error has no keyword arguments here."""
         if torch.compiler.is_compiling():
             return
@@ -186,12 +183,12 @@ class Takeover:
             self._forwards_ended += not any(id(each) in self._calls for each in others)
 
     def _safely(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Run an action; the training goes on whatever comes of it."""
+        """Run an action; if it fails, stop the search, and let the training go on."""
         try:
             with self._lock:  # models may run in several threads
                 action(*arguments)
         except Exception as error:
-            self.looking.undo()
+            self.search.undo()
             self._say(f"no more models are looked for, as that failed: {error_line(error)}")
 
     def _find(self, module: nn.Module) -> None:
@@ -202,21 +199,21 @@ class Takeover:
             return
         parts = list(module.modules())
         self._seen.update(parts)
-        for outer in running_modules():  # what is compiled runs through a module that is no part of its model
+        for outer in running_modules():  # a compiled model runs inside a module that is not part of it
             if outer is not module and outer in self._seen and not set(parts).isdisjoint(outer.modules()):
                 if outer in self._waiting:
                     self._waiting.update(dict.fromkeys(parts, self._waiting[outer]))
                     self._look_again(module)
                 return
         model = module.module if isinstance(module, DistributedDataParallel) else module
-        parameters = list(nn.Module.parameters(model))  # others may take arguments
+        parameters = list(nn.Module.parameters(model))  # an override may take arguments
         on_shapes = any(isinstance(each, FakeTensor) for each in parameters)
         trains = not on_shapes and any(each.requires_grad for each in parameters)
         if trains and any(model.children()):
-            if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
+            if not self._handled.isdisjoint(parts) and self._holds_no_more(model):
                 return
             inside = {self._waiting[part].trained for part in parts if part in self._waiting}
-            bare = {part for part in parts if part in self._taken and not blocks_of(part)}  # as what reparametrizes
+            bare = {part for part in parts if part in self._handled and not blocks_of(part)}  # as parametrizations
             for trained in self.trained:
                 if (watching := trained.guard) is not None and watching.model in bare:
                     watching.remove()
@@ -230,19 +227,19 @@ class Takeover:
                 self._decide(model, waiting, running=model is module)
 
     def _holds_no_more(self, model: nn.Module) -> bool:
-        """Tell whether all blocks of a model lie in models taken before: it only wraps those."""
-        inside = {part for whole in self._taken for part in whole.modules()}
+        """Tell whether all blocks of a model lie in models handled before, around which it is only a wrapper."""
+        inside = {part for whole in self._handled for part in whole.modules()}
         return all(block.module in inside for block in blocks_of(model).values())
 
     def _decide(self, model: nn.Module, waiting: WaitingModel, *, running: bool) -> None:
-        """Take a model that trains, or keep waiting until its checkpointing is switched on."""
+        """Wrap and guard a model that trains, or keep waiting until its checkpointing is switched on."""
         trained = waiting.trained
-        wanted = self._options.wrap is not None or waiting.asks() or has_surgery(model)
+        wanted = self._options.wrap is not None or waiting.is_switched_on() or has_surgery(model)
         if wanted or trained.checkpoints_itself:
             for part in [part for part, its in self._waiting.items() if its is waiting]:
                 del self._waiting[part]
             self._note(trained, model, evaluating=False)
-            self._take(model, trained, self._options.guard_options, running=running)
+            self._wrap_and_guard(model, trained, running=running)
             if wanted and not (is_asked(model) or has_surgery(model)):
                 self._look_for_own_call(trained, model, lambda: None)
             if trained.guard is not None:
@@ -271,10 +268,10 @@ class Takeover:
     def _reached(self, waiting: WaitingModel, evaluating: bool, _: Any) -> None:
         self._note(waiting.trained, waiting.model(), evaluating=evaluating)
         if evaluating:
-            waiting.trained.asked |= waiting.asks()
+            waiting.trained.asked |= waiting.is_switched_on()
 
     def _look_again(self, module: nn.Module) -> None:
-        """Look again at a waiting model: it may have been switched on since, or checkpoint by itself."""
+        """Look again at a waiting model: it may have been switched on since, or have checkpointed by itself."""
         waiting = self._waiting[module]
         if in_backward():
             if module is not waiting.model() and torch.is_grad_enabled():
@@ -286,8 +283,9 @@ class Takeover:
             if waiting.is_in_mode(module) and torch.is_grad_enabled():
                 self._decide(module, waiting, running=True)
 
-    def _take(self, model: nn.Module, trained: Trained, options: GuardOptions, *, running: bool) -> None:
-        self._taken.add(model)
+    def _wrap_and_guard(self, model: nn.Module, trained: Trained, *, running: bool) -> None:
+        options = self._options.guard_options
+        self._handled.add(model)
         trained.overrides = self.switches.of(model)
         surgery = watching = None
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
@@ -296,7 +294,7 @@ class Takeover:
             if surgery is not None and options.on_fault != "raise":
                 for change in surgeries_in(model):
                     change.refusals.tell = partial(self._refused, trained, ref(change))
-                    self._look_for_own_call(trained, change.model, partial(self._leave, trained, change))
+                    self._look_for_own_call(trained, change.model, partial(self._leave_to_script, trained, change))
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
@@ -304,7 +302,7 @@ class Takeover:
         trained.follow(watching, surgery)
 
     def _refused(self, trained: Trained, surgery: ref[Surgery], error: Exception) -> None:
-        """Return a model to the script's own checkpointing as its next forward begins."""
+        """Give a model back to the script's own checkpointing as its next forward begins."""
         trained.is_refused = True
         trained.problems.append(f"{_said(error)}; since then it trains as the script has it")
         self._say(f"{trained.name}: {trained.problems[-1]}")
@@ -317,7 +315,7 @@ class Takeover:
         def look(*_: Any) -> None:
             if hooks.undone or in_backward():
                 return
-            if place := checkpoint_call(but_for=self.through.takes):
+            if place := checkpoint_call(but_for=self.run_through.takes):
                 hooks.undo()
                 trained.place, trained.checkpoints_itself = place, True
                 trained.replaced = ""
@@ -330,12 +328,12 @@ class Takeover:
         handles.append(model.register_forward_hook(ModelHook(lambda *_: hooks.undo())))
         hooks = UndoableHooks(handles)
 
-    def _leave(self, trained: Trained, change: Surgery) -> None:
+    def _leave_to_script(self, trained: Trained, change: Surgery) -> None:
         """Give back, in the running forward, a model that the script checkpoints by itself."""
         trained.is_refused = True
         self._say(f"{trained.name} checkpoints by itself at {trained.place}: it is left as it is")
         for block in blocks_of(change.model).values():
-            vars(block.module)[FUNCTION] = None  # the others of this forward run plainly inside of the script's call
+            vars(block.module)[FUNCTION] = None  # the rest of this forward runs plainly inside the script's own calls
         self._give_back(trained, change)
 
     def _give_back(self, trained: Trained, change: Surgery) -> None:

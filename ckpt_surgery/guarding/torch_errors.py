@@ -28,11 +28,9 @@ from ckpt_surgery.runtime.self_check.routing import has_router
 from ckpt_surgery.text import listed, some
 from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame, is_compiled, is_compiled_function
 
-_SIGN = "ckpt_surgery: "
+_PREFIX = "ckpt_surgery: "
 _DEPTH = 4
-"""How deep in closures and partials of a checkpointed function its module is looked for."""
-
-
+"""How deep in its closures and partials the module of a checkpointed function is looked for."""
 _METADATA = r" metadata: .*?torch\.Size\((\[.*?\])\), 'dtype': torch\.(\w+)"
 _SAVED = re.compile(rf"saved{_METADATA}.*?\nrecomputed{_METADATA}")
 _PARAMETER = re.compile(r"Parameter at index \d+ with name (\S+) has been marked")
@@ -40,7 +38,7 @@ _PARAMETER = re.compile(r"Parameter at index \d+ with name (\S+) has been marked
 
 @dataclass(frozen=True, slots=True)
 class WatchedModel:
-    """A model that a guard watches, and its looks in the step that began last; None where it took none."""
+    """A model that a guard watches, and what its blocks found on entry in the latest step; None if not recorded."""
 
     model: nn.Module
     looks: EntryLooks | None
@@ -231,16 +229,13 @@ _KNOWN: Sequence[tuple[type[Exception], str, Callable[[_Failure], str]]] = (
 
 
 def explain(error: BaseException, watched: Sequence[WatchedModel]) -> str:
-    """Add a note to an error of torch that is known, was raised from one, or came up in a recompute; return it.
-
-    The note is empty where nothing is known.
-    """
+    """Add a note to a known error of torch, one raised from it, or one in a recompute; return it, empty for others."""
     notes: Sequence[str] = getattr(error, "__notes__", ())
     for note in notes:
-        if note.startswith(_SIGN):
-            return note.removeprefix(_SIGN)
+        if note.startswith(_PREFIX):
+            return note.removeprefix(_PREFIX)
     if said := _note(error, watched):
-        error.add_note(_SIGN + said)
+        error.add_note(_PREFIX + said)
     return said
 
 

@@ -1,4 +1,4 @@
-"""Find parameters that should train and got no gradient so far, and what in the code may keep it from them."""
+"""Find parameters that should train and got no gradient so far, and what in the code may be the reason."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class UntrainedParameters:
     """Watches the parameters of `model` that require gradient until each has had a nonzero one.
 
     Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
-    a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
-    counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty. Of
-    those that are `flattened` by FSDP1, which hooks do not see, nothing is said. Where a script has told
-    DistributedDataParallel to expect unused parameters, those of parts that never ran are no fault.
+    a step in which it is looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
+    counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty. Parameters
+    `flattened` by FSDP1, which hooks do not see, are only counted. If the script has told DistributedDataParallel to
+    expect unused parameters, those of parts that never ran are not a fault.
     """
 
     def __init__(self, model: nn.Module, patience: int) -> None:
@@ -60,9 +60,9 @@ class UntrainedParameters:
                 self._handles[name] = register(ModelHook(partial(self._note, name)))  # type: ignore[no-untyped-call]
 
     def end(self, ran: Set[str], *, look: bool) -> list[GuardFault]:
-        """Return the fault after the last step of the patience; `ran` names the modules that ran.
+        """Return the fault once `patience` steps are over; `ran` names the modules that ran.
 
-        This waits for the device then, and where `look` is set.
+        This waits for the device then, and if `look` is set.
         """
         if not self._handles:
             return []
@@ -87,7 +87,7 @@ class UntrainedParameters:
     def _note(self, name: str, gradient: Tensor | None) -> None:
         if gradient is None:  # custom functions may give none
             return
-        sharded = isinstance(gradient, DTensor)  # then it is the parameter itself, which has one
+        sharded = isinstance(gradient, DTensor)  # its hook gets the parameter, which has a gradient
         nonzero = torch.ones((), dtype=torch.bool) if sharded else gradient.detach().ne(0).any()
         before = self._nonzero.get(name)
         self._nonzero[name] = nonzero if before is None else before | nonzero
@@ -117,7 +117,7 @@ def _branches_of(kind: type) -> tuple[str, ...]:
 
         file = inspect.getfile(kind)
         found = check(file, select="CKPT002", include_unsupported=True, jobs=1, cache=False).findings
-    except Exception:  # classes of no file; what cannot be read says nothing
+    except Exception:  # a class without a file, or source that cannot be checked
         return ()
     here = (f for f in found if f.path == file and f.class_name == kind.__name__ and f.differing)
     return tuple(f"check finds {f.code} at {f.path}:{f.line}: {f.message}" for f in here)

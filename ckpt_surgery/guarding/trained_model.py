@@ -17,19 +17,19 @@ from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
 from ckpt_surgery.undo import Undoable
 
 LOOKS = 3
-"""In so many forwards the calls of modules are looked at for who checkpoints them."""
+"""In this many forwards, calls of modules are searched for what checkpoints them."""
 
 
 class Trained:
     """A model that was trained, or what is known about it if the script has dropped it.
 
     `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
-    again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
-    of the call that did, where that is known. With `evaluating` it was trained in evaluation mode alone, and `asked`
-    tells whether checkpointing was switched on then. With `calls_checkpoint` its code calls something that
-    checkpoints, perhaps functions in which no module runs. With `can_be_wrapped` it has blocks that --wrap would
-    checkpoint. `overrides` are the calls that have switched checkpointing on again with other options, and `replaced`
-    is the line of the script's own calls that run through.
+    again in a backward, but not by the switch of a library or by this package; `place` is the file and line of the
+    call that did it, if that is known. With `evaluating` it was trained only in evaluation mode, and `asked` tells
+    whether checkpointing was switched on then. With `calls_checkpoint` its code calls something that checkpoints,
+    perhaps functions in which no module runs. With `can_be_wrapped` it has blocks that --wrap would checkpoint.
+    `overrides` are the calls that have switched checkpointing on again with other options, and `replaced` is the line
+    of the script's own checkpoint call that `RunThrough` replaces.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,29 +51,29 @@ class Trained:
         """Note the guard and the surgery that the model got."""
         self._table = "" if surgery is None else str(surgery)
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
-        if guard is not None:  # it holds the surgery, and both go when the model goes
+        if guard is not None:  # it holds the surgery, and both are freed with the model
             self._guard = ref(guard)
-            guard.at_check, guard.at_end = self._take_table, partial(self._keep, surgery)
+            guard.at_check, guard.at_end = self._take_table, partial(self._keep_report, surgery)
 
     @property
     def guard(self) -> Guard | None:
-        """Its guard; None where it could have none, or the model is gone."""
+        """Its guard; None if it could not have one, or the model is gone."""
         return self._guard()
 
     @property
     def surgery(self) -> Undoable | None:
-        """Its surgery, or the result of the operation; None without one, or where the model is gone."""
+        """Its surgery, or the result of the operation; None if there is none, or the model is gone."""
         return self._surgery()
 
     @property
     def report(self) -> GuardReport | None:
-        """The report of its guard; None where it could have none."""
+        """The report of its guard; None if it could not have one."""
         watching = self._guard()
         return self._report if watching is None else watching.report()
 
     @property
     def table(self) -> str:
-        """The table of its surgery in the last checked step; empty where it had none, or it was given back."""
+        """The table of its surgery in the last checked step; empty if it has none, or was given back."""
         if self.is_refused:
             return ""
         return self._table if self.surgery is None or self._has_table else str(self.surgery)
@@ -109,7 +109,7 @@ class Trained:
         return [*said, *overrides]
 
     def release(self) -> None:
-        """Remove its guard and its surgery. Raises CkptSurgeryError where the script has taken the model apart."""
+        """Remove its guard and its surgery. Raises CkptSurgeryError if the script has taken the model apart."""
         for change in (self._guard(), self.surgery):
             if change is not None:
                 change.__exit__(None, None, None)
@@ -119,14 +119,14 @@ class Trained:
         if self.surgery is not None:
             self._table, self._has_table = str(self.surgery), True
 
-    def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
+    def _keep_report(self, surgery: Undoable | None, watching: Guard) -> None:
         self._report = watching.report()
         if not self._has_table:
             self._table = "" if surgery is None else str(surgery)
 
 
 class WaitingModel:
-    """A model whose checkpointing is not switched on. `forwards` counts those after its first."""
+    """A model on which checkpointing is not switched on yet. `forwards` counts those after its first."""
 
     def __init__(self, model: nn.Module, trained: Trained) -> None:
         self.model = ref(model)
@@ -143,12 +143,12 @@ class WaitingModel:
         """Tell whether a model is in a mode in which something may checkpoint it."""
         return model.training or self._in_evaluation or self.trained.checkpoints_itself
 
-    def asks(self) -> bool:
+    def is_switched_on(self) -> bool:
         """Tell whether checkpointing has been switched on since."""
         return any(getattr(module(), flag, False) for module, flag in self._flags)
 
     def enter(self) -> None:
-        """Look whether torch's checkpoint function runs the entered module, until enough was seen."""
+        """Note whether torch's checkpoint function runs the entered module, in the first forwards."""
         if self.forwards < LOOKS and not self.trained.place:
             self.trained.place = checkpoint_call()
             self.trained.checkpoints_itself |= bool(self.trained.place)

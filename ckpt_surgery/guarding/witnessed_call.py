@@ -1,6 +1,6 @@
-"""Watch one block call in a step, with the gradients that reach it, and run the same call alone.
+"""Watch one call of a block in a step and the gradients that reach it, and run the same call alone.
 
-Running it again without checkpointing takes the memory of one call of one block.
+To run it again without checkpointing takes the memory of one call of one block.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from ckpt_surgery.undo import UndoableHooks
 
 
 class WitnessedCall:
-    """Watch a call of `block` with these arguments, from its begin in the forward.
+    """A watch on one call of `block` with these arguments, made as the call begins in the forward.
 
-    `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
-    are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name;
-    it was `repeated` where it returned what it did in the forward, and `checkpointed` where parts of it ran again in
-    the backward. It is `cut_off` where reentrant checkpointing is given nothing that needs gradient, `selective` where
-    a policy of its checkpoint keeps some results, and `recast` where its recompute began under another autocast. What
-    it keeps goes `through_hooks` where saved-tensor hooks of the script are around it; it gets its gradient
-    `in_containers` alone, or by keyword, where it is cut off for that. Into the arguments `overwritten`, which had no
-    graph, its recompute wrote what has one.
+    Call `hook` as the block begins to build its `graph`, at once or in the recompute, and `leave` as it returns.
+
+    Seen in the step: `autocast` is the device type and dtype of autocast. `selective`: a policy of its checkpoint
+    keeps some results. `through_hooks`: saved-tensor hooks of the script are around it. `cut_off`: reentrant
+    checkpointing is given nothing that needs gradient; `in_containers`: because all that does is in a container or
+    comes by keyword. `recast`: its recompute began under another autocast. `overwritten` names arguments without a
+    graph into which its recompute wrote what has one.
+
+    Seen when run alone: `alone_gradients` are those of its arguments, by name. `repeated`: it returned the same as in
+    the forward. `checkpointed`: parts of it ran again in the backward.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -62,7 +64,7 @@ class WitnessedCall:
         self._inputs = [tensor.detach() for tensor in self._record.tensors]
         direct = [(label, value) for label, value in signature.named(args, kwargs) if isinstance(value, Tensor)]
         labels = {id(value): f"its argument {label}" for label, value in direct}
-        # a tensor that is given twice has one, also where each of its places has another one in the recompute
+        # a tensor that is given twice has one label, even if the recompute is given two tensors in its place
         self._labels = {label: labels[id(value)] for label, value in direct}
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
@@ -83,12 +85,12 @@ class WitnessedCall:
         self._given_versions = versions(self._inputs)
         self._output_gradients: dict[int, Tensor] = {}
         self._outputs: list[tuple[Tensor, int]] = []
-        self._alone: list[Tensor] = []
-        self._recomputed: bool | None = None
+        self._alone_results: list[Tensor] = []
+        self._recompute_equal: bool | None = None
         self._draws = False
-        self._moved = _library_options(block).get("preserve_rng_state") is False
+        self._generators_differ = _library_options(block).get("preserve_rng_state") is False
         self._weights: dict[str, Fingerprint] = {}
-        self.alone: dict[str, Tensor] = {}
+        self.alone_gradients: dict[str, Tensor] = {}
         self.repeated = True
         self.checkpointed = False
         self._record.begin(watching=True)
@@ -101,7 +103,7 @@ class WitnessedCall:
     @property
     def drew_anew(self) -> bool:
         """Whether it draws random numbers, and its recompute began with other generator states than its forward."""
-        return self._draws and self._moved
+        return self._draws and self._generators_differ
 
     @property
     def written(self) -> list[Attribute]:
@@ -135,7 +137,7 @@ class WitnessedCall:
 
     def begin_recompute(self) -> None:
         """Note whether the recompute would draw other random numbers than the forward, or cast to another dtype."""
-        self._moved |= self._generators_moved()
+        self._generators_differ |= self._generators_moved()
         self.recast |= autocast_now()[1] != self.autocast[1]
 
     def _generators_moved(self) -> bool:
@@ -151,7 +153,7 @@ class WitnessedCall:
             self._weights = _weights_of(self._block)
             self._given_versions = versions(self._inputs)
         else:
-            self._recomputed = self._are_equal(list(tensors(output)))
+            self._recompute_equal = self._are_equal(list(tensors(output)))
             self.overwritten = [name for name, value in self._without_graph if value.requires_grad]
             self._without_graph = []
         if not self.graph.begun or self.graph.watched:
@@ -161,7 +163,7 @@ class WitnessedCall:
         self._is_plain &= not _leads_to(inner, is_differentiable)
         returned = Flattener()
         spec = returned.flatten(output)
-        places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
+        places = [id(tensor) for tensor in tensors(output)]  # those without a graph count: alone, they may have one
         views = [watched_view(t, self._output_gradients, places.index(id(t))) for t in returned.tensors]
         self.graph.watch([get_gradient_edge(view).node for view in views] + self.handed_on.nodes)
         return unflatten(spec, views) if views else None
@@ -170,30 +172,30 @@ class WitnessedCall:
         self.graph.release()
         self.handed_on.nodes.clear()
         self._output_gradients.clear()
-        self.alone.clear()
+        self.alone_gradients.clear()
         self._outputs.clear()
-        self._alone.clear()
+        self._alone_results.clear()
         self._inputs.clear()
         del self._record
 
     def drifts(self) -> bool:
-        """Tell whether the recompute gave something else too: as seen there, or as another run alone does.
+        """Tell whether the recompute, too, gave something else than the forward; if not seen, run alone once more.
 
-        Call this where it was not `repeated`: what it depends on may be gone since the backward.
+        Call this if it was not `repeated`: what it depends on may be gone since the backward.
         """
-        if self._recomputed is not None:
-            return not self._recomputed
+        if self._recompute_equal is not None:
+            return not self._recompute_equal
         if self.selective:  # what varies may be what is kept
             return False
         with torch.no_grad(), self._on_its_state():
             _, results = self._run(self._inputs)
-        return not all(map(_repeats, self._alone, results))
+        return not all(map(_repeats, self._alone_results, results))
 
     @contextmanager
     def _on_its_state(self) -> Iterator[None]:
         """Put the block in the state of its forward without checkpointing inside the `with`, and restore it on exit.
 
-        Run the backward inside too: functions of the block may run parts of it again. Raises GuardError where such a
+        Run the backward inside too: functions of the block may run parts of it again. Raises GuardError if such a
         function adds to the gradients of parameters, which are set aside meanwhile.
         """
         parameters = list(self._block.parameters())
@@ -221,26 +223,26 @@ class WitnessedCall:
             return (args, kwargs), results
 
     def _are_equal(self, results: Sequence[Tensor]) -> bool:
-        """Tell whether these results equal the forward's, where gradients reach them and they were not overwritten."""
+        """Tell whether these results equal the forward's, unless no gradient reaches them or they were overwritten."""
         return len(results) == len(self._outputs) and all(
             version(output) != before or _repeats(output, result.detach(), self._output_gradients.get(place))
             for place, ((output, before), result) in enumerate(zip(self._outputs, results, strict=True))
         )
 
-    def _enter_again(self, *_: object) -> None:
+    def _note_rerun(self, *_: object) -> None:
         self.checkpointed = True
 
     def exchanged(self) -> list[str]:
-        """Name the block's parameters, buffers and arguments whose values differ from the forward's.
+        """Name the block's parameters, buffers and arguments whose values differ from those in the forward.
 
         This also sees writes through `.data`, though not to arguments. It waits for the device.
         """
         now = _weights_of(self._block)
-        both = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
+        weights = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
         pairs = enumerate(zip(self._given_versions, versions(self._inputs), strict=True))
         written = [place for place, (before, after) in pairs if before != after]
         given = [f"{self._given.get(place, 'an argument')} (written in place)" for place in written]
-        return [name for name, before, after in both if int(before.bits) != int(after.bits)] + given
+        return [name for name, before, after in weights if int(before.bits) != int(after.bits)] + given
 
     def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
         """Run the block and its backward without checkpointing, and return the bytes that it kept.
@@ -263,12 +265,12 @@ class WitnessedCall:
             arguments, results = self._run(given)
         self.repeated = self._are_equal(results)
         if not self.repeated:
-            self._alone = [result.detach() for result in results]
+            self._alone_results = [result.detach() for result in results]
         pairs = [(results[place], gradient) for place, gradient in self._output_gradients.items()]
         pairs += self.handed_on.reached_in(arguments)
         reached = [(result, gradient) for result, gradient in pairs if result.requires_grad]
         wanted = {label: given[place] for place, label in self._given.items()}
-        with UndoableHooks([part.register_forward_pre_hook(self._enter_again) for part in self._block.modules()]):
+        with UndoableHooks([part.register_forward_pre_hook(self._note_rerun) for part in self._block.modules()]):
             made: Sequence[Tensor | None] = torch.autograd.grad(
                 [result for result, _ in reached],
                 [*parameters.values(), *wanted.values()],
@@ -276,7 +278,7 @@ class WitnessedCall:
                 allow_unused=True,
             )
         gradients = iter(made)
-        for home, names in ((sums, parameters), (self.alone, wanted)):
+        for home, names in ((sums, parameters), (self.alone_gradients, wanted)):
             for name in names:
                 add_gradient(home, name, next(gradients))
         return sum(kept.values())
@@ -306,7 +308,7 @@ def autocast_now() -> tuple[str, torch.dtype | None]:
 
 def _library_options(block: nn.Module) -> Mapping[str, Any]:
     """Return the options that the library's switch gave to a layer's checkpointing function, if known."""
-    function = vars(block).get(FUNCTION)  # entries are counted through a function around the library's
+    function = vars(block).get(FUNCTION)  # `EntryCounter` puts a function around the library's
     options = options_of(function) or options_of(getattr(function, "__wrapped__", function)) if function else None
     return options[0] if options else {}
 
@@ -319,10 +321,7 @@ def _weights_of(block: nn.Module) -> dict[str, Fingerprint]:
 
 
 def _repeats(output: Tensor, result: Tensor, gradient: Tensor | None = None) -> bool:
-    """Tell whether a block run alone returned the same as in its forward, where a `gradient` is not zero.
-
-    Inf and nan are not compared.
-    """
+    """Tell whether two results of a block are the same where the `gradient` is not zero; inf and nan aside."""
     if output.shape != result.shape or output.dtype != result.dtype:
         return False
     if not is_plain(output) or output.is_sparse or not is_differentiable(output):
@@ -358,7 +357,7 @@ def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
 
 @contextmanager
 def _without_checkpointing(block: nn.Module) -> Iterator[None]:
-    """Switch off all checkpointing and tiling in a block inside the `with`, of whatever library."""
+    """Switch off all checkpointing and tiling in a block inside the `with`, whatever library does it."""
     with ExitStack() as stack:
         stack.enter_context(untiled())
         for module in block.modules():

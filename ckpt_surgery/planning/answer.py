@@ -26,12 +26,12 @@ class StateLever(StrEnum):
 
     @classmethod
     def of(cls, steps: Sequence[StepFigures]) -> StateLever | None:
-        """Return the lever on states if it may save the most and so is worth trying, else None."""
+        """Return the lever on states that may save the most, and so is worth trying; None if another remedy may."""
         lever = lever_of(steps)
-        return None if lever is None else _STATES.get(lever.remedy)
+        return None if lever is None else _ON_STATES.get(lever.remedy)
 
 
-_LEVERS = {
+_REMEDY_WORDS = {
     Remedy.FUSED_LOSS: "a fused loss (`fuse_loss`)",
     Remedy.CHECKPOINT: "checkpointing (`wrap_blocks`)",
     Remedy.SDPA: 'attention that keeps no weights (`attn_implementation="sdpa"`)',
@@ -39,8 +39,8 @@ _LEVERS = {
     Remedy.LORA: "LoRA (`--lora 16`)",
     Remedy.FOUR_BITS: "frozen weights in 4 bits (`--load-in-4bit`)",
 }
-_STATES = {Remedy.LORA: StateLever.LORA, Remedy.FOUR_BITS: StateLever.FOUR_BITS}
-"""The remedies for states rather than for what a step allocates."""
+_ON_STATES = {Remedy.LORA: StateLever.LORA, Remedy.FOUR_BITS: StateLever.FOUR_BITS}
+"""Remedies for what lives from step to step, rather than for what a step allocates, and their levers."""
 _OPTIONS = {
     StateLever.LORA: f"--lora {RANK}",
     StateLever.LORA_4BIT: f"--lora {RANK} --load-in-4bit",
@@ -76,10 +76,8 @@ class LeverPeak:
             return str(self.lever)
         if self.ranks == 1:
             return f"FSDP over {self.cards} cards"
-        there = f"the {self.ranks} cards that train it now"
-        return (
-            f"FSDP over {there}" if self.cards == self.ranks else f"FSDP over {self.cards} cards in place of {there}"
-        )
+        now = f"the {self.ranks} cards that train it now"
+        return f"FSDP over {now}" if self.cards == self.ranks else f"FSDP over {self.cards} cards in place of {now}"
 
     @property
     def options(self) -> str:
@@ -93,23 +91,23 @@ class LeverPeak:
 
     @classmethod
     def useful(cls, tried: Iterable[LeverPeak], peak_bytes: int, room: int) -> tuple[LeverPeak, ...]:
-        """Return the levers that lower a peak, the most effective first, with the fewest cards that are enough."""
+        """Return the levers that lower a peak, the most effective first; FSDP only with the fewest cards that fit."""
         useful = [each for each in tried if each.peak_bytes < peak_bytes]
         divided = [each for each in useful if each.lever is StateLever.FSDP]
-        cards = next((each for each in divided if each.peak_bytes <= room), divided[-1] if divided else None)
-        useful = [each for each in useful if each.lever is not StateLever.FSDP or each is cards]
+        fewest = next((each for each in divided if each.peak_bytes <= room), divided[-1] if divided else None)
+        useful = [each for each in useful if each.lever is not StateLever.FSDP or each is fewest]
         return tuple(sorted(useful, key=lambda each: each.peak_bytes))
 
 
 def smallest_card(peak: int) -> Device | None:
-    """Return the smallest common card that fits a peak of so many bytes, or None."""
+    """Return the smallest common card that a peak of this many bytes fits on, or None."""
     return next((device for device in COMMON if peak <= device.room), None)
 
 
 def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hint | None:
     """Return what saves the most: checkpointing, by the difference of both steps, or a remedy for the last step.
 
-    Of the remedies for states only the one that was `tried`, if any, counts, with what it saves over the best step.
+    If a lever on states was `tried`, it counts with what it saves over the best step, and no other on states counts.
     """
     hints = list(Hint.of(steps[-1]))
     if len(steps) > 1:
@@ -117,8 +115,8 @@ def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hi
         hints = [*(hint for hint in hints if hint.remedy is not Remedy.CHECKPOINT), Hint(Remedy.CHECKPOINT, saved)]
     if tried is not None:
         saved = min(step.peak_bytes for step in steps) - tried.peak_bytes
-        remedy = next(remedy for remedy, lever in _STATES.items() if lever is tried.lever)
-        hints = [*(hint for hint in hints if hint.remedy not in _STATES), Hint(remedy, saved)]
+        remedy = next(remedy for remedy, lever in _ON_STATES.items() if lever is tried.lever)
+        hints = [*(hint for hint in hints if hint.remedy not in _ON_STATES), Hint(remedy, saved)]
     return max((hint for hint in hints if hint.bytes > 0), key=lambda hint: hint.bytes, default=None)
 
 
@@ -149,8 +147,8 @@ def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: Lever
     lever = lever_of(steps, tried)
     if lever is None:
         return said
-    said += f" Most effect: {_LEVERS[lever.remedy]}, "
-    if lever.remedy not in _STATES:
+    said += f" Most effect: {_REMEDY_WORDS[lever.remedy]}, "
+    if lever.remedy not in _ON_STATES:
         exact = lever.remedy is Remedy.CHECKPOINT and len(steps) > 1
         return f"{said}{'' if exact else 'up to '}{size(lever.bytes)}."
     if tried is None:
@@ -168,9 +166,9 @@ def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: Lever
 def plan_line(
     memory: int, name: str, before: StepFigures, planned: StepFigures, levers: Sequence[LeverPeak] = ()
 ) -> str:
-    """Say that a plan called `name` fits into `memory`, from the steps before it and with it, and what saves more.
+    """Say that a step fits into `memory` with the plan called `name`, and what would save more.
 
-    `levers` are those that were tried on top of everything that a plan can do.
+    `before` is the step without the plan. `levers` were tried on top of everything that a plan can do.
     """
     needed = f"Fits into {size(memory)}: {size(planned.peak_bytes)}"
     if planned is before:
@@ -187,7 +185,7 @@ def plan_line(
 def may_save_more(before: StepFigures, planned: StepFigures) -> bool:
     """Tell whether a lever on states may save more than a plan does, and so is worth trying."""
     saved = before.peak_bytes - planned.peak_bytes
-    return planned is not before and any(hint.remedy in _STATES and hint.bytes > saved for hint in Hint.of(planned))
+    return planned is not before and any(hint.remedy in _ON_STATES and hint.bytes > saved for hint in Hint.of(planned))
 
 
 def shortage_line(memory: int, least: StepFigures, levers: Sequence[LeverPeak]) -> str:

@@ -1,4 +1,4 @@
-"""A plan's choices for a model: as data, as Python code, and applied, with one `undo` for all of it."""
+"""A plan's choices for a model: as data, as Python code, and applied, with one `undo` for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckpt_surgery.long_sequences.calls import AppliedPlan, apply_calls
 from ckpt_surgery.text import listed, plural
 
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
-"""A module inside an element of a stack: the stack, the number, and the name in the element, without numbers."""
+"""The name of a module inside a block: the stack, the number of the block, and the name within the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PlanChoice:
         checkpointed: the checkpointed blocks by name, each with the operators whose results it keeps, as in `save` of
             `wrap_blocks`.
         offload: whether the inputs of checkpointed blocks go to host memory.
-        save_offload: whether what they keep because of `save` goes there, too.
+        save_offload: whether what they keep because of `save` goes there too.
         fused_loss: whether the loss is computed without logits.
         tiled: the full names of the MLPs that run on `shard_size` tokens at a time.
         shard_size: the tokens of a shard of a tiled MLP.
@@ -54,7 +54,7 @@ class PlanChoice:
 
     @property
     def beside_blocks(self) -> Hashable:
-        """A key that choices share if they differ only in what single blocks do."""
+        """A key shared by choices that differ only in what individual blocks do."""
         return self.offload, self.save_offload, self.fused_loss, self.tiled, self.shard_size
 
     @property
@@ -98,7 +98,7 @@ class PlanChoice:
         return calls
 
     def _wanted_blocks(self) -> dict[str, Any]:
-        """Return the arguments that leave out other blocks: none, the number of first blocks, or patterns of names."""
+        """Return the arguments that select the blocks: none for all, the number of first ones, or name patterns."""
         wanted = {stack: [name for name in names if name in self.checkpointed] for stack, names in self.stacks.items()}
         if all(len(wanted[stack]) == len(names) for stack, names in self.stacks.items()):
             return {}
@@ -108,7 +108,7 @@ class PlanChoice:
         return {"stacks": [pattern for some in patterns for pattern in some]}
 
     def _saved_results(self) -> dict[str, Any]:
-        """Return the argument that makes checkpointed blocks keep their results: none, names, or names by patterns."""
+        """Return the argument for the results that blocks keep: none, names for all blocks, or names by pattern."""
         kinds = list(dict.fromkeys(self.checkpointed.values()))
         if len(kinds) == 1:
             return {"save": list(kinds[0])} if kinds[0] else {}
@@ -123,8 +123,8 @@ class PlanChoice:
     def _patterns(self, stack: str, some: Sequence[str], every: Sequence[str]) -> list[str]:
         """List patterns that match some blocks of a stack, none of its others, and nothing in other stacks."""
         numbers = [name.removeprefix(f"{stack}.") for name in some]
-        is_alone = not any(each.startswith(f"{stack}.") for each in self.stacks)
-        if some and list(some) == list(every) and stack and is_alone:
+        has_no_inner_stack = not any(each.startswith(f"{stack}.") for each in self.stacks)
+        if some and list(some) == list(every) and stack and has_no_inner_stack:
             return [escape(stack)]
         if not stack or not all(number.isdecimal() for number in numbers):
             return [escape(name) for name in some]
@@ -184,9 +184,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def as_yaml(document: Mapping[str, Any], indent: str = "") -> str:
-    """Write a document of names, numbers, texts, lists and mappings as YAML, values in the form of JSON.
+    """Write a document of strings, numbers, lists and mappings as YAML, with values as in JSON.
 
-    Floats get a decimal point: without one, readers of YAML 1.1 take 1e-07 for a text.
+    Floats get a decimal point: without one, readers of YAML 1.1 take 1e-07 for a string.
     """
     lines = []
     for name, value in document.items():

@@ -16,7 +16,7 @@ _WIDEST_FLASH_HEAD = 256
 _ALIGNED_BYTES = 16
 """The memory-efficient kernel loads rows of this many bytes."""
 _BIAS_COLUMNS = 8
-"""It takes masks whose rows are a multiple of this; others are padded."""
+"""The same kernel takes masks with a multiple of this many columns; others are padded."""
 
 
 class CudaOperators(TorchFunctionMode):
@@ -26,7 +26,7 @@ class CudaOperators(TorchFunctionMode):
     whole matrix of weights, and its dropout keeps a mask of floats where CUDA keeps one of bools. CUDA's rules for
     attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, from compute capability 8.0) are: flash attention
     in half precision without a mask, where all heads have one width of at most 256; memory-efficient attention where
-    rows are aligned and keys have as many heads as queries; else the matrix, as where samples are broadcast.
+    rows are aligned and keys have as many heads as queries; otherwise the matrix, as for broadcast samples.
     """
 
     def __torch_function__(
@@ -95,7 +95,7 @@ def _add_workspace(node: Any, query: Tensor, key: Tensor) -> None:
     sizes = [((samples, rows, heads, columns), torch.float32), ((samples, heads, rows), torch.float32)]
     if key.shape[1] != heads:
         sizes += [((samples, key.shape[2], heads, width), query.dtype)] * 2
-    like = query.new_empty(0)  # the queries themselves may go before their backward
+    like = query.new_empty(0)  # the queries themselves may be freed before this
     held: list[Tensor] = []
 
     def begin(gradients: Any) -> None:

@@ -65,19 +65,19 @@ class Device:
     def like(cls, card: str, memory: int = 0) -> Device:
         """Find a device by name, however people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
 
-        Variants with the same name are told apart by `memory`, in bytes as the driver reports it, or else by the size
+        Variants with the same name are distinguished by `memory`, in bytes as the driver reports it, or by the size
         in the name.
 
         Raises:
             PlanningError: no figures are known of this device.
         """
-        words, form, said = _read(card)
-        alike = [(device, *_read(device.name)) for device in DEVICES.values()]
-        alike = [each for each in alike if each[1] == words]
-        form = form if any(own == form for _, _, own, _ in alike) else ""
-        wanted = memory or said
-        for device, _, own, _ in alike:
-            if own == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
+        words, form, named_memory = _parsed(card)
+        variants = [(device, *_parsed(device.name)) for device in DEVICES.values()]
+        variants = [each for each in variants if each[1] == words]
+        form = form if any(each[2] == form for each in variants) else ""  # an unknown form is ignored
+        wanted = memory or named_memory
+        for device, _, its_form, _ in variants:
+            if its_form == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
                 return device
         raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")
 
@@ -101,7 +101,7 @@ class Device:
         except OSError as error:
             raise PlanningError(f"{path} cannot be read: {error.strerror}") from None
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise PlanningError(f"{path} is no TOML: {error}") from None
+            raise PlanningError(f"{path} is not TOML: {error}") from None
         missing = [field.name for field in fields(Device) if field.default is MISSING and field.name not in values]
         if missing:
             raise PlanningError(
@@ -160,13 +160,13 @@ MARGIN = 0.08
 NAMES = ", ".join(device.name for device in DEVICES.values() if " " not in device.name)
 _FORM = re.compile(r"(sxm|pcie|nvl)\d?")
 _MEMORY = re.compile(r"(?<![a-z\d.])(\d+)\s*g(?:i?b)?(?![a-z\d.])")
-_BESIDE = re.compile(r"nvidia|amd|geforce|tesla|quadro|rtx|instinct|(?<![a-z])(?:(?:hbm|gddr)\d\w?|oam|gpu)(?![a-z])")
-"""Words in the name of a card that do not help to identify it."""
+_NOISE = re.compile(r"nvidia|amd|geforce|tesla|quadro|rtx|instinct|(?<![a-z])(?:(?:hbm|gddr)\d\w?|oam|gpu)(?![a-z])")
+"""Parts of a card's name that do not help to identify it."""
 
 
-def _read(card: str) -> tuple[list[str], str, int]:
+def _parsed(card: str) -> tuple[list[str], str, int]:
     """Split a card's name into identifying words, its form such as "pcie", and its memory in bytes, else 0."""
-    name = _BESIDE.sub(" ", card.lower())
+    name = _NOISE.sub(" ", card.lower())
     form = _FORM.search(name)
     memory = _MEMORY.search(_FORM.sub(" ", name))
     words = re.findall(r"\w+", _MEMORY.sub(" ", _FORM.sub(" ", name).replace("_", " ")))

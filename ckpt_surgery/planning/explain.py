@@ -23,15 +23,17 @@ from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
-from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered, seconds_of
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.devices import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.lora import is_mostly_frozen, linear_layers
 from ckpt_surgery.planning.model_copy import Copies
+from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, UsesOriginal, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.states import bytes_of
+from ckpt_surgery.planning.step_meter import OWN_CODE, run_metered
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -112,18 +114,18 @@ def _with_data(
         except Exception as error:  # whatever a step of the model raises
             raise why from error
         if any(parameter.grad is not None for parameter in parameters):
-            raise PlanningError(_uses_original(type(model).__name__))
+            raise PlanningError(_original_used(type(model).__name__))
     copied.zero_grad()
     return copied, step
 
 
 def _scalar_loss(loss: Callable[[Any], Any] | None, copies: dict[int, Any]) -> Callable[[Any], Tensor]:
     """Return the loss for a step of a copy, as a function of the output."""
-    own = Copies(copies).function(loss or loss_of)
-    return lambda output: scalar(own(output))
+    copied = Copies(copies).function(loss or loss_of)
+    return lambda output: scalar(copied(output))
 
 
-def _uses_original(name: str, where: str = "") -> str:
+def _original_used(name: str, where: str = "") -> str:
     return (
         f"a step of a copy of {name} uses parameters of the model itself{where}: a function reaches them through a "
         "global variable or a container of its own; give it what it uses as a default (`lambda x, block=block: ...`)"
@@ -137,19 +139,19 @@ def metered(
 
     Leaves no gradients on the model. Raises PlanningError.
     """
-    drawn = shapes.drawn
+    drawn_before = shapes.drawn
     arguments = shapes.inputs(checked_inputs(inputs))
     try:
         with shapes, ValuesForNumpy(), not_logged():
             step = run_metered(model, call_arguments(arguments), _scalar_loss(loss, shapes.copies))
     except UsesOriginal as error:
-        raise PlanningError(_uses_original(type(model).__name__, _place_in_model(error))) from error
+        raise PlanningError(_original_used(type(model).__name__, _place_in_model(error))) from error
     except Exception as error:
         raise not_on_shapes(f"a step of {type(model).__name__}", error) from error
     finally:
         for parameter in model.parameters():
             parameter.grad = None
-    return step, shapes.drawn - drawn
+    return step, shapes.drawn - drawn_before
 
 
 def explanation_of(
@@ -157,13 +159,13 @@ def explanation_of(
 ) -> Explanation:
     """Explain a metered step, on one rank if the training has several."""
     blocks = find_blocks(model)
-    states = [vars(block.module) for block in blocks]
-    checkpointed = [  # recomputed by a surgery, or by their own class
-        bool(state.get(FLAG, False)) or isinstance(state.get("forward"), BlockForward)
-        for state in states
-        if state.get(FUNCTION) is not None
+    attributes = [vars(block.module) for block in blocks]
+    checkpointed = [  # by their library's switch, or by a surgery
+        bool(each.get(FLAG, False)) or isinstance(each.get("forward"), BlockForward)
+        for each in attributes
+        if each.get(FUNCTION) is not None
     ]
-    saved: Counter[str] = Counter()  # what surgeries kept in the last step because of `save`, by the names in it
+    saved: Counter[str] = Counter()  # bytes that surgeries kept in the last step, by the names in `save`
     for policy in (policy for surgery in surgeries_in(model) for policy in surgery.policies):
         for (name, _), count in policy.kept.items():
             saved[name] += count.bytes
@@ -171,8 +173,8 @@ def explanation_of(
     parameters, optimizer = held_states(model.parameters(), training)
     buffers = held_bytes(model.buffers())
     on_cuda = training.device is not None and training.device.workspace > 0
-    counted, given = step, step.input_bytes if on_cuda else 0
-    if on_cuda:  # each tensor takes what torch's CUDA allocator counts for it
+    counted, input_bytes = step, step.input_bytes if on_cuda else 0
+    if on_cuda:  # tensors take what torch's CUDA allocator rounds them up to
         counted = replace(step, allocations=tuple(replace(a, bytes=block_bytes(a.bytes)) for a in step.allocations))
     frozen = [] if training.sharding else linear_layers(model, frozen=True)
     workspace = training.device.workspace if training.device and step.forward_flops else 0
@@ -185,14 +187,14 @@ def explanation_of(
         gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
         optimizer_bytes=optimizer,
         kept_bytes=step.kept_bytes,
-        peak=Peak.of(counted, parameters + buffers + optimizer + given + workspace),
+        peak=Peak.of(counted, parameters + buffers + optimizer + input_bytes + workspace),
         holders=Holder.grouped(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=MemoryTimeline.of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,
         drawn=drawn,
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
-        input_bytes=given,
+        input_bytes=input_bytes,
         workspace_bytes=workspace,
         frozen_bytes=held_bytes(layer.weight for *_, layer in frozen),
         adapted=is_mostly_frozen(model),
@@ -223,7 +225,7 @@ def _place_in_model(error: BaseException) -> str:
 
 @contextmanager
 def not_logged() -> Iterator[None]:
-    """Keep torch from logging each error on shapes with its traceback: it is handled, or becomes an error here."""
+    """Keep torch from logging the traceback of each error on shapes: callers handle it, or raise their own."""
     log = logging.getLogger(FakeTensor.__module__)
     before, log.disabled = log.disabled, True
     try:
@@ -238,7 +240,7 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def without_values(model: nn.Module, *, on_host: bool = True) -> nn.Module:
-    """Return the model, wrapped as before but without the self-check and, with `on_host`, copies in host memory."""
+    """Return the model, still wrapped, without the self-check and, with `on_host`, without copies in host memory."""
     for surgery in surgeries_in(model):
         if surgery.checkpointing is not None:
             surgery.change(self_check="never")
@@ -258,7 +260,7 @@ class HostWithoutData:
     """A transport of an `Offloader` without host memory: what moves there comes back as a new tensor of its shape."""
 
     def put(self, source: Tensor) -> Callable[[], Tensor]:
-        """Return what makes a tensor like `source`."""
+        """Return a function that makes a tensor like `source`."""
         return partial(source.new_empty(0).new_empty_strided, source.shape, source.stride())
 
     def finish(self, host_copy: Callable[[], Tensor]) -> None:

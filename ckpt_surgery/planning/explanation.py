@@ -1,4 +1,4 @@
-"""Hold the figures of a model's step, and render them as text, JSON and HTML."""
+"""`Explanation`: the figures of a model's step, rendered as text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Explanation(StepFigures):
         gradient_bytes: the gradients that the step leaves on parameters.
         optimizer_bytes: the optimizer's state; 0 if no optimizer was named.
         input_bytes: the step's inputs on the named CUDA device; 0 if none was named.
-        workspace_bytes: what matrix products take there as workspace, likewise.
+        workspace_bytes: the workspace of matrix products there; 0 if none was named.
         frozen_bytes: the part of `parameter_bytes` in frozen linear layers, which could be held in 4 bits.
         adapted: whether at most half of the parameters are trained.
         kept_bytes: what the forward allocated and is alive when the backward begins, without the loss.
-        peak: the highest moment, with all of the above.
+        peak: the moment with the most bytes alive, all of the above included.
         holders: what makes up `kept_bytes`, the largest first.
         timeline: the bytes alive over the operators of the step.
         forward_flops: floating-point operations of the forward, as torch counts them.

@@ -22,11 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import PlanningError, SurgeryError, SurgeryWarning
 from ckpt_surgery.measure.generators import random_state_kept
-from ckpt_surgery.planning.allocations import StepPhase, seconds_of
+from ckpt_surgery.planning.allocations import StepPhase
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, on_host_without_data
 from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, place_of, running_wrapper
+from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import Optimizer, TrainingSetup
 from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
@@ -40,7 +41,7 @@ from ckpt_surgery.text import error_line, listed, size, text_table
 CHOSEN_OPTIONS = ("offload", "save", "save_offload")
 """The options of `wrap_blocks` that `wrap_fastest` chooses."""
 _NOISE = 0.05
-"""A way must be predicted faster than simpler ones by more than this: predictions are off by as much."""
+"""The share by which a way must be faster than simpler ones: predictions are off by as much."""
 _USED_SHARE = 0.9
 """A way fits if it needs at most this share of the memory: fragments and workspaces need the rest."""
 _OFFLOAD_HOST_SECONDS = 125e-6
@@ -51,7 +52,7 @@ the bound that `benchmarks/host_cost.py` holds (save).
 
 
 class Way(StrEnum):
-    """The results that checkpointed blocks keep for their backward, and where, from the simplest way on."""
+    """What checkpointed blocks keep for their backward, and where; the simplest way comes first."""
 
     NOTHING_KEPT = "nothing kept"
     OFFLOADED = "inputs offloaded"
@@ -60,7 +61,7 @@ class Way(StrEnum):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a surgery that make its blocks do so."""
+        """The options of a surgery for this way."""
         offload = "cpu" if self in (Way.OFFLOADED, Way.ATTENTION_OFFLOADED) else None
         names = saved_names(ATTENTION) if self in (Way.ATTENTION, Way.ATTENTION_OFFLOADED) else ()
         return {"offload": offload, "save": SaveOption(names, bool(offload and names))}
@@ -86,7 +87,7 @@ class WayCosts:
         training = TrainingSetup(Optimizer.ADAMW, device=device)
         costs = []
         with random_state_kept(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
+            warnings.simplefilter("ignore", SurgeryWarning)  # the real step gives them
             copied = shapes_of(model, shapes, shapes.copies)
             (surgery,) = surgeries_in(copied)
             for way in Way:
@@ -101,19 +102,19 @@ class WayCosts:
                     cause = error.__cause__
                     costs.append(cls(way, math.inf, 0, str(cause if isinstance(cause, SurgeryError) else error)))
                     continue
-                told = explanation_of(copied, step, drawn, training)
+                explained = explanation_of(copied, step, drawn, training)
                 moved = 0 if surgery.stats is None else surgery.stats.bytes
                 pinned = PinnedPool(surgery.options.offload_pinned).limit if moved else 0
                 if moved > pinned:
-                    short = f"needs {size(moved)} of pinned host memory, and may take {size(pinned)}"
-                    costs.append(cls(way, math.inf, 0, short))
+                    shortage = f"needs {size(moved)} of pinned host memory, and may take {size(pinned)}"
+                    costs.append(cls(way, math.inf, 0, shortage))
                     continue
                 transfer = moved / device.link
                 forward = seconds_of((each for each in step.work if each.phase is StepPhase.FORWARD), device)
-                waits = max(transfer - forward, 0.0) + max(transfer - (told.seconds - forward), 0.0)
+                waits = max(transfer - forward, 0.0) + max(transfer - (explained.seconds - forward), 0.0)
                 host = _OFFLOAD_HOST_SECONDS * bool(moved) + _SAVE_HOST_SECONDS * bool(surgery.options.save.names)
-                seconds = told.seconds + waits + host * told.checkpointed
-                costs.append(cls(way, seconds, told.peak_bytes))
+                seconds = explained.seconds + waits + host * explained.checkpointed
+                costs.append(cls(way, seconds, explained.peak_bytes))
         return costs
 
 
@@ -180,7 +181,7 @@ def wrap_fastest(model: nn.Module, *, device: str | None = None, **options: Any)
 
     Returns:
         The change, whose `choice` gives the chosen way and the costs of each. Print it, `undo()` it, or use it in a
-            `with`. After a second call on the same model, the next batch is the first.
+            `with`. A second call on the same model chooses anew at the next batch.
 
     Raises:
         PlanningError: there is no such device.
@@ -205,7 +206,7 @@ class FastestWrap(FirstBatch):
         self.surgery = surgery
         self.choice: FastestChoice | None = None
         self._device, self._tell = device, tell
-        super().__init__(surgery.model)  # behind the hooks of the surgery, which are others after the choice
+        super().__init__(surgery.model)  # after the surgery's hooks, which the choice replaces
 
     def __str__(self) -> str:
         waits = f"{Way.NOTHING_KEPT}, until a batch trains uncompiled (of several ranks, in DistributedDataParallel)"
@@ -234,9 +235,9 @@ class FastestWrap(FirstBatch):
         """
         wrapper = None if is_alone() else running_wrapper()
         if wrapper is None and not is_alone():
-            return  # it is not known that other ranks are here
+            return  # other ranks may not be in this forward
         if not any(stack.checkpointed for stack in self.surgery.summary().stacks):
-            return  # it is in evaluation mode, or switched off
+            return  # the model is in evaluation mode, or checkpointing is off
         self._handle.remove()
         self.choice = self._choice(inputs, wrapper)
         if self.choice.way is not Way.NOTHING_KEPT:
@@ -261,16 +262,17 @@ class FastestWrap(FirstBatch):
             problem = str(error) if isinstance(error, PlanningError) else error_line(error)
             costs = [WayCosts(way, math.inf, 0, problem) for way in Way]
         if wrapper is not None:
+            # the maximum over the ranks, also of -memory: the least memory counts
             rows = [[-memory, 0.0], *([each.seconds, float(each.peak_bytes)] for each in costs)]
             figures = torch.tensor(rows, dtype=torch.float64, device=next(model.parameters()).device)
             dist.all_reduce(figures, dist.ReduceOp.MAX, wrapper.process_group)
             (most, _), *rows = figures.tolist()
-            memory, elsewhere = -most, "not on another rank"
+            memory, other = -most, "not on another rank"
             costs = [
-                replace(each, seconds=seconds, peak_bytes=int(peak), problem=each.problem or elsewhere)
-                if seconds == math.inf
-                else replace(each, seconds=seconds, peak_bytes=int(peak))
-                for each, (seconds, peak) in zip(costs, rows, strict=True)
+                replace(
+                    each, seconds=s, peak_bytes=int(peak), problem=each.problem or (other if s == math.inf else "")
+                )
+                for each, (s, peak) in zip(costs, rows, strict=True)
             ]
         if device is None or costs[0].seconds == math.inf:
             return FastestChoice(Way.NOTHING_KEPT, problem=costs[0].problem)
@@ -278,7 +280,7 @@ class FastestWrap(FirstBatch):
 
 
 def _card(model: nn.Module, figures: Device | None) -> tuple[Device, int, int]:
-    """Return the figures of a model's card, its memory for this process in bytes, and the bytes held there by others.
+    """Return a model's card, the bytes that this process can use there, and those held beside the model.
 
     Raises PlanningError if the model is on several devices, or no figures are known.
     """

@@ -1,4 +1,4 @@
-"""Add up the tensors of a step, by moment and place. Text and pages of the sums live elsewhere."""
+"""Add up the tensors of a step: similar ones (`Holder`), the `Peak`, and over time (`MemoryTimeline`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
 
-_MOST_POINTS = 400
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_MOST_POINTS = 400  # enough for a drawing 720 wide
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a block's number in a module's name
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Similar tensors that a step keeps: of one line, operator, dtype and shape, in blocks differing only by number.
+    """Similar tensors that a step keeps: of one line, operator, dtype and shape, in modules differing only by number.
 
     Attributes:
         bytes: of all of them.
@@ -92,15 +92,15 @@ class Peak:
 
     @classmethod
     def of(cls, step: StepAllocations, always: int) -> Peak:
-        """Find the highest moment of a step; `always` are the bytes that live through all of it."""
+        """Find the moment with the most bytes alive; `always` are the bytes that live through the whole step."""
         curves, total = step.curves()
-        at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
-        alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
-        own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
-        newest = max(own, key=lambda allocation: allocation.born, default=None)
+        number = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
+        alive = [allocation for allocation in step.allocations if allocation.born <= number <= allocation.died]
+        computed = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
+        newest = max(computed, key=lambda allocation: allocation.born, default=None)
         return cls(
-            bytes=always + (total[at - 1] if at else 0),
-            by_kind={kind: curve[at - 1] for kind, curve in curves.items() if at and curve[at - 1]},
+            bytes=always + (total[number - 1] if number else 0),
+            by_kind={kind: curve[number - 1] for kind, curve in curves.items() if number and curve[number - 1]},
             phase=newest.phase if newest else StepPhase.FORWARD,
             operator=newest.operator if newest else "",
             module=newest.place.module if newest else "",
@@ -129,12 +129,12 @@ class MemoryTimeline:
         curves, total = step.curves()
         length = -(-len(total) // _MOST_POINTS) or 1
         starts = range(0, len(total), length)
-        points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
+        points = [max(range(start, min(start + length, len(total))), key=total.__getitem__) for start in starts]
         shown = {kind: tuple(curve[point] for point in points) for kind, curve in curves.items()}
-        own = [each for each in step.allocations if each.kind is not AllocationKind.GATHERED]
-        made = sorted((each.born, each.place.module) for each in own)
-        newest = [bisect_right(made, point + 1, key=itemgetter(0)) for point in points]
-        modules = tuple(made[at - 1][1] if at else "" for at in newest)
+        computed = [each for each in step.allocations if each.kind is not AllocationKind.GATHERED]
+        made = sorted((each.born, each.place.module) for each in computed)
+        made_by_then = [bisect_right(made, point + 1, key=itemgetter(0)) for point in points]
+        modules = tuple(made[count - 1][1] if count else "" for count in made_by_then)
         return cls(tuple(point + 1 for point in points), shown, step.backward_at, modules)
 
     def stacked(self, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
@@ -152,7 +152,7 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """The figures of an `Explanation`, which documents them."""
+    """The fields of an `Explanation`, which documents them."""
 
     model: str
     blocks: int

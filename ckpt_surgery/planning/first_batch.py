@@ -23,7 +23,7 @@ from ckpt_surgery.undo import Undoable
 
 
 class FirstBatch(Undoable):
-    """The base of a change chosen at the first batch; it is the hook that waits on the model.
+    """Base class of a change chosen at the first batch; the object itself is the hook that waits on the model.
 
     Copies of the model get a hook that does nothing. A second change of its class on the same model replaces it.
     """
@@ -58,7 +58,7 @@ def is_alone() -> bool:
 
 
 def running_wrapper() -> DistributedDataParallel | None:
-    """Return the DistributedDataParallel whose forward runs, if any; all of its ranks are then in it, too."""
+    """Return the DistributedDataParallel whose forward runs, if any; all of its ranks are then in it too."""
     return next((each for each in running_modules() if isinstance(each, DistributedDataParallel)), None)
 
 
@@ -76,5 +76,5 @@ def place_of(model: nn.Module) -> torch.device:
     if not places:
         raise PlanningError("the model has no parameters: there is nothing to train")
     if len(places) > 1:
-        raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
+        raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: a prediction is for one device")
     return places.pop()

@@ -1,6 +1,6 @@
 """`fit`: at a script's first batch, choose what to do to its model so that its steps fit into memory.
 
-1. Once the model, its optimizer and the batch exist, the step and the optimizer's step run on shapes, before any data.
+1. Once the model, its optimizer and the batch exist, the step and the optimizer's step run on shapes first.
 2. The fastest way of `plan` that fits is applied within that forward, and the training goes on.
 3. Whatever goes wrong here, the model trains as the script has it.
 """
@@ -52,16 +52,16 @@ _ASSUMED = DEVICES["h100"]
 _ZEROES_LATE = re.compile(r"(pytorch_)?lightning\..*\.optimization\.automatic")
 """The module of Lightning that zeroes gradients between the forward and the backward."""
 _CHOICES = 4
-"""How often to choose, as batches grow or gradients are accumulated."""
+"""The most choices for a model: another is made if a batch is larger or gradients are accumulated."""
 _CUTS = 16
-"""The number of steps in which the largest batch and length are searched."""
+"""The largest batch and length that fit are searched in steps of a sixteenth of the given ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitTarget:
-    """The memory that steps must fit into: this many bytes or the card's (None), less the share `margin`.
+    """The memory that steps must fit into: `memory` bytes, or the card's if None, less the share `margin`.
 
-    `device` is the one whose time is estimated; None for that of the card.
+    `device` is the one whose time is estimated; None for the card itself.
     """
 
     memory: int | None = None
@@ -73,7 +73,7 @@ class Fit(FirstBatch):
     """A model that is made to fit at its first batch, until `undo`.
 
     `fitted` is the latest choice, None until there is one; `problem` says why a choice failed. `tell` is called with
-    this object after each. During the choice, what `progress` yields is called for each metered step.
+    this object after each choice; while one is made, what `progress` yields is called for each metered step.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Fit(FirstBatch):
         self.fitted: Fitted | None = None
         self.problem = ""
         self.applied: AppliedPlan | None = None
-        self._peak_before = self._inputs = 0
+        self._peak_before = self._input_bytes = 0
         self._left = _CHOICES
         self._has_graph = False
         self._zeroes_late = False
@@ -113,7 +113,7 @@ class Fit(FirstBatch):
                 self.applied = AppliedPlan([wrap_as_asked(model)])
         if not self._left:
             self._handle.remove()
-        self._inputs = held_bytes(tensors(inputs))
+        self._input_bytes = held_bytes(tensors(inputs))
         self._follow_backward(model)
         self._peak_before = self.measured_peak() or 0
         self.tell(self)
@@ -124,21 +124,21 @@ class Fit(FirstBatch):
         assert fitted is not None
         if not fitted.held_bytes and any(each.grad is not None for each in self.model.parameters()):
             return not self._zeroes_late
-        more = held_bytes(tensors(inputs)) / max(self._inputs, 1)
+        more = held_bytes(tensors(inputs)) / max(self._input_bytes, 1)
         return is_alone() and more > 1 and fitted.peak_of_larger(more) > fitted.room.ceiling >= fitted.peak_bytes
 
     def _follow_backward(self, model: nn.Module) -> None:
-        """Mark that a graph awaits its backward: until then, the modules that made it stay unchanged."""
+        """Note that a graph exists until its backward has run: meanwhile, the modules that made it stay unchanged."""
 
         def done(*_: Any) -> None:
             self._has_graph = False
 
         self._has_graph = True
-        last = next(each for each in model.parameters() if each.requires_grad)
-        last.register_post_accumulate_grad_hook(ModelHook(done))  # type: ignore[no-untyped-call]
+        first = next(each for each in model.parameters() if each.requires_grad)  # its gradient comes last
+        first.register_post_accumulate_grad_hook(ModelHook(done))  # type: ignore[no-untyped-call]
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Fitted:
-        """Choose; ranks of DistributedDataParallel adopt the choice of the neediest."""
+        """Choose; ranks of DistributedDataParallel adopt the choice of the rank that needs most."""
         wrapper = None if is_alone() else running_wrapper()
         own: Fitted | Exception
         try:
@@ -146,19 +146,19 @@ class Fit(FirstBatch):
             self._zeroes_late = any(map(_ZEROES_LATE.fullmatch, modules))
             with self._progress() as progress:
                 own = fitted_to(self.model, inputs, self.target, zeroes_late=self._zeroes_late, progress=progress)
-        except Exception as error:  # as above
+        except Exception as error:  # whatever a model raises
             own = error
         if wrapper is not None:
-            told: list[Any] = [None] * dist.get_world_size(wrapper.process_group)
-            words = own if isinstance(own, Fitted) else PlanningError(error_line(own))
-            dist.all_gather_object(told, words, wrapper.process_group)
-            fitted = [each for each in told if isinstance(each, Fitted)]
-            if len(fitted) == len(told):
-                needy = max(fitted, key=lambda each: (not each.fits, each.extra_seconds, each.peak_bytes))
-                if isinstance(own, Fitted) and needy.choice.key != own.choice.key:
-                    own = needy
+            by_rank: list[Any] = [None] * dist.get_world_size(wrapper.process_group)
+            sent = own if isinstance(own, Fitted) else PlanningError(error_line(own))
+            dist.all_gather_object(by_rank, sent, wrapper.process_group)
+            fitted = [each for each in by_rank if isinstance(each, Fitted)]
+            if len(fitted) == len(by_rank):
+                neediest = max(fitted, key=lambda each: (not each.fits, each.extra_seconds, each.peak_bytes))
+                if isinstance(own, Fitted) and neediest.choice.key != own.choice.key:
+                    own = neediest
             elif isinstance(own, Fitted):
-                own = next(each for each in told if not isinstance(each, Fitted))
+                own = next(each for each in by_rank if not isinstance(each, Fitted))
         if isinstance(own, Fitted):
             return own
         raise own
@@ -198,20 +198,18 @@ def fitted_to(
     """Choose the fastest way in which a step of a model with these inputs fits, or the smallest if none does.
 
     With `zeroes_late`, the gradients of the previous step are held until the backward. The model is only read.
-    `progress` is called for each metered step.
-
-    Raises PlanningError and SurgeryError if the step cannot be predicted.
+    `progress` is called for each metered step. Raises PlanningError and SurgeryError if the step cannot be predicted.
     """
     optimizer = optimizer_of_script(model)
     room = room_for(model, inputs, optimizer, target)
     steps = _Steps(model, optimizer, room, zeroes_late=zeroes_late, progress=progress)
     with random_state_kept(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
+        warnings.simplefilter("ignore", SurgeryWarning)  # the real step gives them
         return steps.chosen(inputs)
 
 
 class _Steps:
-    """Steps of a model's copy on shapes, with any inputs."""
+    """Steps on shapes of a copy of a model, without the script's checkpointing, with any inputs."""
 
     def __init__(
         self,
@@ -231,9 +229,9 @@ class _Steps:
         LibrarySwitchOff(self.model)
         self._optimizer = OptimizerCost.of(optimizer, self.model, self._shapes, self._shapes.copies)
         self._zeroes_late = zeroes_late
-        held = [] if zeroes_late else [each for each in model.parameters() if each.grad is not None]
-        self._held = [self._shapes.copies[id(each)] for each in held]
-        self._held_bytes = held_bytes(held)
+        accumulating = [] if zeroes_late else [each for each in model.parameters() if each.grad is not None]
+        self._accumulating = [self._shapes.copies[id(each)] for each in accumulating]
+        self._held_bytes = held_bytes(accumulating)
         self._training = TrainingSetup(Optimizer.NONE, device=room.device)
 
     def metered(self, inputs: Mapping[str, Any], model: nn.Module | None = None) -> tuple[StepAllocations, int]:
@@ -241,14 +239,14 @@ class _Steps:
         self._count += 1
         if self._progress is not None:
             self._progress("fit: metering steps", self._count, 0)
-        for parameter in self._held:
+        for parameter in self._accumulating:
             parameter.grad = self._shapes.without_data(parameter.detach())
-        torch.clear_autocast_cache()  # each step casts its weights
+        torch.clear_autocast_cache()  # as a real step casts weights anew
         step, drawn = metered(model or self.model, inputs, self._shapes, _loss)
         if not self._zeroes_late:
             return step, drawn
         before = [
-            replace(each, kind=AllocationKind.TEMPORARY, phase=StepPhase.FORWARD, born=1, last=step.backward_at)
+            replace(each, kind=AllocationKind.TEMPORARY, phase=StepPhase.FORWARD, born=1, died=step.backward_at)
             for each in step.allocations
             if each.kind is AllocationKind.GRADIENT
         ]
@@ -258,7 +256,7 @@ class _Steps:
         """Choose for these inputs, as `fitted_to` does."""
         memory = self._room.ceiling - self._optimizer.state_bytes - self._room.others - self._held_bytes
         planner = BudgetPlanner(self.model, lambda: self.metered(inputs), memory, self._training)
-        on_host = next(self._original.parameters()).is_cpu  # and so is what would go there
+        on_host = next(self._original.parameters()).is_cpu  # then offload would move nothing
         if planner.plain.explained.peak_bytes <= memory:
             front = planner.nothing()
         else:
@@ -312,12 +310,12 @@ class _Steps:
 
         cut: dict[str, Any] = tree_map_only(Tensor, shorter, dict(inputs))
         try:
-            told = explanation_of(self.model, *self.metered(cut), self._training)
-        except PlanningError:  # as where no token is left to predict
+            explained = explanation_of(self.model, *self.metered(cut), self._training)
+        except PlanningError:  # such as a text so short that no token is left to predict
             return False
         smaller = held_bytes(tensors(inputs)) - held_bytes(tensors(cut))
         room = replace(self._room, others=self._room.others - smaller)
-        return replace(fitted, explanation=told, room=room).fits
+        return replace(fitted, explanation=explained, room=room).fits
 
     def _levers(self, inputs: Mapping[str, Any], fitted: Fitted, every: PlanChoice) -> tuple[LeverPeak, ...]:
         """List what else a script could change to lower the peak, on top of all that a plan can do."""
@@ -337,7 +335,7 @@ class _Steps:
                     cost = replace(own, state_bytes=states, step_bytes=update)
                     changed = replace(changed, optimizer=cost, room=without_buckets)
                 case StateLever.ADAM_8BIT:
-                    cost = replace(own, state_bytes=0, step_bytes=0)  # the explanation has the state
+                    cost = replace(own, state_bytes=0, step_bytes=0)  # the explanation counts the state
                     changed = replace(changed, optimizer=cost)
                 case _:
                     states = state_bytes(tried.model.parameters(), Optimizer.ADAMW)
@@ -350,16 +348,16 @@ class _Steps:
 def room_for(
     model: nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer | None, target: FitTarget
 ) -> Room:
-    """Return the memory for a model's steps. Raises PlanningError if it is unknown, or on several devices."""
+    """Return the memory for a model's steps. Raises PlanningError if it is unknown or on several devices."""
     place = place_of(model)
     others, total, device = held_bytes(tensors(inputs)) + _bucket_bytes(model), target.memory, target.device
     if place.type == "cuda":
         if device is None:
-            with suppress(PlanningError):  # the memory is known, and the time is compared alone
+            with suppress(PlanningError):  # times are only compared: those of another device serve
                 device = Device.like(torch.cuda.get_device_name(place))
         free, _ = torch.cuda.mem_get_info(place)
-        there = free + torch.cuda.memory_reserved(place)
-        total = there if total is None else min(total, there)
+        available = free + torch.cuda.memory_reserved(place)
+        total = available if total is None else min(total, available)
         state = () if optimizer is None else (each for kept in optimizer.state.values() for each in tensors(kept))
         gradients = (each.grad for each in model.parameters() if each.grad is not None)
         known = held_bytes([*model.parameters(), *model.buffers(), *gradients, *state])
@@ -378,7 +376,7 @@ def _bucket_bytes(model: nn.Module) -> int:
 
 
 def _loss(output: Any) -> Tensor:
-    """Return an output's loss, or a stand-in that takes about what a cross entropy does if the script computes it."""
+    """Return an output's loss; if the script computes it, a stand-in that takes about as much as a cross entropy."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return loss_of(output)

@@ -1,4 +1,4 @@
-"""Say what `fit` has chosen for a model, as figures and as text."""
+"""`Fitted`: what `fit` has chosen for a model, as figures and as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_surgery.text import size
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory for steps: `total` bytes, a share `margin` of which stays free, and `others` held beside the step.
+    """The memory for steps: `total` bytes, of which the share `margin` stays free and `others` are held anyway.
 
     `others` excludes parameters, buffers, gradients and the optimizer's state. The `device` whose time is estimated is
     `assumed` if nobody named it and no figures are known of the actual one.
@@ -47,7 +47,7 @@ class Fitted:
         choice: what is done to the model.
         explanation: of the forward and backward with it.
         optimizer: what the optimizer costs.
-        room: the memory.
+        room: the memory for its steps.
         held_bytes: the gradients held before the step, when gradients are accumulated.
         step_seconds: the least time of a step in which nothing is done.
         extra_seconds: the time that the choice adds.
@@ -70,13 +70,16 @@ class Fitted:
     @property
     def peak_bytes(self) -> int:
         """The most bytes alive at once: in the forward and backward, or in the optimizer's step."""
-        return max(self.explanation.peak_bytes + self.held_bytes, self._update_bytes) + self._beside
+        explained = self.explanation
+        gradients = max(explained.gradient_bytes, self.held_bytes)
+        update = explained.parameter_bytes + explained.buffer_bytes + gradients + self.optimizer.step_bytes
+        return max(explained.peak_bytes + self.held_bytes, update) + self._beside_step
 
     def peak_of_larger(self, ratio: float) -> int:
         """Estimate the peak of a batch larger by this ratio: everything but states grows with it."""
-        told = self.explanation
-        weights = told.parameter_bytes + told.buffer_bytes
-        return weights + self.held_bytes + self._beside + int((told.peak_bytes - weights) * ratio)
+        explained = self.explanation
+        weights = explained.parameter_bytes + explained.buffer_bytes
+        return weights + self.held_bytes + self._beside_step + int((explained.peak_bytes - weights) * ratio)
 
     @property
     def fits(self) -> bool:
@@ -84,14 +87,8 @@ class Fitted:
         return self.peak_bytes <= self.room.ceiling
 
     @property
-    def _beside(self) -> int:
+    def _beside_step(self) -> int:
         return self.optimizer.state_bytes + self.room.others
-
-    @property
-    def _update_bytes(self) -> int:
-        told = self.explanation
-        gradients = max(told.gradient_bytes, self.held_bytes)
-        return told.parameter_bytes + told.buffer_bytes + gradients + self.optimizer.step_bytes
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -111,13 +108,13 @@ class Fitted:
             f"cost: {self.extra_seconds:.3g} s more than the {self.step_seconds:.3g} s of a step without "
             f"({extra:.1f} %); {whose if self.room.assumed else f'by the figures of {device}'}"
         )
-        told = self.explanation
+        explained = self.explanation
         over = "" if self.fits else f", {size(self.peak_bytes - self.room.ceiling)} too much"
         yield f"predicted peak: {size(self.peak_bytes)}{over}; {self.room}"
         yield (
-            f"it is made of: weights {size(told.parameter_bytes + told.buffer_bytes)}, gradients "
-            f"{size(max(told.gradient_bytes, self.held_bytes))}, optimizer {size(self.optimizer.state_bytes)} "
-            f"({self.optimizer.name}), kept for the backward {size(told.kept_bytes)}"
+            f"it is made of: weights {size(explained.parameter_bytes + explained.buffer_bytes)}, gradients "
+            f"{size(max(explained.gradient_bytes, self.held_bytes))}, optimizer {size(self.optimizer.state_bytes)} "
+            f"({self.optimizer.name}), kept for the backward {size(explained.kept_bytes)}"
         )
         for lever in self.levers:
             yield f"{self._of_lever(lever)}: {lever.in_scripts}"

@@ -1,7 +1,7 @@
 """Cache operators' results on tensors without data: alike blocks run the same operators on the same shapes.
 
-torch has its own cache, but checks at each look-up that an entry holds for any kind of tensor. This one looks up only
-dense, real tensors of at least one dimension, and operators that make or view one tensor.
+torch's own cache is for any kind of tensor, and checks at each look-up that an entry holds. This one needs no checks:
+it is for dense, real tensors of at least one dimension, and for operators that make or view one tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ckpt_surgery.torch_names import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-_DECIDED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
+_BY_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
 
 
 class KnownResults:
@@ -26,7 +26,7 @@ class KnownResults:
         self._known: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype, torch.device, bool]] = {}
 
     def key(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-        """Return what the result depends on; None if a key cannot capture it."""
+        """Return a key of all that the result depends on; None if there is no such key."""
         if not _makes_one(func) or not args or not isinstance(args[0], FakeTensor):
             return None
         parts = [*map(_part, args), *((name, _part(value)) for name, value in options.items())]
@@ -49,12 +49,13 @@ class KnownResults:
         if type(result) is not FakeTensor or not _is_plain(result) or any(each is result for each in args):
             return
         storage = result.untyped_storage()
-        own = storage._cdata
-        shared = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == own]
+        address = storage._cdata
+        shared = [
+            i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.untyped_storage()._cdata == address
+        ]
         elements = 1 + sum((length - 1) * step for length, step in zip(result.shape, result.stride(), strict=True))
-        whole = not result.storage_offset() and storage.nbytes() == result.itemsize * (
-            elements if result.numel() else 0
-        )
+        held = result.itemsize * (elements if result.numel() else 0)
+        whole = not result.storage_offset() and storage.nbytes() == held
         if shared == [0] or (not shared and whole):
             offset = int(result.storage_offset())
             shape, stride = tuple(result.shape), result.stride()
@@ -62,7 +63,7 @@ class KnownResults:
 
 
 def _part(value: Any) -> Hashable:
-    """Return what of an argument decides a result; None if it cannot be told."""
+    """Return the part of an argument that decides a result; None if that is not known."""
     if isinstance(value, FakeTensor):
         if not _is_plain(value):
             return None
@@ -83,5 +84,5 @@ def _makes_one(func: Any) -> bool:
     """Tell whether an operator changes nothing and makes one tensor, which shapes alone decide."""
     schema = func._schema
     returns = [str(each.type) for each in schema.returns]
-    own = func.namespace == "aten" and not schema.is_mutable and returns == ["Tensor"]
-    return own and not any(tag in func.tags for tag in _DECIDED)
+    makes_one = func.namespace == "aten" and not schema.is_mutable and returns == ["Tensor"]
+    return makes_one and not any(tag in func.tags for tag in _BY_VALUES)

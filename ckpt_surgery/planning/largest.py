@@ -16,8 +16,8 @@ from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.text import size
 
 _UNIT = 8
-"""Sequence lengths are multiples of so many tokens."""
-_MOST_PROBES = 20
+"""Sequence lengths are multiples of this many tokens."""
+_MOST_PROBES = 20  # each meters a step
 
 
 def largest_sizes(
@@ -74,7 +74,7 @@ def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, m
         if len(nearest) == 2 and peaks[nearest[0]] != peaks[nearest[1]]:
             slope = (peaks[nearest[1]] - peaks[nearest[0]]) / (nearest[1] - nearest[0])
             guess = int(nearest[0] + (memory - peaks[nearest[0]]) / slope) // unit * unit
-        if probe % 2 and high <= end:  # a guess from one side of a curve may come nearer in small steps alone
+        if probe % 2 and high <= end:  # guesses may come nearer to a curve from one side only
             guess = (low + high) // 2 // unit * unit
         guess = min(max(guess, low + unit), high - unit)
     return low
@@ -96,10 +96,10 @@ def _smallest(released: ReleasedModel, training: TrainingSetup, *, offload: bool
         if change == "tiled":
             changed = replace(best, tiled=tiled, shard_size=max(mlp.width for mlp in mlps))
         try:
-            told = _peak(released, changed, training)
+            peak = _peak(released, changed, training)
         except (SurgeryError, PlanningError):  # it cannot be made to this model
             continue
-        best, least = (changed, told) if told <= least else (best, least)
+        best, least = (changed, peak) if peak <= least else (best, least)
     return best
 
 

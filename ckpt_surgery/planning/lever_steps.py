@@ -1,4 +1,4 @@
-"""Meter steps with what a training could change beside checkpointing, on top of what a plan does."""
+"""Meter steps with what a training could change beside checkpointing (LoRA, FSDP), on top of a plan's choice."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def steps_with_levers(
     training: TrainingSetup,
     ranks: int = 1,
 ) -> Iterator[LeverStep]:
-    """Yield a step with `choice` and each lever that a model without data and its training have left.
+    """Yield a step with `choice` and each lever that a model without data and its training do not use yet.
 
     `metered` runs a step of the model, or of a copy of it. The model is left as it was. A lever that the model does
-    not take is skipped. Each of several numbers of cards is tried, none below the `ranks` that train it now.
+    not take is skipped. FSDP is tried on several numbers of cards, none below the `ranks` that train it now.
     """
     with applied_on_shapes(choice, model):
         step, drawn = metered(model)
@@ -55,12 +55,12 @@ def steps_with_levers(
             yield LeverStep(StateLever.FSDP, cards, model, explanation_of(model, step, drawn, divided))
     has_adapters = not all(parameter.requires_grad for parameter in model.parameters())
     for lever in (StateLever.FOUR_BITS,) if has_adapters else (StateLever.LORA, StateLever.LORA_4BIT):
-        with suppress(Exception):  # whatever comes of other layers: it is an advice less
+        with suppress(Exception):  # whatever the new layers raise: there is one suggestion fewer
             changed = shapes_of(model, shapes)
             if has_adapters:
                 pack_frozen(changed, shapes)
             else:
                 add_lora(changed, RANK, shapes, four_bits=lever is StateLever.LORA_4BIT)
             with applied_on_shapes(choice, changed):
-                told = explanation_of(changed, *metered(changed), training)
-            yield LeverStep(lever, 1, changed, told)
+                explained = explanation_of(changed, *metered(changed), training)
+            yield LeverStep(lever, 1, changed, explained)

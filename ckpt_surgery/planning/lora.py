@@ -1,4 +1,4 @@
-"""Put low-rank adapters of PEFT's sizes on a model, to count what they keep and not to train them."""
+"""Put low-rank adapters of PEFT's sizes on a model, to count what they keep; they are not for training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn import functional
 from ckpt_surgery.errors import PlanningError
 
 _BLOCK = 64
-"""Weights that share a scale."""
+"""The number of weights that share a scale."""
 _SCALES = 256
-"""The number of scales that share a scale; also the number of values in 8 bits."""
+"""The number of scales that share a scale; also the number of values of 8 bits."""
 
 
 class Linear4Bit(nn.Module):
@@ -39,7 +39,7 @@ class Linear4Bit(nn.Module):
 
     @classmethod
     def of(cls, layer: Any) -> Linear4Bit:
-        """Return such a layer in place of one of another dtype."""
+        """Return a layer of the same sizes and bias in 4 bits."""
         return cls(*_sizes(layer), layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,12 +105,12 @@ class LoraLinear(nn.Module):
 def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *, four_bits: bool = False) -> int:
     """Freeze a model, give its linear layers adapters of this rank, and count them.
 
-    With `four_bits`, the layers that get adapters hold their weights in 4 bits, as for QLoRA; others keep their dtype.
+    With `four_bits`, layers that get adapters hold their weights in 4 bits, as for QLoRA; others keep their dtype.
+
+    Every linear layer except the output embeddings gets one, as with PEFT's "all-linear". Experts in one parameter
+    get none, as in PEFT without `target_parameters`.
 
     Adapters are made inside `where`: the `ShapesOnly` of a model that holds no data, or a `torch.device`.
-
-    They are those of PEFT's "all-linear": every linear layer except the output embeddings. Experts in a single
-    parameter get none, as in PEFT without `target_parameters`.
 
     Raises:
         PlanningError: the model has no linear layer.
@@ -124,7 +124,7 @@ def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *,
         return LoraLinear(Linear4Bit.of(layer) if four_bits else layer, *_sizes(layer), rank)
 
     with where:
-        return _replaced(places, adapted)
+        return _replace(places, adapted)
 
 
 def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
@@ -139,7 +139,7 @@ def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
     if not frozen:
         raise PlanningError(f"{type(model).__name__} has no frozen linear layer")
     with where:
-        return _replaced(frozen, Linear4Bit.of)
+        return _replace(frozen, Linear4Bit.of)
 
 
 def is_mostly_frozen(model: nn.Module) -> bool:
@@ -176,14 +176,14 @@ def linear_layers(model: nn.Module, *, frozen: bool = False) -> list[tuple[nn.Mo
     return [each for each in layers if each[2].weight.is_floating_point() and not each[2].weight.requires_grad]
 
 
-def _replaced(places: list[tuple[nn.Module, str, Any]], made: Callable[[Any], nn.Module]) -> int:
-    """Replace each layer by what `made` returns, once if several modules share it, and count the layers."""
-    others: dict[nn.Module, nn.Module] = {}
+def _replace(places: list[tuple[nn.Module, str, Any]], make: Callable[[Any], nn.Module]) -> int:
+    """Replace each layer by what `make` returns for it, called once for a shared layer, and count the layers."""
+    replacements: dict[nn.Module, nn.Module] = {}
     for parent, name, layer in places:
-        if layer not in others:
-            others[layer] = made(layer)
-        setattr(parent, name, others[layer])
-    return len(others)
+        if layer not in replacements:
+            replacements[layer] = make(layer)
+        setattr(parent, name, replacements[layer])
+    return len(replacements)
 
 
 def _sizes(layer: Any) -> tuple[int, int]:

@@ -15,23 +15,24 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.long_sequences.calls import AppliedPlan
 from ckpt_surgery.long_sequences.fused_head import FusedLoss
-from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations, StepPhase, seconds_of
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations, StepPhase
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.repeats import RepeatedBlocks
+from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.sharding import sharded
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 
 _OFFLOAD_REACH = 4
-"""The number of blocks whose inputs offload has under way at once."""
+"""The number of blocks whose inputs offload moves at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """The costs of a step with a choice: the bytes kept, in all and by each block, and its least seconds.
+    """The costs of a step with a choice: the bytes kept, in all and by block, and the least seconds.
 
     A block's inputs that are kept only because it is checkpointed count as its own. `block_seconds` are those of each
     block's forward, `recomputed` those of its recompute. `made` identifies all that is kept, by the block that made
@@ -57,7 +58,7 @@ class MeteredStep:
 
 
 class MeteredSteps:
-    """Steps metered once each; `step` runs the model unchanged. `plain` is the step in which nothing is changed."""
+    """The metered steps of a model, each run once. `step` meters one as the model stands; `plain` changes nothing."""
 
     def __init__(
         self,
@@ -74,10 +75,10 @@ class MeteredSteps:
         self._known: dict[Hashable, MeteredStep] = {}
         self._estimates: dict[Hashable, StepCosts] = {}
         self._records: dict[Hashable, StepAllocations] = {}
-        self._repeats: dict[bool, RepeatedBlocks | None] = {}  # with offload, and without; None if that is no proof
-        self._made: frozenset[tuple[Any, ...]] | None = None
+        self._repeats: dict[bool, RepeatedBlocks | None] = {}  # by offload; None if not proved
+        self._made_plain: frozenset[tuple[Any, ...]] | None = None
         self.plain = self.metered(nothing)
-        self._made = self.plain.costs.made
+        self._made_plain = self.plain.costs.made
 
     def metered(self, choice: PlanChoice) -> MeteredStep:
         """Return the step with this choice. Raises SurgeryError and PlanningError."""
@@ -100,16 +101,16 @@ class MeteredSteps:
         return self._estimates.get(choice.key) or self.metered(choice).costs
 
     def use_repeats(self, *proofs: PlanChoice) -> None:
-        """Let estimates run few of many alike blocks, if few say exactly what all did with these choices."""
+        """Let estimates run few of many alike blocks, if with these choices few predict exactly what all allocate."""
         for offload in (False, True):
-            own = [choice for choice in proofs if choice.offload == offload]
-            if own and offload not in self._repeats:
+            chosen = [choice for choice in proofs if choice.offload == offload]
+            if chosen and offload not in self._repeats:
                 reach = _OFFLOAD_REACH if offload else 1
                 plain = self._record(self._nothing)
                 repeats = RepeatedBlocks(self._model, self._nothing.stacks, self._block_of, plain, reach)
-                proved = repeats.most_left_out and all(self._proved(repeats, choice) for choice in own)
+                proved = repeats.most_left_out and all(self._proved(repeats, choice) for choice in chosen)
                 self._repeats[offload] = repeats if proved else None
-        self._records.clear()  # they are large
+        self._records.clear()  # they are large, and not needed any more
 
     def _proved(self, repeats: RepeatedBlocks, choice: PlanChoice) -> bool:
         whole = self._record(choice)
@@ -124,7 +125,7 @@ class MeteredSteps:
 
     @contextmanager
     def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:
-        """Apply the choice to the model while inside; the context value meters a step."""
+        """Apply the choice to the model inside the `with`, and yield a function that meters a step."""
         with applied_on_shapes(choice, self._model) as applied:
 
             def checked() -> tuple[StepAllocations, int]:
@@ -146,29 +147,29 @@ class MeteredSteps:
                 block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
                 key = (block, place.module, allocation.operator, place.line, allocation.shape)
                 made.add(key)
-                given = self._made is not None and keeper and key not in self._made
-                kept[keeper if given else block] += allocation.bytes
+                is_input = self._made_plain is not None and keeper and key not in self._made_plain
+                kept[keeper if is_input else block] += allocation.bytes
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self._device)
-        own = sharded(step, self._model, [block.name for block in find_blocks(self._model)], self._training)
+        of_rank = sharded(step, self._model, [block.name for block in find_blocks(self._model)], self._training)
         return StepCosts(
-            own.kept_bytes,
+            of_rank.kept_bytes,
             kept,
             seconds_of(step.work, self._device),
             seconds[StepPhase.FORWARD],
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
-            StepMoments.of(own, always_bytes, kept, self._block_of),
+            StepMoments.of(of_rank, always_bytes, kept, self._block_of),
             frozenset(made),
         )
 
 
 @contextmanager
 def applied_on_shapes(choice: PlanChoice, model: nn.Module) -> Iterator[AppliedPlan]:
-    """Apply the choice to a model that holds no data while inside, and silence its warnings."""
+    """Apply the choice to a model that holds no data inside the `with`, and silence its warnings."""
     with choice.apply(model, self_check="never") as applied, warnings.catch_warnings():
-        warnings.simplefilter("ignore", SurgeryWarning)  # `MeteredSteps` checks what it would say
+        warnings.simplefilter("ignore", SurgeryWarning)  # `MeteredSteps` checks what they say
         on_host_without_data(model)
         yield applied
 

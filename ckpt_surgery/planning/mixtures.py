@@ -1,4 +1,4 @@
-"""Combine metered steps into ways to train in which blocks do different things."""
+"""Combine metered steps into ways to train in which different blocks do different things."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ckpt_surgery.runtime.selective.policies import ATTENTION, VOCABULARY, in_wo
 
 _MATMUL = "matmul"
 _OFFERED: tuple[tuple[str, ...], ...] = ((ATTENTION,), (f"{_MATMUL}:2", _MATMUL), ("conv",), ("norm",))
-"""Names in groups: at most one of each is taken. A router's and random results are kept for other reasons."""
+"""Names of `save` to try, at most one of each group. Routers and random results are kept for other reasons."""
 _SOFTMAX = frozenset({"aten._softmax", "aten._safe_softmax"})
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSaving:
-    """The effect of `names` in one checkpointed block.
+    """The effect of keeping results in one checkpointed block, by `names` of `save`.
 
     Attributes:
         kept: extra bytes that the block keeps on the device.
@@ -39,8 +39,8 @@ class BlockSaving:
     @classmethod
     def combined(cls, single: Iterable[BlockSaving]) -> list[BlockSaving]:
         """List every combination of savings of one name each, the empty one first."""
-        known = {saving.names: saving for saving in single}
-        groups = [[cls(), *(known[(name,)] for name in group if (name,) in known)] for group in _OFFERED]
+        by_names = {saving.names: saving for saving in single}
+        groups = [[cls(), *(by_names[(name,)] for name in group if (name,) in by_names)] for group in _OFFERED]
         return [
             cls(
                 names=tuple(name for each in some for name in each.names),
@@ -79,7 +79,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class ChangedSteps:
-    """A change beside checkpointing: a step with it, without and with all blocks checkpointed, and its own seconds."""
+    """A change beside checkpointing: its steps with no block checkpointed and with all, and the seconds it adds."""
 
     choice: PlanChoice
     bare: StepCosts
@@ -91,7 +91,7 @@ class ChangedSteps:
 class Mixtures:
     """The ways with one change, in which each block is plain, or checkpointed and keeps the results of some names.
 
-    Nothing is done in `plain`, and all blocks are checkpointed in `wrapped`. `savings` are those of one name each, by
+    In `plain` nothing is done, and in `wrapped` all blocks are checkpointed. `savings` are those of one name each, by
     block. In `host` all checkpointed blocks move their inputs to host memory, and with `save_offload` also what they
     keep because of `save`; it is None if everything stays on the device.
     """
@@ -117,7 +117,7 @@ class Mixtures:
                 kept = self.host.kept.get(block, 0)
             ways[block] = [(None, plain)]
             single = self.savings.get(block, ())
-            if self.changed.choice.tiled:  # products are of no use in an MLP that computes them in shards
+            if self.changed.choice.tiled:  # a tiled MLP computes products in shards, which are not kept
                 single = [each for each in single if not each.names[0].startswith(_MATMUL)]
             for saving in BlockSaving.combined(single):
                 costs = Alternative(kept + saving.kept, own + saving.own, self._seconds(block, saving))
@@ -125,7 +125,7 @@ class Mixtures:
         return ways
 
     def solutions(self) -> list[Solution]:
-        """Return the ways that no other beats in peak and time: estimates, without the time of the change itself."""
+        """Return estimates of the ways that no other beats in peak and time, without the time of the change itself."""
         alternatives = [[alternative for _, alternative in self.alternatives[block]] for block in self.alternatives]
         moments = self.changed.full.moments
         return front(alternatives, edges=moments.edges, loss=moments.loss)
@@ -133,7 +133,7 @@ class Mixtures:
     def row(self, solution: Solution) -> PlanRow:
         """Return a solution as a way to train."""
         ways = zip(self.alternatives, solution.taken, strict=True)
-        names = {block: self.alternatives[block][at][0] for block, at in ways}
+        names = {block: self.alternatives[block][index][0] for block, index in ways}
         checkpointed = {block: saved for block, saved in names.items() if saved is not None}
         choice = replace(self.changed.choice, checkpointed=checkpointed)
         if checkpointed and self.host is not None:

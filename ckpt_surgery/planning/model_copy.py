@@ -27,46 +27,46 @@ class Copies:
 
     def __init__(self, copies: dict[int, Any]) -> None:
         self._copies = copies
-        self._made: dict[int, Any] = {}  # by the ids of functions
-        self._seen: list[Any] = []  # keeps those alive
+        self._made: dict[int, Any] = {}  # by the ids of the original functions
+        self._originals: list[Any] = []  # keeps those functions alive
 
     def model(self, model: nn.Module) -> nn.Module:
         """Copy a model deeply."""
         copied: nn.Module = copy.deepcopy(model, self._copies)
         for made in [value for original, value in self._copies.items() if original != id(self._copies)]:
-            self._put_right(made)
+            self._redirect(made)
         return copied
 
-    def _put_right(self, made: Any) -> None:
+    def _redirect(self, copied: Any) -> None:
         """Replace the functions that a copied object holds by functions that refer to copies."""
-        for holder in (made, getattr(made, "__dict__", None)):
+        for holder in (copied, getattr(copied, "__dict__", None)):
             if isinstance(holder, (dict, list)):
-                for key, own in self._others(items(holder)):
-                    holder[key] = own
-        kind: type = type(made)
-        for name, own in self._others((name, getattr(made, name, None)) for name in _slots_of(kind)):
-            object.__setattr__(made, name, own)  # it may be frozen
+                for key, new in self._replacements(items(holder)):
+                    holder[key] = new
+        kind: type = type(copied)
+        for name, new in self._replacements((name, getattr(copied, name, None)) for name in _slots_of(kind)):
+            object.__setattr__(copied, name, new)  # it may be frozen
 
-    def _others(self, held: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def _replacements(self, held: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """List the keys whose functions must be replaced, each with the new function."""
-        return [(key, own) for key, value in held if (own := self.function(value)) is not value]
+        return [(key, new) for key, value in held if (new := self.function(value)) is not value]
 
     def function(self, value: Any) -> Any:
-        """Return what replaces a function, method or partial; anything else, or one without originals, unchanged."""
+        """Return what replaces a function, method or partial that refers to an original; anything else unchanged."""
         if id(value) not in self._made:
             if not isinstance(value, _FUNCTIONS) or not self._reaches_original(value):
                 return value
-            self._seen.append(value)
+            self._originals.append(value)
             if isinstance(value, FunctionType):
                 self._make(value)
             elif isinstance(value, MethodType):
-                self._made[id(value)] = MethodType(self.function(value.__func__), self._held(value.__self__))
+                self._made[id(value)] = MethodType(self.function(value.__func__), self._copy_of(value.__self__))
             else:
-                options = {name: self._held(each) for name, each in value.keywords.items()}
-                self._made[id(value)] = partial(self.function(value.func), *map(self._held, value.args), **options)
+                options = {name: self._copy_of(each) for name, each in value.keywords.items()}
+                self._made[id(value)] = partial(self.function(value.func), *map(self._copy_of, value.args), **options)
         return self._made[id(value)]
 
-    def _held(self, value: Any) -> Any:
+    def _copy_of(self, value: Any) -> Any:
         """Return what replaces a value that a function holds."""
         return self._copies[id(value)] if id(value) in self._copies else self.function(value)
 
@@ -98,14 +98,14 @@ class Copies:
         self._made[id(function)] = made
         for cell, before in zip(cells, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it is empty
-                cell.cell_contents = self._held(before.cell_contents)
+                cell.cell_contents = self._copy_of(before.cell_contents)
         for name in WRAPPER_ASSIGNMENTS:
             setattr(made, name, getattr(function, name))
-        vars(made).update((name, self._held(value)) for name, value in vars(function).items())
+        vars(made).update((name, self._copy_of(value)) for name, value in vars(function).items())
         if function.__defaults__:
-            made.__defaults__ = tuple(map(self._held, function.__defaults__))
+            made.__defaults__ = tuple(map(self._copy_of, function.__defaults__))
         if function.__kwdefaults__:
-            made.__kwdefaults__ = {name: self._held(value) for name, value in function.__kwdefaults__.items()}
+            made.__kwdefaults__ = {name: self._copy_of(value) for name, value in function.__kwdefaults__.items()}
 
 
 @cache

@@ -1,7 +1,7 @@
 """Explain a step that ran out of memory: what it held, what each remedy would save, and what to run next.
 
 A similar step is metered on shapes, with the batch that failed: nothing is computed, and no device memory is used.
-What lives from step to step was counted when the error came.
+What lives from step to step was counted when the error was raised.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import aligned, error_line, size, text_table
 
 _PATIENCE = 30.0
-"""After so many seconds, no further remedy is metered."""
+"""After this many seconds, no further lever is metered."""
 _LEAST_SHARE = 0.01
-"""A remedy is named if it saves at least this share of the peak."""
+"""A lever is named if it saves at least this share of the peak."""
 _MOST_HOLDERS = 5
-_LORA = 16
+_LORA_RANK = 16
 _ROUNDED = 0.005
-"""Torch prints sizes with two decimals."""
+"""The relative error of a size in torch's message, which has two decimals."""
 
 
 class Alive(StrEnum):
@@ -70,11 +70,11 @@ class Lever(StrEnum):
     TILE_MLP = "tile_mlp(mlps)"
     FUSED_LOSS = "fuse_loss(model)"
     LONG_CONTEXT = "long_context(model)"
-    LORA = f"LoRA of rank {_LORA}"
+    LORA = f"LoRA of rank {_LORA_RANK}"
     ADAM_8BIT = "AdamW in 8 bits"
 
 
-_HINTED = {Remedy.CHECKPOINT: Lever.CHECKPOINT, Remedy.FUSED_LOSS: Lever.FUSED_LOSS, Remedy.TILE_MLP: Lever.TILE_MLP}
+_LEVERS = {Remedy.CHECKPOINT: Lever.CHECKPOINT, Remedy.FUSED_LOSS: Lever.FUSED_LOSS, Remedy.TILE_MLP: Lever.TILE_MLP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class OutOfMemory:
     """A step that ran out of memory, explained. Sizes are bytes.
 
     Attributes:
-        model: the class of the model; empty if none has been trained so far.
+        model: the class of the model; empty if none was trained before.
         part: what was running.
-        said: where that was, in a sentence.
+        said: where memory ran out, in a sentence.
         alive: bytes alive then, by kind: `Held` as counted, `Alive` as metered on shapes.
         holders: what the step had made, the largest first.
         allocated: what torch had allocated on the device; None if it counts nothing there.
@@ -154,7 +154,7 @@ class OutOfMemory:
 def explain_failed(failed: FailedStep) -> OutOfMemory:
     """Meter a step like the failed one, and what each lever saves. The model is only read; nothing is raised."""
     alive: dict[str, int] = dict(failed.held.items())
-    told = OutOfMemory(
+    known = OutOfMemory(
         "" if failed.model is None else type(failed.model).__name__,
         failed.part,
         f"{str(failed).partition(', with ')[0]}. Alive then:" if failed.held else f"{failed}.",
@@ -164,30 +164,32 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
         room=failed.room,
     )
     if failed.model is None:
-        return told
+        return known
     try:
         with random_state_kept():
             copied, step, drawn, own_loss = _metered(failed, lambda model, shapes: None)
     except Exception as error:  # whatever a step of the model raises
         why = str(error) if isinstance(error, PlanningError) else error_line(error)
-        return replace(told, notes=(f"What the step had made is not known: {why}.",))
+        return replace(known, notes=(f"What the step had made is not known: {why}.",))
     training, notes = _training(failed)
     whole = explanation_of(copied, step, drawn, training)
     in_8_bits = explanation_of(copied, step, drawn, replace(training, optimizer=Optimizer.ADAMW_8BIT))
-    made = _alive_at_error(step, failed)
+    alive_then = _alive_at_error(step, failed)
     names = frozenset(block.name for block in find_blocks(copied))
     output = head_of(copied)
     head = next((name for name, module in copied.named_modules() if module is output), "")
     sums: Counter[str] = Counter()
-    for each in made:
+    for each in alive_then:
         sums[_kind(each, bool(nearest(each.place.module, names)), head)] += each.bytes
     alive[Held.GRADIENTS] = max(alive[Held.GRADIENTS], sums.pop(Held.GRADIENTS, 0))
     if not own_loss:
-        notes.append("A loss that the script computes behind the model's forward is not counted.")
+        notes.append("A loss that the script computes after the model's forward is not counted.")
     return replace(
-        told,
+        known,
         alive={kind: held for kind in (*Held, *Alive) if (held := (alive | sums).get(kind))},
-        holders=Holder.grouped(each for each in made if each.kind is not AllocationKind.GRADIENT)[:_MOST_HOLDERS],
+        holders=Holder.grouped(each for each in alive_then if each.kind is not AllocationKind.GRADIENT)[
+            :_MOST_HOLDERS
+        ],
         peak_bytes=whole.peak_bytes,
         peak_place=whole.peak.place,
         savings=_savings(failed, whole, in_8_bits, training),
@@ -249,10 +251,10 @@ def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
 
 
 def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocation]:
-    """List what the metered step holds when the part and module that failed make what could not be allocated.
+    """List what the metered step holds at the allocation like the one that failed, in the same part and module.
 
-    That is the first allocation of the size that torch names which takes the step to a new high; without one, the
-    allocation after which the step holds the most.
+    That is the first allocation of the size in torch's message that takes the step to a new high; without one, that
+    after which the step holds the most.
     """
     phases: Container[StepPhase] = ()
     if failed.part is FailedPart.FORWARD:
@@ -261,17 +263,17 @@ def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocatio
         phases = (StepPhase.RECOMPUTE,) if failed.recomputing else (StepPhase.BACKWARD, StepPhase.RECOMPUTE)
     ran = [each for each in step.allocations if each.phase in phases]
     module = failed.module
-    own = [each for each in ran if each.place.module == module]
-    inside = [each for each in ran if module and each.place.module.startswith(f"{module}.")]
-    if not (ran := own or inside or ran):
+    in_module = [each for each in ran if each.place.module == module]
+    below = [each for each in ran if module and each.place.module.startswith(f"{module}.")]
+    if not (ran := in_module or below or ran):
         return []
     curve = step.alive_bytes
     highest = list(accumulate(curve, max))
-    asked = [each for each in ran if failed.asked and abs(1 - segment_bytes(each.bytes) / failed.asked) < _ROUNDED]
-    asked = asked or [each for each in ran if failed.asked and abs(1 - each.bytes / failed.asked) < _ROUNDED]
-    rising = [each.born for each in asked if curve[each.born - 1] == highest[each.born - 1]]
-    at = min(rising) if rising else max((each.born for each in ran), key=lambda born: curve[born - 1])
-    return [each for each in step.allocations if each.born < at <= each.last]
+    matching = [each for each in ran if failed.asked and abs(1 - segment_bytes(each.bytes) / failed.asked) < _ROUNDED]
+    matching = matching or [each for each in ran if failed.asked and abs(1 - each.bytes / failed.asked) < _ROUNDED]
+    rising = [each.born for each in matching if curve[each.born - 1] == highest[each.born - 1]]
+    number = min(rising) if rising else max((each.born for each in ran), key=lambda born: curve[born - 1])
+    return [each for each in step.allocations if each.born < number <= each.died]
 
 
 def _kind(each: Allocation, in_block: bool, head: str) -> str:
@@ -304,7 +306,7 @@ def _savings(
             peaks[lever] = explanation_of(copied, step, drawn, training).peak_bytes
     savings = [Saving(lever, most - peak, peak) for lever, peak in peaks.items()]
     for hint in Hint.of(whole) if time.monotonic() - begun > _PATIENCE else ():
-        hinted = _HINTED.get(hint.remedy)
+        hinted = _LEVERS.get(hint.remedy)
         if hinted is not None and hinted not in peaks:
             savings.append(Saving(hinted, hint.bytes, most - hint.bytes, metered=False))
     worth = [saving for saving in savings if saving.bytes >= _LEAST_SHARE * most]
@@ -314,7 +316,7 @@ def _savings(
 def _changes(
     failed: FailedStep, whole: Explanation
 ) -> Iterator[tuple[Lever, Callable[[nn.Module, ShapesOnly], object]]]:
-    """Yield what may be done to the model as it stands. Offload takes nothing off a step that runs in host memory."""
+    """Yield levers for the model as it stands, with functions that apply them: offload only if it is not on a CPU."""
 
     def tile(model: nn.Module, _: ShapesOnly) -> None:
         mlps = [mlp for mlp in mlps_of(model, [block.module for block in find_blocks(model)]) if mlp.reason is None]
@@ -331,4 +333,4 @@ def _changes(
     if to_host:
         yield Lever.LONG_CONTEXT, lambda model, _: long_context(model)
     if failed.model is not None and not is_mostly_frozen(failed.model):
-        yield Lever.LORA, lambda model, shapes: add_lora(model, _LORA, shapes)
+        yield Lever.LORA, lambda model, shapes: add_lora(model, _LORA_RANK, shapes)

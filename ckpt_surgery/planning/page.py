@@ -18,12 +18,12 @@ from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.text import plural, size, size_unit
 
 _WIDTH, _HEIGHT, _TREE_HEIGHT = 720.0, 240.0, 260.0
-_AXIS = 62
-_SMALLEST = 0.004
+_AXIS = 62  # the width of its labels
+_SMALLEST = 0.004  # a module with less than this share of a treemap is drawn among "others"
 _MOST_HOLDERS = 40
 _LEAST_SHARE = 0.005
 """The least share of the kept bytes that gets a row in the table."""
-_SLUGS = {kind: kind.name.lower() for kind in AllocationKind}
+_CSS_CLASSES = {kind: kind.name.lower() for kind in AllocationKind}
 
 
 def explanation_page(
@@ -49,7 +49,7 @@ _FOOTER = (
 def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = True) -> str:
     """Return the section of one step, drawn so that `highest` bytes are the full height. Plans pass `hints=False`."""
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
-    kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in step.timeline.stacked(step.always_bytes)]
+    kinds = [(_CSS_CLASSES[kind], str(kind)) for kind, _, _ in step.timeline.stacked(step.always_bytes)]
     legend = [
         f'<li><i class="{slug}"></i> {escape(held)}</li>'
         for slug, held in [("always", "parameters, buffers, optimizer, inputs, workspace"), *kinds]
@@ -107,7 +107,7 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
     ]
     for kind, low, high in areas:
         drawn.append(
-            f'<polygon class="{_SLUGS[kind]}" points="{" ".join([*line(high), *reversed(line(low))])}">'
+            f'<polygon class="{_CSS_CLASSES[kind]}" points="{" ".join([*line(high), *reversed(line(low))])}">'
             f"<title>{escape(kind)}: at most {size(max(step.timeline.bytes[kind]))}</title></polygon>"
         )
     end, peak = step.timeline.backward_at * scale_x, points[top] * scale_x
@@ -117,10 +117,10 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
         f"<title>peak: {size(step.peak_bytes)}</title></circle>"
     )
     edges = [0.0, *((left + right) * scale_x / 2 for left, right in pairwise(points)), _WIDTH]
-    for at, (left, right) in enumerate(pairwise(edges)):
-        where = step.timeline.modules[at] or "loss" if step.timeline.modules else ""
-        kinds = [f"{kind}: {size(high[at] - low[at])}" for kind, low, high in areas if high[at] > low[at]]
-        said = "\n".join(filter(None, [f"{size(total[at])} in all", where and f"in {where}", *kinds]))
+    for index, (left, right) in enumerate(pairwise(edges)):
+        where = step.timeline.modules[index] or "loss" if step.timeline.modules else ""
+        kinds = [f"{kind}: {size(high[index] - low[index])}" for kind, low, high in areas if high[index] > low[index]]
+        said = "\n".join(filter(None, [f"{size(total[index])} in all", where and f"in {where}", *kinds]))
         marks += (
             f'<rect class="hover" x="{left:.1f}" y="0" width="{right - left:.1f}" height="{_HEIGHT:.0f}">'
             f"<title>{escape(said)}</title></rect>"
@@ -137,10 +137,10 @@ def _y_axis(highest: int) -> Iterator[str]:
     unit, divisor = size_unit(highest)
     most = highest / divisor
     step = next(each * 10**power for power in range(-1, 4) for each in (1, 2, 5) if most <= 5 * each * 10**power)
-    for at in range(int(most / step) + 1):
-        y = _HEIGHT * (1 - at * step / most)
+    for tick in range(int(most / step) + 1):
+        y = _HEIGHT * (1 - tick * step / most)
         yield f'<line class="grid" x1="0" x2="{_WIDTH:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text class="axis" x="-6" y="{y + 4:.1f}">{at * step:g} {unit}</text>'
+        yield f'<text class="axis" x="-6" y="{y + 4:.1f}">{tick * step:g} {unit}</text>'
 
 
 def treemap_svg(holders: Sequence[Holder]) -> str:
@@ -184,7 +184,7 @@ class Box:
     height: float
 
     def divided(self, weights: Sequence[float]) -> list[Box]:
-        """Divide all of it into a part for each weight. Weights are positive, the largest first."""
+        """Divide it as a squarified treemap: a part for each weight. Weights are positive, the largest first."""
 
         def worst(row: Sequence[float]) -> float:
             """Return the largest ratio of the longer side to the shorter among the boxes of the row."""
@@ -192,16 +192,16 @@ class Box:
             sides = [short * weight / sum(row) for weight in row]
             return max(max(depth / side, side / depth) for side in sides)
 
-        box, boxes, at = self, list[Box](), 0
-        while at < len(weights):
-            left = sum(weights[at:])
+        box, boxes, begin = self, list[Box](), 0
+        while begin < len(weights):
+            left = sum(weights[begin:])
             short, long = sorted((box.width, box.height))
-            end = at + 1
-            while end < len(weights) and worst(weights[at : end + 1]) <= worst(weights[at:end]):
+            end = begin + 1
+            while end < len(weights) and worst(weights[begin : end + 1]) <= worst(weights[begin:end]):
                 end += 1
-            row = sum(weights[at:end])
+            row = sum(weights[begin:end])
             share, done, is_wide = row / left, 0.0, box.width >= box.height
-            for weight in weights[at:end]:
+            for weight in weights[begin:end]:
                 part = weight / row
                 if is_wide:
                     boxes.append(Box(box.left, box.top + done * box.height, box.width * share, box.height * part))
@@ -212,5 +212,5 @@ class Box:
                 box = Box(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
             else:
                 box = Box(box.left, box.top + box.height * share, box.width, box.height * (1 - share))
-            at = end
+            begin = end
         return boxes

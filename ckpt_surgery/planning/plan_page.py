@@ -47,7 +47,7 @@ class FrontPoint:
 
 
 def plan_page(model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures, answer: str) -> str:
-    """Return the page. `code` is the Python code that applies the plan, empty where nothing has to be done."""
+    """Return the page. `code` is the Python code that applies the plan, empty if nothing has to be done."""
     title = f"A plan for {model} within {size(memory)}"
     calls = (
         f'<div class="calls"><button type="button" data-copies="calls">Copy</button>'

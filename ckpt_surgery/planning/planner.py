@@ -65,24 +65,24 @@ class BudgetPlanner:
         """Return the ways that no other beats, from the fastest to the one with the lowest peak; all are estimates.
 
         With `changes`, MLPs may be tiled and, with `own_loss`, the loss fused. Each of these is metered with all
-        blocks checkpointed, tiled MLPs also without, and so is each name of `save`. What single blocks keep, what
-        names keep and what offload moves adds up.
+        blocks checkpointed, tiled MLPs also with none, and so is each name of `save`. Estimates add up what individual
+        blocks keep, what names keep and what offload moves.
         """
         wrapped = self._steps.metered(self._all).costs
         offloaded = replace(self._all, offload=True)
         moved = self._steps.metered(offloaded).costs if offload else None
         self._steps.use_repeats(self._nothing, self._all, *([offloaded] if offload else []))
         savings = self._savings(wrapped) if save else {}
-        places: list[tuple[Mapping[str, Sequence[BlockSaving]], StepCosts | None, bool]] = [(savings, None, False)]
+        offloads: list[tuple[Mapping[str, Sequence[BlockSaving]], StepCosts | None, bool]] = [(savings, None, False)]
         if moved is not None:
-            places.append((savings, moved, False))
+            offloads.append((savings, moved, False))
             if any(savings.values()):
-                places.append((self._moved_savings(savings, moved), moved, True))
+                offloads.append((self._moved_savings(savings, moved), moved, True))
         mixtures = [
             Mixtures(self.plain.costs, wrapped, changed, single, self.device, host, save_offload)
             for choice in (self._changes(own_loss) if changes else [self._nothing])
-            for changed in self._changed(choice, wrapped)
-            for single, host, save_offload in places
+            for changed in self._metered_change(choice, wrapped)
+            for single, host, save_offload in offloads
         ]
         ways = [(mixture, solution) for mixture in mixtures for solution in mixture.solutions()]
         best = unbeaten(ways, lambda way: (way[1].seconds + way[0].changed.seconds, way[1].peak))
@@ -93,7 +93,7 @@ class BudgetPlanner:
     def everything(self, *, offload: bool, changes: bool, own_loss: bool = True) -> PlanChoice:
         """Return all blocks checkpointed, with each change that can be made: call this after `ways`.
 
-        This suits a model whose step is not known; `ways` end where another change would save nothing.
+        It is for the model with a lever, whose step is not known: `ways` leave out what saves nothing without one.
         """
         way = self._changes(own_loss)[-1] if changes else self._nothing
         return replace(
@@ -107,46 +107,41 @@ class BudgetPlanner:
     def fastest(self, ways: Sequence[PlanRow]) -> PlanFront:
         """Return the fastest way whose step fits, metered, among all that no other beats. Raises DoesNotFitError.
 
-        The error of each estimate corrects those of ways that differ only in what single blocks do.
+        The error of each estimate corrects those of ways that differ only in what individual blocks do.
         """
-        told: dict[int, MeteredStep] = {}
-        off: dict[Hashable, int] = {}
+        tried: dict[int, MeteredStep] = {}
+        errors: dict[Hashable, int] = {}
 
-        def expected(at: int) -> int:
-            return ways[at].peak_bytes + off.get(ways[at].choice.beside_blocks, 0)
+        def expected(index: int) -> int:
+            return ways[index].peak_bytes + errors.get(ways[index].choice.beside_blocks, 0)
 
-        def fits(at: int) -> bool:
-            told[at] = metered = self._steps.metered(ways[at].choice)
-            off[ways[at].choice.beside_blocks] = metered.explained.peak_bytes - ways[at].peak_bytes
+        def fits(index: int) -> bool:
+            tried[index] = metered = self._steps.metered(ways[index].choice)
+            errors[ways[index].choice.beside_blocks] = metered.explained.peak_bytes - ways[index].peak_bytes
             return metered.explained.peak_bytes <= self.memory
+
+        def corrected(index: int, row: PlanRow) -> PlanRow:
+            if index in tried:
+                return self._measured(row, tried[index])
+            return row if row.measured else replace(row, peak_bytes=expected(index))
 
         best = len(ways)
         while True:
-            untried = [at for at in range(best) if at not in told]
-            likely = next((at for at in untried if expected(at) <= self.memory), None)
-            if likely is None and best - 1 in untried:  # its estimate alone says that it does not fit
+            untried = [index for index in range(best) if index not in tried]
+            likely = next((index for index in untried if expected(index) <= self.memory), None)
+            if likely is None and best - 1 in untried:  # only an estimate says that it does not fit
                 likely = best - 1
             if likely is None:
                 break
             best = likely if fits(likely) else best
-        if best not in told:
+        if best not in tried:
             raise DoesNotFitError(f"{type(self.model).__name__} does not fit into {size(self.memory)}")
-        rows = [
-            self._measured(row, told[at])
-            if at in told
-            else row
-            if row.measured
-            else replace(row, peak_bytes=expected(at))
-            for at, row in enumerate(ways)
-        ]
+        rows = [corrected(index, row) for index, row in enumerate(ways)]
         chosen = rows.pop(best)
-        others = [
-            row
-            for row in rows
-            if (row.peak_bytes - chosen.peak_bytes) * (row.extra_seconds - chosen.extra_seconds) < 0
-        ]
+        peak, extra = chosen.peak_bytes, chosen.extra_seconds
+        others = [row for row in rows if (row.peak_bytes - peak) * (row.extra_seconds - extra) < 0]
         front = unbeaten([chosen, *others], lambda row: (row.extra_seconds, row.peak_bytes))
-        return PlanFront(chosen, told[best].explained, tuple(front))
+        return PlanFront(chosen, tried[best].explained, tuple(front))
 
     def smallest(self, ways: Sequence[PlanRow]) -> PlanFront:
         """Return the way with the lowest peak, metered and alone."""
@@ -156,15 +151,16 @@ class BudgetPlanner:
 
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """Return a way with its metered figures. With offload its time stays an estimate: waits are not metered."""
-        told = metered.explained
+        explained = metered.explained
         extra = row.extra_seconds if row.choice.offload else max(metered.costs.seconds - self.plain.costs.seconds, 0.0)
-        return replace(row, kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, extra_seconds=extra, measured=True)
+        kept, peak = explained.kept_bytes, explained.peak_bytes
+        return replace(row, kept_bytes=kept, peak_bytes=peak, extra_seconds=extra, measured=True)
 
     def _savings(self, wrapped: StepCosts) -> dict[str, list[BlockSaving]]:
         """Meter what each name of `save` changes in each block that keeps anything, with all blocks checkpointed."""
         savings: dict[str, list[BlockSaving]] = {block: [] for block in self._names}
         for name in names_for(self.plain.costs.operators):
-            saved = self._tried(self._saving(name))
+            saved = self._costs_if_possible(self._all_saving(name))
             if saved is None:
                 continue
             for block, single in savings.items():
@@ -178,9 +174,9 @@ class BudgetPlanner:
     def _moved_savings(
         self, savings: Mapping[str, Sequence[BlockSaving]], moved: StepCosts
     ) -> dict[str, list[BlockSaving]]:
-        """Meter the same with kept results in host memory; `moved` is the step in which only the inputs go there."""
+        """Meter them with kept results in host memory; `moved` is the step in which only the inputs go there."""
         steps = {
-            name: self._steps.estimated(replace(self._saving(name), offload=True, save_offload=True))
+            name: self._steps.estimated(replace(self._all_saving(name), offload=True, save_offload=True))
             for name in dict.fromkeys(name for single in savings.values() for each in single for name in each.names)
         }
 
@@ -195,16 +191,16 @@ class BudgetPlanner:
 
         return {block: [on_host(block, saving) for saving in single] for block, single in savings.items()}
 
-    def _saving(self, name: str) -> PlanChoice:
+    def _all_saving(self, name: str) -> PlanChoice:
         """Return the choice that checkpoints all blocks and keeps what this name stands for."""
         return replace(self._all, checkpointed=dict.fromkeys(self._all.checkpointed, (name,)))
 
-    def _changed(self, change: PlanChoice, wrapped: StepCosts) -> list[ChangedSteps]:
+    def _metered_change(self, change: PlanChoice, wrapped: StepCosts) -> list[ChangedSteps]:
         """Meter a change; return an empty list if it cannot be made."""
         if not change.is_needed:
             return [ChangedSteps(change, self.plain.costs, wrapped, 0.0)]
-        full = self._tried(replace(change, checkpointed=self._all.checkpointed))
-        bare = self._tried(replace(change, fused_loss=False)) if change.tiled else self.plain.costs
+        full = self._costs_if_possible(replace(change, checkpointed=self._all.checkpointed))
+        bare = self._costs_if_possible(replace(change, fused_loss=False)) if change.tiled else self.plain.costs
         if full is None or bare is None:
             return []
         return [ChangedSteps(change, bare, full, full.seconds - wrapped.seconds)]
@@ -217,7 +213,7 @@ class BudgetPlanner:
         ways = [self._nothing, *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
-    def _tried(self, choice: PlanChoice) -> StepCosts | None:
+    def _costs_if_possible(self, choice: PlanChoice) -> StepCosts | None:
         """Return the costs of this choice; None if it cannot be made, with the reason in `unavailable`."""
         names = [
             *(["tile_mlp"] if choice.tiled else []),
@@ -229,8 +225,8 @@ class BudgetPlanner:
         try:
             return self._steps.estimated(choice)
         except (SurgeryError, PlanningError) as error:
-            own = isinstance(error.__cause__, SurgeryError)
-            self.unavailable[names[-1]] = str(error.__cause__ if own else error)
+            is_cause = isinstance(error.__cause__, SurgeryError)
+            self.unavailable[names[-1]] = str(error.__cause__ if is_cause else error)
             return None
 
 

@@ -1,7 +1,6 @@
 """Infer what a step with many alike blocks allocates from a step with a few of them.
 
-This is proved for each model first: a step with all blocks must match, allocation for allocation, what a step with few
-of them says.
+This is proved for each model first: what is inferred must match, allocation for allocation, a step with all of them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A run of equal units, by the names of their blocks: `unit` represents `left_out`, and `following` comes next.
+    """A run of equal units, by the names of their blocks: `unit` stands for those `left_out`; `following` comes next.
 
-    A unit is one block, or as many as a pattern of layers has. What a unit makes is used only by units at most `reach`
-    away, or by all of them.
+    A unit is one block, or those of one period if kinds of layers alternate. What a unit makes is used only by units
+    at most `reach` away, or by all of them.
     """
 
     unit: tuple[str, ...]
@@ -36,38 +35,39 @@ class Repeat:
     def longest(cls, alike: Sequence[Hashable], names: Sequence[str], reach: int) -> list[Repeat]:
         """Find the longest run of alike units of blocks, if any of them can be left out.
 
-        The unit, `reach` units on each side, and the last one, whose backward is the first, stay.
+        What stays is the unit, `reach` units on each side, and the last one, whose backward runs first.
         """
         stay = 2 * (reach + 1)
         most, size, start, units = 0, 0, 0, 0
         for length in range(1, min(_LONGEST_UNIT, len(names)) + 1):
             begin = 0
-            for at in range(len(alike) + 1):
-                if at == len(alike) or (at - length >= begin and alike[at] != alike[at - length]):
-                    count = (at - begin) // length
+            for end in range(len(alike) + 1):
+                if end == len(alike) or (end - length >= begin and alike[end] != alike[end - length]):
+                    count = (end - begin) // length
                     if length * (count - stay) > most:
                         most, size, start, units = length * (count - stay), length, begin, count
-                    begin = at - length + 1
+                    begin = end - length + 1
         if not most:
             return []
-        every = [tuple(names[start + size * at : start + size * (at + 1)]) for at in range(units)]
+        every = [tuple(names[start + size * place : start + size * (place + 1)]) for place in range(units)]
         return [cls(every[reach], tuple(every[reach + 1 : -reach - 1]), every[-reach - 1], reach)]
 
 
 class _Repeated:
-    """The numbers of a step's operators, without and with the blocks that were left out.
+    """A step that ran without the blocks left out of a repeat, and the numbers that its operators have with them.
 
     `block_of` returns the block that a module is in. Raises ValueError if the unit did not run once forward and once
     backward.
 
-    The unit runs forward from `begin` on, for `forward` operators, and backward until `end`, for `backward`. What
-    follows it within reach has run forward before `with_followers`, and backward after `before_unit`.
+    The unit runs forward in `_forward` operators from number `_begin` on, and backward in `_backward` up to `_end`. It
+    and the units within reach after it run forward before `_with_followers`, and backward after `_before_unit`.
     """
 
     def __init__(self, step: StepAllocations, repeat: Repeat, block_of: Callable[[str], str]) -> None:
         self._step, self._repeat = step, repeat
         self._times = len(repeat.left_out)
         own, following = set(repeat.unit), set(repeat.following)
+        # numbers of operators, by: in the unit (else in the one that follows), and in the forward (else later)
         births: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
         for each in step.allocations:
             block = "" if each.kind is AllocationKind.GATHERED else block_of(each.place.module)
@@ -88,27 +88,27 @@ class _Repeated:
         """Build the whole step."""
         old, times = self._step, self._times
         own = [each for each in old.allocations if self._is_own(each.born)]
-        again = [each for each in old.work if self._is_own(each.at)]
+        own_work = [each for each in old.work if self._is_own(each.number)]
         allocations = [
-            replace(each, born=self._ran(each.born), last=self._lasts(each))
+            replace(each, born=self._moved(each.born), died=self._death(each))
             for each in old.allocations
             if not self._is_own(each.born)
         ]
-        work = [replace(each, at=self._ran(each.at)) for each in old.work if not self._is_own(each.at)]
-        for number in range(times + 1):
-            renamed = self._names(number)
+        work = [replace(each, number=self._moved(each.number)) for each in old.work if not self._is_own(each.number)]
+        for copy in range(times + 1):
+            renamed = self._renaming(copy)
             allocations += [
                 replace(
                     each,
                     place=replace(each.place, module=renamed(each.place.module)),
                     kept_at=replace(each.kept_at, module=renamed(each.kept_at.module)),
-                    born=self._ran_again(each.born, number),
-                    last=self._lasts_again(each, number),
+                    born=self._copied(each.born, copy),
+                    died=self._death_in_copy(each, copy),
                 )
                 for each in own
             ]
-            work += [replace(each, module=renamed(each.module), at=self._ran_again(each.at, number)) for each in again]
-        flops = {phase: times * sum(each.flops for each in again if each.phase is phase) for phase in StepPhase}
+            work += [replace(w, module=renamed(w.module), number=self._copied(w.number, copy)) for w in own_work]
+        flops = {phase: times * sum(each.flops for each in own_work if each.phase is phase) for phase in StepPhase}
         return replace(
             old,
             allocations=tuple(sorted(allocations, key=lambda each: each.born)),
@@ -117,53 +117,53 @@ class _Repeated:
             backward_at=old.backward_at + self._all_forward,
             forward_flops=old.forward_flops + flops[StepPhase.FORWARD],
             backward_flops=old.backward_flops + flops[StepPhase.RECOMPUTE] + flops[StepPhase.BACKWARD],
-            work=tuple(sorted(work, key=lambda each: each.at)),
+            work=tuple(sorted(work, key=lambda each: each.number)),
         )
 
-    def _is_own(self, at: int) -> bool:
-        forward = self._begin <= at < self._begin + self._forward
-        return forward or self._end - self._backward < at <= self._end
+    def _is_own(self, number: int) -> bool:
+        forward = self._begin <= number < self._begin + self._forward
+        return forward or self._end - self._backward < number <= self._end
 
-    def _ran(self, at: int) -> int:
+    def _moved(self, number: int) -> int:
         """Renumber an operator outside the unit."""
-        if at < self._begin:
-            return at
-        return at + self._all_forward + (self._all_backward if at > self._end else 0)
+        if number < self._begin:
+            return number
+        return number + self._all_forward + (self._all_backward if number > self._end else 0)
 
-    def _ran_again(self, at: int, number: int) -> int:
+    def _copied(self, number: int, copy: int) -> int:
         """Renumber an operator of the unit for one of its copies; copy 0 is the unit."""
-        if at <= self._step.backward_at:
-            return at + number * self._forward
-        return at + self._all_forward + (self._times - number) * self._backward
+        if number <= self._step.backward_at:
+            return number + copy * self._forward
+        return number + self._all_forward + (self._times - copy) * self._backward
 
-    def _lasts(self, of: Allocation) -> int:
+    def _death(self, of: Allocation) -> int:
         """Renumber the end of an allocation from outside the unit: as near the unit as before, or after all copies."""
-        at, before = of.last, of.born < self._begin
-        if at == self._step.operators:
-            return at + self._all_forward + self._all_backward
-        if at <= self._step.backward_at:
-            return at if before and at < self._with_followers else at + self._all_forward
+        number, before = of.died, of.born < self._begin
+        if number == self._step.operators:
+            return number + self._all_forward + self._all_backward
+        if number <= self._step.backward_at:
+            return number if before and number < self._with_followers else number + self._all_forward
         last_to_stay = self._before_unit if before else self._end + (self._repeat.reach - 1) * self._backward
-        stays = of.born <= self._end and at <= last_to_stay
-        return at + self._all_forward + (0 if stays else self._all_backward)
+        stays = of.born <= self._end and number <= last_to_stay
+        return number + self._all_forward + (0 if stays else self._all_backward)
 
-    def _lasts_again(self, of: Allocation, number: int) -> int:
-        """Do the same for a copy of the unit: with its neighbours, or after all copies."""
-        at = of.last
-        if at == self._step.operators:
-            return at + self._all_forward + self._all_backward
-        if at <= self._step.backward_at:
-            return at + (number * self._forward if at < self._with_followers else self._all_forward)
-        if at <= self._before_unit:
-            return at + self._all_forward
-        with_neighbours = at <= self._end + self._repeat.reach * self._backward
-        return at + self._all_forward + (self._times - (number if with_neighbours else 0)) * self._backward
+    def _death_in_copy(self, of: Allocation, copy: int) -> int:
+        """Renumber the end of an allocation in a copy of the unit: near that copy, or after all copies."""
+        number = of.died
+        if number == self._step.operators:
+            return number + self._all_forward + self._all_backward
+        if number <= self._step.backward_at:
+            return number + (copy * self._forward if number < self._with_followers else self._all_forward)
+        if number <= self._before_unit:
+            return number + self._all_forward
+        with_neighbours = number <= self._end + self._repeat.reach * self._backward
+        return number + self._all_forward + (self._times - (copy if with_neighbours else 0)) * self._backward
 
-    def _names(self, number: int) -> Callable[[str], str]:
+    def _renaming(self, copy: int) -> Callable[[str], str]:
         """Return a function that renames modules of the unit, and of what follows, for a copy."""
         units = (self._repeat.unit, *self._repeat.left_out, self._repeat.following)
         old = (*self._repeat.unit, *self._repeat.following)
-        new = dict(zip(old, (*units[number], *units[number + 1]), strict=True))
+        new = dict(zip(old, (*units[copy], *units[copy + 1]), strict=True))
 
         def renamed(module: str) -> str:
             block = next((name for name in new if module == name or module.startswith(f"{name}.")), "")
@@ -177,7 +177,7 @@ _LONGEST_UNIT = 12
 
 
 class RepeatedBlocks:
-    """The runs of equal blocks in a model, as seen in a step with all of them; `stacks` are its blocks' names."""
+    """The runs of equal blocks in a model, found in a step with all of them; `stacks` are the names of the blocks."""
 
     def __init__(
         self,
@@ -195,14 +195,14 @@ class RepeatedBlocks:
                 made[block][inside, line, each.operator, each.phase, each.kind, each.shape, each.bytes] += 1
         self._repeats: list[Repeat] = []
         for names in stacks.values():
-            alike = [(_shape(model.get_submodule(name)), frozenset(made[name].items())) for name in names]
+            alike = [(_likeness(model.get_submodule(name)), frozenset(made[name].items())) for name in names]
             self._repeats += Repeat.longest(alike, names, reach)
         self._left_out = [name for repeat in self._repeats for unit in repeat.left_out for name in unit]
         self.most_left_out = 2 * len(self._left_out) > sum(map(len, stacks.values()))
-        """Whether steps are so much shorter that they are worth the proof."""
+        """Whether steps are so much shorter without these that it is worth the proof."""
 
     def step(self, run: Callable[[], StepAllocations]) -> StepAllocations | None:
-        """Return what a step of the model allocates, from running one with few blocks; None if that fails."""
+        """Infer what a step of the model allocates from running one with few blocks; return None if that fails."""
         try:
             with _without_blocks(self._model, self._left_out):
                 short = run()
@@ -211,12 +211,12 @@ class RepeatedBlocks:
             return None
 
     def proved(self, whole: StepAllocations, run: Callable[[], StepAllocations]) -> bool:
-        """Tell whether a step with few blocks says exactly what one with all of them allocates."""
-        told = self.step(run)
-        return told is not None and told.is_same_step(whole)
+        """Tell whether what is inferred from a step with few blocks is exactly the step with all of them."""
+        inferred = self.step(run)
+        return inferred is not None and inferred.is_same_step(whole)
 
 
-def _shape(block: nn.Module) -> Hashable:
+def _likeness(block: nn.Module) -> Hashable:
     """Return what alike blocks share: their modules, the shapes of parameters, and the options that code reads."""
     parameters = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in block.named_parameters())
     options = [
@@ -230,7 +230,7 @@ def _shape(block: nn.Module) -> Hashable:
 
 @contextmanager
 def _without_blocks(model: nn.Module, names: Iterable[str]) -> Iterator[None]:
-    """Take blocks out of the lists that hold them. They have no gradients afterwards, even if they ran."""
+    """Take blocks out of the lists that hold them inside the `with`. The model has no gradients afterwards."""
     before: dict[nn.Module, dict[str, nn.Module | None]] = {}
     policies = [policy for surgery in surgeries_in(model) for policy in surgery.policies]
     try:

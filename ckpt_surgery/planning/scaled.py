@@ -1,8 +1,7 @@
 """Estimate models that do not run on shapes: a tiny model runs a step with data, and its sizes are scaled.
 
-Each length in a tensor's shape is matched with the configuration field, the batch or the tokens of this size in the
-tiny model, and becomes their size in the released one. The tiny model has few layers: what its blocks keep stands for
-all blocks.
+A length in a tensor's shape that equals a field of the tiny model's configuration, its batch or its tokens becomes
+what that is in the released model. The tiny model has few layers: what its blocks keep stands for all blocks.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ from ckpt_surgery.errors import CannotBuild, NotOnShapes
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, run_metered
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
 from ckpt_surgery.planning.explain import explanation_of
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.step_meter import run_metered
 from ckpt_surgery.planning.target import ReleasedModel
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
@@ -45,7 +45,7 @@ _BATCH, _TOKENS = 3, 23
 _OTHER_WIDTHS = (56, 48, 40, 32, 24)
 _HIDDEN = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim")
 _MOST_TIMES = 8
-"""A length may be up to so many times a known one: the queries, keys and values of one product, say."""
+"""A length may be up to this many times a known one, as queries, keys and values from one product are."""
 _SMALLEST = 16
 """A length below this is not taken for a multiple of a known one."""
 
@@ -54,8 +54,8 @@ _SMALLEST = 16
 class TinyStandIn:
     """A tiny model with data, and the arguments of a step.
 
-    `lengths` maps its sizes to those of the released model; `outside` maps sizes that mean something else inside
-    blocks, such as that of the vocabulary.
+    `lengths` maps its sizes to those of the released model; `outside` maps sizes that occur outside blocks only, such
+    as that of the vocabulary: inside, the same number means something else.
     """
 
     model: Any
@@ -71,7 +71,7 @@ class TinyStandIn:
         trains, or it takes floats: how their sizes follow from a configuration is not known.
         """
         try:
-            tiny = _told_apart(model_class, config)
+            tiny = _with_distinct_widths(model_class, config)
             tiny.model.to(dtype)
             with random_state_kept():
                 seed_all(0)
@@ -105,7 +105,7 @@ class TinyStandIn:
             if each.kind is AllocationKind.GRADIENT:
                 return replace(each, bytes=round(each.bytes * trained / gradients))
             is_inside = f"{each.place.module}.".startswith(blocks)
-            shape = tuple(_length(size, self.lengths if is_inside else outside) for size in each.shape)
+            shape = tuple(_scaled_length(size, self.lengths if is_inside else outside) for size in each.shape)
             held = round(each.bytes * (prod(shape) / (prod(each.shape) or 1)))
             if is_inside and each.kind is AllocationKind.KEPT:
                 held = round(held * repeats)
@@ -118,7 +118,7 @@ class TinyStandIn:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of a configuration, by the names of the parts that it is in, with its tiny and its released value."""
+    """A field of a configuration, with the path of parts to it, and its tiny (`old`) and released (`new`) value."""
 
     path: tuple[str, ...]
     name: str
@@ -137,27 +137,27 @@ def explain_scaled(
 ) -> tuple[ReleasedModel, Explanation, Explanation]:
     """Return the model that a target stands for, and estimates for it without checkpointing and with it.
 
-    Raises `why`, which kept the model from running on shapes, if there is no estimate: for a factory, a model that
-    takes more than text, one of several ranks, and if the time on a device is asked for. Raises SurgeryError if no
-    block can be checkpointed.
+    Raises `why`, which kept the model from running on shapes, if it cannot be estimated: a factory, a model that takes
+    more than text, one rank of several, or the time on a device. Raises SurgeryError if no block can be checkpointed.
     """
     if target.kind is TargetKind.FACTORY or training.sharding or training.device:
         raise why
     released = ReleasedModel.without_inputs(target, tokens=tokens, dtype=dtype)
-    standing = TinyStandIn.of(type(released.model), released.model.config, released.tokens, batch, dtype)
-    if standing is None:
+    stand_in = TinyStandIn.of(type(released.model), released.model.config, released.tokens, batch, dtype)
+    if stand_in is None:
         raise why
-    said = f"{why.why}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
+    assumption = (
+        f"{why.why}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
+    )
 
-    def told() -> Explanation:
-        return replace(
-            explanation_of(released.model, standing.scaled_step(released.model), 0, training), assumptions=(said,)
-        )
+    def explained() -> Explanation:
+        step = stand_in.scaled_step(released.model)
+        return replace(explanation_of(released.model, step, 0, training), assumptions=(assumption,))
 
-    off = told()
-    for model in (released.model, standing.model):
+    without = explained()
+    for model in (released.model, stand_in.model):
         wrap_blocks(model, self_check="never")
-    return released, off, told()
+    return released, without, explained()
 
 
 class _WithoutAttentionDropout(TorchFunctionMode):
@@ -172,11 +172,8 @@ class _WithoutAttentionDropout(TorchFunctionMode):
         return func(*args, **options)
 
 
-def _told_apart(model_class: Any, config: Any) -> TinyModel:
-    """Make a tiny model whose widths differ wherever the released ones do, as far as it builds with them.
-
-    Raises CannotBuild.
-    """
+def _with_distinct_widths(model_class: Any, config: Any) -> TinyModel:
+    """Make a tiny model whose widths differ where the released ones do, as far as it builds. Raises CannotBuild."""
     tiny = tiny_model(model_class, config)
     same: dict[int, list[_Field]] = defaultdict(list)
     for field in _fields(tiny.config, config):
@@ -197,7 +194,7 @@ def _told_apart(model_class: Any, config: Any) -> TinyModel:
     return tiny
 
 
-def _length(size: int, lengths: Mapping[int, int]) -> int:
+def _scaled_length(size: int, lengths: Mapping[int, int]) -> int:
     """Scale a length of a tiny tensor to the released model; return it unchanged if nothing is known of it."""
     if size in lengths:
         return lengths[size]

@@ -50,13 +50,13 @@ class OptimizerCost:
             finally:
                 for parameter in model.parameters():
                     parameter.grad = None
-        known = OPTIMIZER_CLASSES.get(name.lower())  # it does not run on shapes
+        known = OPTIMIZER_CLASSES.get(name.lower())  # as it does not run on shapes
         held = state_bytes(model.parameters(), known or Optimizer.ADAMW)
         return cls(name if known else f"{name}, taken for AdamW", held, is_exact=False)
 
 
 def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
-    """Find the optimizer in this process that trains most parameters of a model; None if there is none so far."""
+    """Find the optimizer in this process that trains most parameters of a model; None if there is none yet."""
     own = {id(parameter) for parameter in model.parameters()}
     most, found = 0, None
     for each in [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]:
@@ -75,7 +75,7 @@ def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, for
     made.param_groups = []
     for group in optimizer.param_groups:
         copied = {**group, "params": [copies[id(each)] for each in group["params"] if id(each) in copies]}
-        if group.get("foreach", True) is None and not group.get("fused"):  # torch's default is lists of tensors
+        if group.get("foreach", True) is None and not group.get("fused"):  # torch's default: lists of tensors, on CUDA
             plain = all(each.is_cuda and type(each) in (Tensor, nn.Parameter) for each in group["params"])
             copied["foreach"] = foreach and plain and not group.get("differentiable")
         made.param_groups.append(copied)

@@ -45,49 +45,43 @@ _MOST_ELEMENTS = 4096
 _MOST_BYTES = 2**26
 _MOST_FLOAT_BYTES = 2**24
 """No tensor above these sizes is given values."""
+_ATEN = torch.ops.aten
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
-_RAND = torch.ops.aten.rand.default
-_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
-_RNN_LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
+_RAND = _ATEN.rand.default
+_RNN_LAYER = _ATEN.mkldnn_rnn_layer.default
+_RNN_LAYER_BACKWARD = _ATEN.mkldnn_rnn_layer_backward.default
 _LEAVES_MEMORY = frozenset(
     ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided")
 )
 _RESIZES = frozenset(
     (
         *EXACT_UPSAMPLES,
-        torch.ops.aten.upsample_nearest2d.default,
-        torch.ops.aten.upsample_nearest2d_backward.default,
-        torch.ops.aten.upsample_nearest3d.default,
-        torch.ops.aten.upsample_bilinear2d.default,
-        torch.ops.aten.upsample_bilinear2d_backward.default,
-        torch.ops.aten.upsample_bicubic2d.default,
-        torch.ops.aten.upsample_trilinear3d.default,
+        _ATEN.upsample_nearest2d.default,
+        _ATEN.upsample_nearest2d_backward.default,
+        _ATEN.upsample_nearest3d.default,
+        _ATEN.upsample_bilinear2d.default,
+        _ATEN.upsample_bilinear2d_backward.default,
+        _ATEN.upsample_bicubic2d.default,
+        _ATEN.upsample_trilinear3d.default,
     )
 )
-"""Operators that ask their input for a memory format. The backward of the others is contiguous, on shapes too."""
-_VIEWS = frozenset((torch.ops.aten.view.default, UNSAFE_VIEW))
+"""Operators whose result has the memory format of their input. Backwards not listed give contiguous results."""
+_VIEWS = frozenset((_ATEN.view.default, UNSAFE_VIEW))
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_BATCH_NORM = torch.ops.aten.native_batch_norm.default
-_BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
+_BATCH_NORM = _ATEN.native_batch_norm.default
+_BATCH_NORM_BACKWARD = _ATEN.native_batch_norm_backward.default
 _NOT_READ = (
     FLASH_ATTENTION,
     EFFICIENT_ATTENTION,
-    torch.ops.aten.native_dropout.default,
-    torch.ops.aten.max_pool2d_with_indices.default,
-    torch.ops.aten.max_pool3d_with_indices.default,
-    torch.ops.aten.adaptive_max_pool2d.default,
-    torch.ops.aten.adaptive_max_pool3d.default,
+    _ATEN.native_dropout.default,
+    _ATEN.max_pool2d_with_indices.default,
+    _ATEN.max_pool3d_with_indices.default,
+    _ATEN.adaptive_max_pool2d.default,
+    _ATEN.adaptive_max_pool3d.default,
     _RNN_LAYER,
 )
 """Operators whose integers and masks nearly all code leaves to their backward; the first two run on CUDA alone."""
-_OF_ONE_DTYPE = frozenset(
-    (
-        torch.ops.aten.mm.default,
-        torch.ops.aten.bmm.default,
-        torch.ops.aten.addmm.default,
-        torch.ops.aten.baddbmm.default,
-    )
-)
+_OF_ONE_DTYPE = frozenset((_ATEN.mm.default, _ATEN.bmm.default, _ATEN.addmm.default, _ATEN.baddbmm.default))
 """Operators that do not take tensors of several dtypes; on shapes torch does not check."""
 DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -99,9 +93,9 @@ class UsesOriginal(Exception):
 class ShapesOnly(TorchDispatchMode):
     """A mode in which operators on tensors without data run on shapes alone, and large new tensors hold none.
 
-    A module converts its parameters in place, as it does those with data, even if a graph holds them. `drawn` counts
-    the operators whose result was made of values drawn at random, because code may read it. `copies` holds the parts
-    of the copy that is to run, by the ids of those of the original, which must outlive this mode.
+    Inside, `Module.to` converts parameters in place as it does those with data, even if a graph holds them. `drawn`
+    counts the operators whose result was made of values drawn at random, because code may read it. `copies` holds the
+    parts of the copy that is to run, by the ids of those of the original, which must outlive this mode.
     """
 
     def __init__(self) -> None:
@@ -132,15 +126,15 @@ class ShapesOnly(TorchDispatchMode):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
             result = _with_values(func, args, options)
-            is_large = isinstance(result, Tensor) and is_differentiable(result) and not _is_small(result)
             # such as a mask for each layer
+            is_large = isinstance(result, Tensor) and is_differentiable(result) and not _is_small(result)
             return self.without_data(result) if is_large and not result._is_view() else result
-        result = self._without_data(func, args, options)
+        result = self._cached(func, args, options)
         made = _tensors_of(result)
         may_hold = [each.numel() <= _MOST_ELEMENTS if is_differentiable(each) else _is_small(each) for each in made]
         if not given and made and all(may_hold):
             values = _with_values(func, args, options)
-            if func is _RAND and values.numel() == 1:  # it decides whether a layer is dropped, and none is to be
+            if func is _RAND and values.numel() == 1:  # layer drop: no layer is to be dropped
                 values.fill_(1 - torch.finfo(values.dtype).eps)
             return values
         return result
@@ -170,7 +164,8 @@ class ShapesOnly(TorchDispatchMode):
                 raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
         return copied
 
-    def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _cached(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Return the result of an operator, known or computed."""
         key = self._known.key(func, args, options)
         if key is None:
             return self._computed(func, args, options)
@@ -219,7 +214,7 @@ class ShapesOnly(TorchDispatchMode):
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
-            result = self._without_data(func, args, options)
+            result = self._cached(func, args, options)
         except DECIDED_BY_VALUES:
             if not all(map(_is_small, given)):
                 raise
@@ -267,9 +262,9 @@ def drawn(tensor: Tensor) -> Tensor:
 
 
 class _Conversion(threading.local):
-    """A context in which `Module.to` converts a parameter without data like one with data, not refused or swapped.
+    """A state in which `Module.to` converts parameters without data in place; torch would refuse, or swap them.
 
-    Only the threads that entered convert like this, whatever others do meanwhile.
+    Only in the threads that entered it, whatever others do meanwhile.
     """
 
     depth = 0
@@ -304,7 +299,7 @@ _CONVERSION = _Conversion()
 
 
 def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
-    """Lay out a result in the memory format that kernels suggest for `source`; on shapes torch takes stride order.
+    """Lay out a result in the memory format that kernels suggest for `source`; on shapes, torch keeps stride order.
 
     That is channels last by `is_channels_last_strides` in c10/core/MemoryFormat.h, where, unlike in `is_contiguous`,
     dimensions of one element count too.
@@ -327,9 +322,8 @@ def _with_values(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> A
 def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None = None) -> nn.Module:
     """Copy `model` without the data of its parameters and float tensors. The model is only read.
 
-    `copies` takes the copies of its parts, by the ids of the originals.
-
-    Raises PlanningError if it is not a module, has no step to run, or cannot be copied.
+    `copies` takes the copies of its parts, by the ids of the originals. Raises PlanningError if it is not a module,
+    has no step to run, or cannot be copied.
     """
     name = type(model).__name__
     if not isinstance(model, nn.Module):
@@ -365,7 +359,7 @@ def _uncopied(model: nn.Module) -> str:
 
 
 def _is_shape(tensor: Tensor) -> bool:
-    """Tell whether only a tensor's shape counts. Parameters made of constants hold data without meaning."""
+    """Tell whether only a tensor's shape counts: it has no data, or is a parameter, whose data has no meaning here."""
     return isinstance(tensor, (FakeTensor, nn.Parameter))
 
 

@@ -19,10 +19,10 @@ from ckpt_surgery.planning.training import Sharding, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import nearest
 
 BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's `reduce_bucket_size`: gradients are kept in a buffer of so many elements until they are reduced."""
+"""DeepSpeed's `reduce_bucket_size`: gradients are kept in a buffer of this many elements until they are reduced."""
 LIVE_ELEMENTS = 1_000_000_000
-"""DeepSpeed's `stage3_max_live_parameters`: so many elements stay gathered before ZeRO-3 releases any."""
-_WIDE = 4
+"""DeepSpeed's `stage3_max_live_parameters`: this many elements stay gathered before ZeRO-3 releases any."""
+_FLOAT32_BYTES = 4
 """The bytes of float32, in which DeepSpeed keeps optimizer state and a second copy of half-precision weights."""
 _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
@@ -36,10 +36,10 @@ class _Unit:
     forward: tuple[int, int] | None = None
     backward: tuple[int, int] | None = None
 
-    def ran(self, phase: StepPhase, at: int) -> None:
+    def ran(self, phase: StepPhase, number: int) -> None:
         """Widen the span of operators in which it runs forward, or backward."""
         span = self.forward if phase is StepPhase.FORWARD else self.backward
-        span = (at, at) if span is None else (min(span[0], at), max(span[1], at))
+        span = (number, number) if span is None else (min(span[0], number), max(span[1], number))
         if phase is StepPhase.FORWARD:
             self.forward = span
         else:
@@ -66,9 +66,8 @@ class _Units:
     def gathered(self) -> Iterator[Allocation]:
         """Yield what each unit gathers, and when: parameters while it runs, and all the time those in no block.
 
-        A second buffer exists throughout (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward
-        the one gathered into, until the next unit's is copied out of; in the backward that of the unit that comes
-        next.
+        There is always a second buffer (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py): in the forward the
+        one that was gathered into, until that of the next unit is copied out; in the backward that of the next unit.
         """
         step, units = self._step, self._units
         yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
@@ -84,14 +83,14 @@ class _Units:
                 before = 0
 
     def reduced(self) -> Iterator[Allocation]:
-        """Yield the step's allocations, with gradients as parts once their unit has run backward, and reduce buffers.
+        """Yield the step's allocations, gradients reduced to parts once their unit has run backward, and the buffers.
 
         Gradients are copied into a buffer, which is held until the next unit's are. Those of what is in no block are
         reduced at the end.
         """
         step = self._step
         ends = {unit.name: span[1] for unit, span, _ in self._backward}
-        buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in self._backward}
+        reduced_at = {unit.name: ends[after.name] if after else step.operators for unit, _, after in self._backward}
         copied: Counter[str] = Counter()
         for allocation in step.allocations:
             if allocation.kind is not AllocationKind.GRADIENT:
@@ -101,10 +100,10 @@ class _Units:
             end = max(ends.get(unit, step.operators), allocation.born)
             part = _part(allocation.bytes, self._ranks)
             copied[unit] += part * self._ranks
-            yield replace(allocation, last=end, kind=AllocationKind.BACKWARD)
+            yield replace(allocation, died=end, kind=AllocationKind.BACKWARD)
             yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), self._ranks),), born=end)
         for name, held in copied.items():
-            span = (ends.get(name, step.operators), buffered.get(name, step.operators))
+            span = (ends.get(name, step.operators), reduced_at.get(name, step.operators))
             yield _made(held, name, _REDUCE, StepPhase.BACKWARD, span)
 
 
@@ -122,10 +121,10 @@ def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> 
             return held, sum(state_of(shard_of(p.shape, ranks), p.itemsize, optimizer) for p in trained)
         case _:
             flat = _part(sum(parameter.numel() for parameter in trained), ranks)
-            half = _part(sum(parameter.numel() for parameter in trained if parameter.itemsize < _WIDE), ranks)
-            state = state_of((flat,), _WIDE, optimizer) + half * _WIDE if flat else 0
-            parted = training.sharding is Sharding.ZERO_3
-            return sum(_part(p.numel(), ranks) * p.itemsize for p in every) if parted else whole, state
+            half = _part(sum(parameter.numel() for parameter in trained if parameter.itemsize < _FLOAT32_BYTES), ranks)
+            state = state_of((flat,), _FLOAT32_BYTES, optimizer) + half * _FLOAT32_BYTES if flat else 0
+            divides = training.sharding is Sharding.ZERO_3
+            return sum(_part(p.numel(), ranks) * p.itemsize for p in every) if divides else whole, state
 
 
 def sharded(
@@ -163,7 +162,7 @@ def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> I
             yield allocation
             continue
         part = _part(allocation.bytes, training.ranks)
-        yield replace(allocation, last=allocation.born, kind=AllocationKind.BACKWARD)
+        yield replace(allocation, died=allocation.born, kind=AllocationKind.BACKWARD)
         yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), training.ranks),))
     widest = max((parameter.itemsize for parameter in parameters if parameter.requires_grad), default=0)
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
@@ -189,5 +188,5 @@ def _made(held: int, module: str, operator: str, phase: StepPhase, span: tuple[i
         keeper="",
         kept_at=ModulePlace(),
         born=span[0],
-        last=span[1],
+        died=span[1],
     )

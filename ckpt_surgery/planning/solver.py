@@ -3,8 +3,8 @@
 A block's backward frees what the block kept, and begins while all blocks before it still keep theirs. So a peak
 follows from what the blocks keep, in the order of their forwards, and from what else is alive in each backward.
 
-The solution is exact. Block is added to block, and only those beginnings stay that no other beats in time, in what is
-kept and in the peak so far: whatever follows costs all of them the same.
+The solution is exact. Blocks are added one by one, and of the beginnings only those stay that no other beats in time,
+in what is kept and in the peak so far: whatever follows costs all of them the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The decided first blocks: the time, the bytes kept, the least possible peak, and the choices."""
+    """Choices for the first blocks, the last of them `taken`: their time, bytes kept and least possible peak."""
 
     seconds: float
     kept: int
@@ -53,7 +53,7 @@ class _Beginning:
     before: _Beginning | None = None
     taken: int = 0
 
-    def way(self) -> tuple[int, ...]:
+    def choices(self) -> tuple[int, ...]:
         taken, each = [], self
         while each.before is not None:
             taken.append(each.taken)
@@ -66,19 +66,19 @@ class _Beginning:
         peak = max(self.peak, self.kept + block.peak, kept + following)
         return _Beginning(self.seconds + block.seconds, kept, peak, self, block.taken)
 
-    def settled(self, blocks: Sequence[Sequence[Alternative]], edges: int, loss: int) -> Solution:
-        """Return the solution, with the blocks of each kind in the order of what they keep."""
-        taken = list(self.way())
+    def solution(self, blocks: Sequence[Sequence[Alternative]], edges: int, loss: int) -> Solution:
+        """Return the solution; of blocks of one kind, those that keep less come first, unless that raises the peak."""
+        taken = list(self.choices())
         kinds: dict[tuple[tuple[int, float], ...], list[int]] = {}
         for place, alternatives in enumerate(blocks):
             kinds.setdefault(tuple((each.kept, each.seconds) for each in alternatives), []).append(place)
         for costs, places in kinds.items():
             in_order = sorted((costs[taken[place]], taken[place]) for place in places)
-            for place, (_, at) in zip(places, in_order, strict=True):
-                taken[place] = at
-        peak = peak_of([blocks[place][at] for place, at in enumerate(taken)], edges=edges, loss=loss)
+            for place, (_, index) in zip(places, in_order, strict=True):
+                taken[place] = index
+        peak = peak_of([blocks[place][index] for place, index in enumerate(taken)], edges=edges, loss=loss)
         if peak > self.peak:
-            return Solution(self.way(), self.kept, self.peak, self.seconds)
+            return Solution(self.choices(), self.kept, self.peak, self.seconds)
         return Solution(tuple(taken), self.kept, peak, self.seconds)
 
 
@@ -93,14 +93,14 @@ def front(blocks: Sequence[Sequence[Alternative]], *, edges: int, loss: int) -> 
     beginnings = [_Beginning(0.0, 0, edges)]
     least = [*(min(each.own for each in alternatives) for alternatives in blocks), loss]
     for alternatives, (_, following) in zip(blocks, pairwise(least), strict=True):
-        useful = _best(_Beginning(each.seconds, each.kept, each.own, None, at) for at, each in enumerate(alternatives))
+        useful = _best(_Beginning(each.seconds, each.kept, each.own, None, i) for i, each in enumerate(alternatives))
         beginnings = _best(begun.followed_by(each, following) for begun in beginnings for each in useful)
     best = unbeaten(beginnings, lambda begun: (begun.seconds, begun.peak))
-    return [begun.settled(blocks, edges, loss) for begun in best]
+    return [begun.solution(blocks, edges, loss) for begun in best]
 
 
 def peak_of(taken: Sequence[Alternative], *, edges: int, loss: int) -> int:
-    """Return the peak if each block does what is given for it."""
+    """Return the peak if each block takes the given alternative."""
     before, peak = 0, edges
     for each in taken:
         peak = max(peak, each.own + before)
@@ -120,8 +120,8 @@ def unbeaten(ways: Iterable[_Way], costs: Callable[[_Way], tuple[float, int]]) -
 def _best(beginnings: Iterable[_Beginning]) -> list[_Beginning]:
     """Return the beginnings that no other beats in all of time, bytes and peak.
 
-    They are visited from the fastest on. Of those seen, `kept` and `peaks` have the least peak for what is kept: the
-    first rise, the second fall.
+    They are visited from the fastest on. `kept`, which rises, and `peaks`, which falls, are those of the beginnings so
+    far that no other beats in both.
     """
     best: list[_Beginning] = []
     kept: list[int] = []

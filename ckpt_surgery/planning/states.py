@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 
-_BLOCK = 256
-_SMALLEST_8BIT = 4096
+_BLOCK = 256  # elements that share a scale
+_SMALLEST_8BIT = 4096  # parameters with fewer elements get float32 states
 _DEPTH = 2
 """How many attributes deep the scales of scales are below a parameter."""
 

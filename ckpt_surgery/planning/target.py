@@ -63,10 +63,10 @@ _HEADS = (
     "MODEL",
 )
 """A model type named alone stands for its class with the first of these heads."""
-_BESIDE_TEXT = ("pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox")
-"""Arguments of models that take more than text."""
+_BEYOND_TEXT = ("pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox")
+"""Arguments that only models which take more than text have."""
 _VOCABULARY = 32_000
-"""The vocabulary size for configuration classes that leave it to each checkpoint."""
+"""The vocabulary size if a configuration class leaves it to each checkpoint."""
 _DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speech_encoder_layerdrop")
 
 
@@ -94,7 +94,7 @@ class ReleasedModel:
         with random_state_kept():
             seed_all(0)
             length = tokens or _length(self.model, None, TOKENS)
-            return replace(self, inputs=_inputs(self.model, self.shapes, batch, length), tokens=tokens)
+            return replace(self, inputs=_inputs_of(self.model, self.shapes, batch, length), tokens=tokens)
 
     def explained(self, training: TrainingSetup = ALONE) -> Explanation:
         """Explain a step of the model as it stands now. Raises PlanningError."""
@@ -186,7 +186,7 @@ class ReleasedModel:
 
     @classmethod
     def without_inputs(cls, target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
-        """Build a target's model without inputs: none are known that run on shapes. Raises PlanningError like `of`."""
+        """Build a target's model without inputs: none that run on shapes are known. Raises PlanningError like `of`."""
         shapes = ShapesOnly()
         with random_state_kept():
             seed_all(0)
@@ -230,18 +230,18 @@ def _released(
         return ReleasedModel(model, given, shapes, 0, attention, has_own_inputs=True)
     length = _length(model, tokens, most_tokens)
     try:
-        inputs = _inputs(model, shapes, batch, length)
+        inputs = _inputs_of(model, shapes, batch, length)
     except PlanningError:
         if tokens is not None:
             raise
-        length //= 2  # models that count positions from the padding token on have fewer than they say
-        inputs = _inputs(model, shapes, batch, length)
+        length //= 2  # models that number positions from the padding token on take fewer than they say
+        inputs = _inputs_of(model, shapes, batch, length)
     defaults = type(model.config).__name__ if target.kind is TargetKind.CLASS else ""
     return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed, defaults)
 
 
 def positions_of(model: Any) -> int | None:
-    """Return the most tokens of a text according to a model's configuration; None if it does not say."""
+    """Return the most tokens that a text may have by a model's configuration; None if it does not say."""
     config = text_config(model.config)
     return next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
 
@@ -274,7 +274,7 @@ def _from_class(
         tie: Any = getattr(model, "tie_weights", None)
         if tie is not None:
             tie()
-    except Exception as error:  # classes refuse in every way there is
+    except Exception as error:  # classes refuse with errors of any kind
         raise not_on_shapes(f"the {what} of {target.label}", error) from error
     return model, changed
 
@@ -300,7 +300,7 @@ def _from_factory(
 
 
 def _length(model: Any, tokens: int | None, most: int) -> int:
-    """Return the tokens of a text. Raises PlanningError if the model has fewer positions."""
+    """Return how many tokens a text has: `tokens`, or what the model takes. Raises PlanningError if that is fewer."""
     arguments = ForwardArguments(model, 1, 1, 0)
     config, positions = text_config(model.config), positions_of(model)
     if tokens is None:
@@ -315,12 +315,12 @@ def _length(model: Any, tokens: int | None, most: int) -> int:
     return tokens
 
 
-def _inputs(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str, Any]:
+def _inputs_of(model: Any, shapes: ShapesOnly, batch: int, length: int) -> dict[str, Any]:
     """Make arguments of the forward: text and labels for a language model, else what the forward accepts."""
     entry = model_classes().get(type(model).__name__)
     arguments = ForwardArguments(model, batch, length, 0)
     needs_text = {"input_ids", "labels"} <= arguments.names and arguments.main_input == "input_ids"
-    needs_more = arguments.find("num_codebooks") is not None or not arguments.names.isdisjoint(_BESIDE_TEXT)
+    needs_more = arguments.find("num_codebooks") is not None or not arguments.names.isdisjoint(_BEYOND_TEXT)
     if entry and "CAUSAL_LM" in entry.heads and needs_text and not needs_more:
         ids = arguments.tokens((batch, length))
         return {"input_ids": ids, "labels": ids.clone()}
@@ -355,17 +355,17 @@ def fit_parts(config: PretrainedConfig) -> tuple[str, ...]:
         fields = family_tables().fitted.get(part.model_type)
         if fields is None:
             fields = {n: width for n in _TEXT_WIDTHS if width and type(getattr(part, n, None)) is int}
-        changed += _set(part, fields, path)
+        changed += _set_fields(part, fields, path)
     return tuple(changed)
 
 
-def _set(part: Any, fields: Mapping[str, Any], path: str) -> list[str]:
+def _set_fields(part: Any, fields: Mapping[str, Any], path: str) -> list[str]:
     """Set fields of a part, those inside a dictionary or a configuration one by one, and list the changes."""
     changed: list[str] = []
     for name, new in fields.items():
         old = getattr(part, name, None)
         if isinstance(new, Mapping) and isinstance(old, PretrainedConfig):
-            changed += _set(old, new, f"{path}{name}.")
+            changed += _set_fields(old, new, f"{path}{name}.")
             continue
         value = {**(old or {}), **new} if isinstance(new, Mapping) else new
         if value != old:

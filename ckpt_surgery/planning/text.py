@@ -12,10 +12,10 @@ from ckpt_surgery.text import aligned, percent, plural, size, text_table
 
 LEAST_SHARE = 0.1
 """A remedy is named if it addresses at least this share of the peak."""
-_LOSS = frozenset({"aten._log_softmax", "aten._log_softmax_backward_data", "aten.nll_loss_backward"})
+_LOSS_OPERATORS = frozenset({"aten._log_softmax", "aten._log_softmax_backward_data", "aten.nll_loss_backward"})
 _MOST_HOLDERS = 8
 _MOST_LINES = 40
-_MLP = frozenset({"mlp", "feed_forward", "ffn"})
+_MLP_NAMES = frozenset({"mlp", "feed_forward", "ffn"})
 
 
 class Remedy(StrEnum):
@@ -47,10 +47,10 @@ class Hint:
         all_checkpointed = 0 < step.blocks == step.checkpointed
         weights = [h for h in at_peak if h.operator == "aten._softmax" and len(h.shape) >= 3]  # of attention
         sums = {
-            Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not h.is_repeated),
+            Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS_OPERATORS and not h.is_repeated),
             Remedy.SDPA: sum(h.bytes for h in weights if h.shape[-1] == h.shape[-2] > 1),
             Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and h.is_repeated),
-            Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
+            Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP_NAMES & set(h.module.split("."))),
             Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
             Remedy.FOUR_BITS: step.frozen_bytes,
         }
@@ -75,7 +75,7 @@ _ADVICE = {
 
 
 def explanation_lines(step: StepFigures) -> list[str]:
-    """Format a report of at most 40 lines: with fewer holders if their names are long, and take several lines each."""
+    """Format a report of at most 40 lines: with fewer holders if names are so long that each takes several lines."""
     headings = ("bytes", "share", "count", "module", "made by; kept by", "tensor")
     said, lines = notes(step), list[str]()
     for most in range(min(_MOST_HOLDERS, len(step.holders)), -1, -1):

@@ -51,7 +51,7 @@ class Sharding(StrEnum):
 class TrainingSetup:
     """The optimizer whose state is counted, the ranks that divide a model, and the device whose time is estimated.
 
-    `sharding` is None on one rank, and `device` if no time is asked for.
+    `sharding` is None on one rank, `device` if no time is asked for.
     """
 
     optimizer: Optimizer = Optimizer.NONE

@@ -265,7 +265,7 @@ def test_the_optimizer_is_found_and_what_is_unknown_is_reported() -> None:
     told = failed_model(model, optimizer)
     assert told.alive[Held.OPTIMIZER] == PARAMETERS
     assert "No state is known of Own: the peak counts that of AdamW." in told.notes
-    assert told.notes[-1] == "A loss that the script computes behind the model's forward is not counted."
+    assert told.notes[-1] == "A loss that the script computes after the model's forward is not counted."
 
 
 def test_nothing_of_the_failed_step_and_no_batch_lives_on() -> None:

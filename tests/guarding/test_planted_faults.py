@@ -308,7 +308,7 @@ NOT, AGAIN = GuardFaultKind.NOT_RECOMPUTED, GuardFaultKind.RECOMPUTED_AGAIN
 WRONG = GuardFaultKind.WRONG_GRADIENTS
 PLANTED = [
     Planted(block_in_evaluation_mode, NOT, ("layers.0",), "call model.train()", CoverageCause.EVALUATION),
-    Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
+    Planted(plain_blocks, NOT, BOTH, "not a checkpointing layer", CoverageCause.PLAIN),
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
     Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
     Planted(weights_patched_in_place, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight"),

@@ -124,8 +124,8 @@ def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Train
     try:
         action()
     finally:
-        takeover.looking.undo()
-        takeover.through.undo()
+        takeover.search.undo()
+        takeover.run_through.undo()
     return takeover.trained
 
 

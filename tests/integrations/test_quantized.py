@@ -20,9 +20,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ckpt_surgery import explain, plan, verify, wrap_blocks
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.planning.allocations import StepAllocations, run_metered
+from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.figures import Peak
 from ckpt_surgery.planning.lora import add_lora
+from ckpt_surgery.planning.step_meter import run_metered
 
 pytestmark = pytest.mark.torch
 

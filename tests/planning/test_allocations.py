@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase, run_metered
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
+from ckpt_surgery.planning.step_meter import run_metered
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -74,12 +75,12 @@ def test_temporaries_gradients_and_what_lives_how_long() -> None:
     step = metered(Stack())
     temporary = [one for one in step.allocations if one.kind is AllocationKind.TEMPORARY]
     assert {one.operator for one in temporary} >= {"aten.mul", "aten.addmm"}
-    outlives = [one.operator for one in temporary if one.last > step.backward_at]
+    outlives = [one.operator for one in temporary if one.died > step.backward_at]
     assert outlives == ["aten.mean"]  # the loss
-    assert all(one.born <= step.backward_at <= one.last for one in kept(step))
+    assert all(one.born <= step.backward_at <= one.died for one in kept(step))
     gradients = [one for one in step.allocations if one.kind is AllocationKind.GRADIENT]
     assert sum(one.bytes for one in gradients) == 3 * (WIDTH * WIDTH + WIDTH) * 4
-    assert all(one.last == step.operators for one in gradients)
+    assert all(one.died == step.operators for one in gradients)
 
 
 def test_the_backward_names_the_module_whose_forward_it_is_of() -> None:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from ckpt_surgery.planning.allocations import AllocationKind, run_metered
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
+from ckpt_surgery.planning.step_meter import run_metered
 from tests.planning.test_target import config, model_of
 
 pytestmark = pytest.mark.torch

@@ -61,7 +61,7 @@ def test_no_card_has_less_memory_than_is_planned_with(name: str) -> None:
     ("text", "said"),
     [
         (None, "cannot be read"),
-        ("name = ", "is no TOML"),
+        ("name = ", "is not TOML"),
         ('name = "Mine"\n', "lacks flops, bandwidth"),
         (FILE.replace("1e14", '"fast"'), "flops in"),
         (FILE.replace("1e14", "0"), "flops in"),

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.allocations import AllocationKind, run_metered
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.lora import Linear4Bit, LoraLinear, add_lora, pack_frozen
 from ckpt_surgery.planning.shapes import ShapesOnly
+from ckpt_surgery.planning.step_meter import run_metered
 from tests.planning.test_target import config, model_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]

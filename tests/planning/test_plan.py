@@ -20,10 +20,10 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.step import own_copy
-from ckpt_surgery.planning.allocations import run_metered
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.plan import Plan, memory_bytes
 from ckpt_surgery.planning.states import state_bytes
+from ckpt_surgery.planning.step_meter import run_metered
 from ckpt_surgery.planning.training import Optimizer
 from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens

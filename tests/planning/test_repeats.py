@@ -135,7 +135,7 @@ def test_what_differs_in_one_allocation_is_not_the_same() -> None:
     step = of_many("llama").plain
     assert step.is_same_step(replace(step, allocations=step.allocations[::-1]))
     first = step.allocations[0]
-    for other in (replace(first, bytes=first.bytes + 1), replace(first, last=first.last + 1)):
+    for other in (replace(first, bytes=first.bytes + 1), replace(first, died=first.died + 1)):
         assert not step.is_same_step(replace(step, allocations=(other, *step.allocations[1:])))
     assert not step.is_same_step(replace(step, work=step.work[1:]))
     assert not step.is_same_step(replace(step, operators=step.operators + 1))

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from ckpt_surgery import explain
-from ckpt_surgery.planning.allocations import OperatorWork, StepPhase, moved_bytes, seconds_of
+from ckpt_surgery.planning.allocations import OperatorWork, StepPhase
 from ckpt_surgery.planning.devices import DEVICES, Device
+from ckpt_surgery.planning.roofline import moved_bytes, seconds_of
 
 pytestmark = pytest.mark.torch
 DEVICE = Device("Mine", flops=100.0, bandwidth=10.0, memory=1, link=1.0, source="a test")

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery import PlanningError, explain
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.planning.allocations import run_metered
 from ckpt_surgery.planning.figures import Peak
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
+from ckpt_surgery.planning.step_meter import run_metered
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -10,7 +10,7 @@ import pytest
 
 from ckpt_surgery import apply, check
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.guarding.script import run_script
+from ckpt_surgery.guarding.run_script import run_script
 from ckpt_surgery.static.notebooks import python_of
 
 MAGIC = "%pip install transformers\nfiles = !ls\nmodel?\nimport torch\n"

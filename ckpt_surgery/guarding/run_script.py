@@ -1,4 +1,4 @@
-"""Run a script or a module as Python does, with its own arguments, path, `__main__`, traceback and exit code."""
+"""Run a user's script or module as Python does: with its arguments, path, `__main__`, traceback and exit code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from types import CodeType, ModuleType, TracebackType
 from ckpt_surgery.errors import OptionError
 
 Explain = Callable[[BaseException], None]
+"""Adds notes to the error that ends a script, before it is shown."""
 
 
 def run_script(path: str, arguments: Sequence[str], explain: Explain) -> int:
-    """Run a file with these arguments, and return its exit code, or minus the signal that ended it.
-
-    `explain` may add notes to an error that ends it, before the error is shown.
-
-    Raises OptionError where there is no file to read.
-    """
+    """Run a file; return its exit code, or minus the signal that ended it. Raises OptionError if it cannot be read."""
     if not path:
         raise OptionError("the script's path is empty, as from an unset variable: name a Python file")
     place = Path(path)
@@ -37,13 +33,13 @@ def run_script(path: str, arguments: Sequence[str], explain: Explain) -> int:
         source = place.read_bytes()
     except OSError as error:
         raise OptionError(f"{path}: {error.strerror or error}: give a Python script, or -m and a module") from None
-    file = str(Path.cwd() / place)  # absolute, as Python has it since 3.9; sys.argv keeps what was typed
+    file = str(Path.cwd() / place)  # `__file__` is absolute, as in Python; sys.argv keeps the path as typed
     sys.path[0] = str(place.resolve().parent)
     return _run(lambda: compile(source, file, "exec"), file, None, [path, *arguments], explain)
 
 
 def run_module(name: str, arguments: Sequence[str], explain: Explain) -> int:
-    """Run a module, or a package's `__main__`, as `run_script` does. Raises OptionError where there is none."""
+    """Run a module, or a package's `__main__`, as `run_script` does. Raises OptionError if there is none."""
     sys.path.insert(0, str(Path.cwd()))
     spec = None
     with suppress(ImportError, ValueError):
@@ -75,7 +71,7 @@ def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv:
     except BaseException as error:
         explain(error)
         trace: TracebackType | None = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # from the script on
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # leave out our own frames
             trace = trace.tb_next
         sys.stdout.flush()
         sys.excepthook(type(error), error.with_traceback(trace), trace)
