@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.planning.plan import Plan
 
 DEVICE = "H100"
-"""Whose time is estimated where none is named."""
+"""The device whose time is estimated if none is named."""
 _MOST_ROWS = 12
 
 

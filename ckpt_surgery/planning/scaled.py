@@ -147,7 +147,9 @@ def explain_scaled(
     standing = TinyStandIn.of(type(released.model), released.model.config, released.tokens, batch, dtype)
     if standing is None:
         raise why
-    said = f"{why.why}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
+    said = (
+        f"{why.reason}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
+    )
 
     def told() -> Explanation:
         return replace(
