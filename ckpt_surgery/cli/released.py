@@ -1,4 +1,4 @@
-"""What `explain` and `plan` share: the options for the model, its size and its training, and how its name is resolved."""
+"""What `explain` and `plan` share: the options for the model, its size and its training, and resolving its name."""
 
 from __future__ import annotations
 

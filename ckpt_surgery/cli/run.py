@@ -306,8 +306,8 @@ def run_training(
 ) -> int:
     """Run a script with its arguments, and return its exit code.
 
-    Once the script has imported torch, a `Takeover` of its models is installed. At the end `show` gets that and the exit
-    code, and returns the final one. A signal that ended the script ends this process, too.
+    Once the script has imported torch, a `Takeover` of its models is installed. At the end `show` gets it and the exit
+    code, and returns the final code. A signal that ended the script ends this process, too.
     """
     from ckpt_surgery.guarding.after_import import after_import
     from ckpt_surgery.guarding.script import run_module, run_script
