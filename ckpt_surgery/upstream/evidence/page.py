@@ -1,7 +1,7 @@
 """Render evidence.md, the evidence for one series as a reviewer reads it, and siblings.md.
 
-The pages depend only on the data: they have no times and no random order. The output of commands that passed is only in
-evidence.json.
+The pages depend only on the data: they have no times and no random order. The output of commands that passed is in
+evidence.json alone.
 """
 
 from __future__ import annotations
