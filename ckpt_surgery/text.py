@@ -50,9 +50,9 @@ def flops(count: int) -> str:
     return f"{scaled:.{1 if power and abs(scaled) < 100 else 0}f} {_THOUSANDS[power]}FLOP"
 
 
-def size_in_bytes(said: str) -> int | None:
+def size_in_bytes(text: str) -> int | None:
     """Read a size with its unit, such as 80GB (10**9) or 80 GiB (2**30), in bytes; None if it is not one."""
-    match = _SIZE.fullmatch(said.strip())
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
     unit = match[2].lower()
@@ -64,15 +64,15 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
-def one_line(said: object) -> str:
+def one_line(text: object) -> str:
     """Put a text, or the message of an error, on one line."""
-    return " ".join(str(said).split())
+    return " ".join(str(text).split())
 
 
 def error_line(error: BaseException) -> str:
     """Put an error on one line of at most 300 characters, with its type and without its traceback."""
-    said = one_line(error)
-    line = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = one_line(error)
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."
 
 

@@ -82,10 +82,7 @@ def write_pages(adoption: Adoption, out: Path) -> tuple[str, ...]:
 
 
 def documents(adoption: Adoption) -> dict[str, bytes]:
-    """Return the pages by file name, without those that would say nothing.
-
-    There is no diff if nothing is repaired, and no model card if nothing was measured.
-    """
+    """Return the pages by file name: no diff if nothing is repaired, no model card if nothing was measured."""
     texts = {"model_card.md": model_card(adoption)} if adoption.measured else {}
     texts |= {"pull_request.md": pull_request(adoption)} if adoption.source.patches else {}
     texts["adopt.json"] = adoption_json(adoption)

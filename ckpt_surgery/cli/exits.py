@@ -56,8 +56,8 @@ def finish(body: Callable[[], int], after_interrupt: Callable[[], str] | None = 
     except Exception as error:
         if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
             traceback.print_exc()
-        said = one_line(f"{type(error).__name__}: {error}")
-        code = fail(f"{said}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
+        line = one_line(f"{type(error).__name__}: {error}")
+        code = fail(f"{line}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
     raise typer.Exit(int(code))
 
 

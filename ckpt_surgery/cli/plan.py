@@ -180,7 +180,7 @@ def plan_command(
 
 def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool) -> list[str]:
     head = wrapped(made.answer, LINE)
-    head += [line for said in assumptions for line in wrapped(said, LINE)]
+    head += [line for sentence in assumptions for line in wrapped(sentence, LINE)]
     if not made.is_needed:
         return head
     rows = [

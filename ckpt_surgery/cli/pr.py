@@ -40,7 +40,7 @@ def pr_command(
         typer.Option(
             parser=choice_of(GroupBy),
             metavar=choice_names(GroupBy),
-            help="One series per family, per model with its copies and heirs (root), or one for all.",
+            help="One series per family, per model with its copies and subclasses (root), or one for all.",
         ),
     ] = GroupBy.ROOT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,

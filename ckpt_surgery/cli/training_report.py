@@ -101,8 +101,8 @@ def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
             own += [f"ckpt_surgery: {plural(len(report.told), 'fault')}"] if report.faults else []
         names.setdefault(tuple(own), []).append(model.name)
     lines: list[str] = []
-    for said, models in names.items():
-        lines += said
+    for own_lines, models in names.items():
+        lines += own_lines
         if len(models) > 1:
             lines.append(f"ckpt_surgery: {models[0]}: the same for {plural(len(models) - 1, 'more model')}")
     return lines

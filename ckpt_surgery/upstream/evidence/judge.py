@@ -38,7 +38,7 @@ def judged(
     limit, with which it is still ready.
 
     Args:
-        unreproduced: families of the series in which no fault was shown, so that no test of theirs can fail.
+        unreproduced: families of the series in which no fault was shown, so that no test can fail without the repair.
         applies: whether `git am` of the patches gives the tree of the branch.
         lost: families whose repair a later commit reverted.
         drifted: files that upstream's fixers change on the base already.

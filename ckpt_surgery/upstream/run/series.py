@@ -52,7 +52,7 @@ class SeriesBuild:
     drifted: set[str] = field(default_factory=set)
     """Files of the series that upstream's fixers change on the base already."""
     unreproduced: list[str] = field(default_factory=list)
-    """Families that are in the series although no fault of theirs was shown."""
+    """Families that are in the series although `verify` showed no fault."""
 
     @property
     def families(self) -> frozenset[str]:
