@@ -8,20 +8,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help demo check lint types test cases faults figures integrations releases release gpu clean tools python version
 
 help:  ## show this help
-	@echo "make demo      show bytes, seconds and gradients of models that people know, with and without wrap_blocks"
+	@echo "make demo      show bytes, seconds and gradients of well-known models, with and without wrap_blocks"
 	@echo "make check     lint, types and the tests of the static half, in under two minutes"
 	@echo "make lint      the rules and the formatting of ruff alone"
 	@echo "make types     mypy alone"
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
-	@echo "make cases     run trainings that went wrong for somebody through each door, and print what differs from right"
-	@echo "make faults    ask our checks, and others, about faults that people had: docs/coverage/faults.md"
+	@echo "make cases     run trainings that went wrong for somebody, by each command, and print what differs from what is right"
+	@echo "make faults    count which reported faults our checks and other tools find: docs/coverage/faults.md"
 	@echo "make figures   count lines, definitions and docstrings of the source, beside those of three libraries"
 	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
 	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
 	@echo "               docs/coverage with what differs from the one before (TORCH=2.14.1: with another torch)"
 	@echo "make gpu       measure and test on a CUDA GPU with the torch and transformers of PYTHON, and write docs/gpu.md"
-	@echo "               (DRY=1: toy sizes on the processor; MINUTES=9: what proves most in nine minutes, and not in 20)"
+	@echo "               (DRY=1: toy sizes on the CPU; MINUTES=9: the most important checks, in 9 minutes instead of 20)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
 	@echo "               PYTHON=python3.12 picks another interpreter (3.11 or later)"
 
@@ -39,7 +39,7 @@ $(READY): pyproject.toml constraints/base.txt | tools
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints/base.txt --no-build-isolation --editable .
 	@touch $@
 
-demo: tools $(READY)  ## show bytes, seconds and gradients of models that people know
+demo: tools $(READY)  ## show bytes, seconds and gradients of well-known models
 	$(VENV)/bin/python -m nox --session demo
 
 gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
@@ -50,7 +50,7 @@ gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
 lint: tools $(READY)  ## what .pre-commit-config.yaml runs before a commit
 	$(VENV)/bin/python -m nox --session lint
 
-types: tools $(READY)  ## what it runs before a push
+types: tools $(READY)  ## what .pre-commit-config.yaml runs before a push
 	$(VENV)/bin/python -m nox --session types
 
 check: tools $(READY)  ## lint, types and the tests of the static half
@@ -65,7 +65,7 @@ cases: tools $(READY)  ## run trainings that went wrong for somebody, with trans
 figures: tools $(READY)  ## how dense the source is
 	$(VENV)/bin/python -m nox --session figures
 
-faults: tools $(READY)  ## who finds the faults that people had
+faults: tools $(READY)  ## which tool finds which reported fault
 	$(VENV)/bin/python -m nox --session faults
 
 integrations: tools $(READY)  ## run trainings of other packages under the guard
@@ -80,6 +80,6 @@ release: version tools $(READY)  ## try everything on one release of transformer
 version:
 	@test -n "$(VERSION)" || { echo "name the release, as in 'make release VERSION=5.24.0'." >&2; exit 1; }
 
-clean:  ## remove everything that was made here
+clean:  ## remove everything that these commands made
 	rm -rf $(VENV) .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """The checks of this project: lint, types, the pages, the static half without torch, and all tests.
 
-An environment is installed once and again only when what it is made from has changed.
+An environment is installed once, and again only when its requirements or constraints have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ nox.options.sessions = ["lint", "types", "docs", "tests_5", "tests_4"]
 
 ROOT = Path(__file__).parent
 ANCHORS = {"peft": "0.21.2", "accelerate": "1.15.0", "trl": "1.16.0"}
-"""Libraries beside which `make figures` puts the project."""
+"""The libraries that `make figures` compares the project with."""
 TORCH = "torch==2.13.0"
 RELEASES = {
     "4.52.4": "transformers-4.52-to-4.55",
@@ -28,7 +28,7 @@ RELEASES = {
     "5.23.0": "transformers-5",
 }
 """The releases of transformers that `make releases` tries, with the constraints of each: the oldest, the newest, and
-those between in which classes worked differently."""
+those between in which classes behaved differently."""
 FLOORS = ("2.8.0", "4.52.4")
 """The oldest torch and transformers that are supported: `TESTED` in ckpt_surgery/optional.py."""
 LIBRARIES = (
@@ -41,7 +41,7 @@ LIBRARIES = (
     "torchvision",
     "x-transformers",
 )
-"""What `nox -s stacks` takes models from."""
+"""The libraries whose models `nox -s stacks` wraps."""
 TRAINERS = ("bitsandbytes", "diffusers", "lightning", "sentence-transformers", "torchao", "trl")
 """What `nox -s integrations` trains with, besides accelerate and PEFT."""
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
@@ -52,7 +52,7 @@ STATIC_TESTS = (
         for name in ("init", "layout", "make", "markdown", "optional", "packaging", "project", "property")
     ),
 )
-"""What `make check` tests. The half that needs no torch is tested where there is none."""
+"""What `make check` tests, in an environment without torch: the half that needs none."""
 FLOOR_TESTS = (
     *STATIC_TESTS,
     *(f"tests/runtime/{folder}" for folder in ("blocks", "offload", "self_check", "tools")),
@@ -60,7 +60,7 @@ FLOOR_TESTS = (
     "tests/guarding",
     "tests/report",
 )
-"""What is tested with the oldest torch and transformers. Other tests hold what later releases of transformers do."""
+"""What is tested with the oldest torch and transformers. Other tests expect what only later releases do."""
 TORCH_ALONE = (
     "tests/long_sequences/test_lazy_logits.py",
     "tests/measure/test_restore.py",
@@ -69,12 +69,12 @@ TORCH_ALONE = (
     "tests/test_flops.py",
     "tests/test_undo.py",
 )
-"""Tests that load nothing of transformers. `tests_4` has the torch of `tests_5`, and leaves them out."""
+"""Tests that do not load transformers. `tests_4` has the torch of `tests_5`, and leaves them out."""
 
 TEST_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",  # test workers share the machine
-    "PYTHONDONTWRITEBYTECODE": None,  # pip compiles nothing, so that the first import of torch has to
+    "PYTHONDONTWRITEBYTECODE": None,  # unset: pip compiles nothing, so the first import of torch writes the bytecode
     "TOKENIZERS_PARALLELISM": "false",
 }
 
@@ -104,7 +104,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Bytes, seconds and gradients of models that people know, with and without `wrap_blocks`."""
+    """Show bytes, seconds and gradients of well-known models, with and without `wrap_blocks`."""
     install(session, "transformers-5", TORCH, "transformers==5.23.0", project="torch")
     session.run("python", "-m", "benchmarks.demo", env=TEST_ENVIRONMENT)
 
@@ -118,14 +118,14 @@ def static(session: nox.Session) -> None:
 
 @nox.session
 def tests_5(session: nox.Session) -> None:
-    """Every test but those that need the live package of transformers 4."""
+    """Run every test but those that need transformers 4 installed."""
     install(session, "transformers-5", TORCH, "transformers==5.23.0", project="test")
     run_tests(session, "not transformers4")
 
 
 @nox.session
 def tests_4(session: nox.Session) -> None:
-    """The tests that need the live package of transformers 4, and those that run under both and use it."""
+    """Run the tests that need transformers 4 installed, and those that run under both releases and use it."""
     install(session, "transformers-4", TORCH, "transformers==4.57.6", project="test")
     run_tests(session, "transformers4 or both", *(f"--ignore={path}" for path in TORCH_ALONE))
 
@@ -147,7 +147,7 @@ def releases(session: nox.Session, release: str) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Everything on one release of transformers, and of torch where that is given too: its page in docs/coverage."""
+    """Try everything on one release of transformers, and of torch if one is given: its page in docs/coverage."""
     if not session.posargs:
         session.error("name a release of transformers, as in `nox -s release -- 5.24.0`, and a torch after it")
     transformers, torch, *_ = (*session.posargs, TORCH.partition("==")[2])
@@ -157,7 +157,7 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def stacks(session: nox.Session) -> None:
-    """`wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
+    """Try `wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
     install(session, "stacks", TORCH, "transformers==5.23.0", *LIBRARIES, project="torch")
     session.run(
         "python",
@@ -173,7 +173,7 @@ def stacks(session: nox.Session) -> None:
 
 @nox.session
 def integrations(session: nox.Session) -> None:
-    """Trainings of other packages, with `run` and with the callbacks; and the Triton kernel, by its interpreter."""
+    """Run trainings of other packages, with `run` and with the callbacks, and the Triton kernel in its interpreter."""
     install(session, "integrations", TORCH, "transformers==5.23.0", *TRAINERS, "triton", project="test")
     run_tests(session, "not transformers4", "tests/integrations", "tests/runtime/self_check/test_digests.py")
 
@@ -181,7 +181,7 @@ def integrations(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("major", [5, 4], ids=["5", "4"])
 def cases(session: nox.Session, major: int) -> None:
-    """Trainings that went wrong for somebody, each through the doors that should tell or mend it."""
+    """Run trainings that went wrong for somebody, each by the commands that should report or repair it."""
     release, *more = ("5.23.0", "diffusers") if major == 5 else ("4.57.6",)
     install(session, f"transformers-{major}", TORCH, f"transformers=={release}", *more, project="test")
     session.run("python", "-m", "benchmarks.cases", *session.posargs, env=TEST_ENVIRONMENT)
@@ -189,24 +189,24 @@ def cases(session: nox.Session, major: int) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """CKPT-Bench: who finds the faults that people had; writes docs/coverage/faults.md."""
+    """Run CKPT-Bench, which counts the reported faults that each tool finds, and write docs/coverage/faults.md."""
     install(session, "transformers-5", TORCH, "transformers==5.23.0", "transformers-mlinter==0.1.5", project="test")
     session.run("python", "-m", "benchmarks.faults", *session.posargs, env=TEST_ENVIRONMENT)
 
 
 @nox.session
 def figures(session: nox.Session) -> None:
-    """Count how dense the source is, beside three libraries whose files are read and not run."""
+    """Measure how dense the source is, beside three libraries whose files are read and not run."""
     session.install("--quiet", "--no-deps", *(f"{name}=={version}" for name, version in ANCHORS.items()))
     session.run("python", "-m", "benchmarks.source_figures", *ANCHORS)
 
 
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
-    """Run the tests below `paths` that the expression over markers selects; none is a failure.
+    """Run the tests that `paths` name and the marker expression selects; if there are none, that is a failure.
 
-    There are three workers: on two cores, tests that wait for processes leave a third one room.
+    There are three workers: even on two cores a third one pays, because many tests wait for processes.
 
-    What follows `--` on the command line of nox takes the place of `paths`, among which may be options of pytest.
+    `paths` may include options of pytest. What follows `--` on the command line of nox takes their place.
     """
     spread = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")  # tests/conftest.py orders the files
     selection = (*spread, "--fail-if-none-ran", "-m", markers)
@@ -214,9 +214,9 @@ def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
 
 
 def install(session: nox.Session, constraints: str, *requirements: str, project: str = "") -> None:
-    """Install `requirements`, and the project with the extra named `project`, unless that is what is there.
+    """Install `requirements`, and the project with the extra named `project`, unless that was done before.
 
-    Without `constraints` everything else is the newest that goes with them.
+    Without `constraints`, dependencies are the newest that these allow.
     """
     stamp = Path(session.virtualenv.location) / "installed.sha256"
     wanted = digest(requirements, project)

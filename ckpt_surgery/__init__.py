@@ -22,7 +22,7 @@ _NEEDS = {
     "testing": ("torch",),
     "tiny": ("torch", "transformers"),
 }
-"""What the modules below the package need that the static half does without."""
+"""The packages that each part of the runtime half needs; the static half needs none of them."""
 
 
 def __getattr__(name: str) -> object:
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
         load_runtime(name, needs)
     try:
         value: object = getattr(_import_module(_HOMES[name]), name)
-    except AttributeError as error:  # something lacks in torch; from here, it would read as if the name did not exist
+    except AttributeError as error:  # torch lacks something; raised as it is, it would say that `name` does not exist
         raise ImportError(f"{name} cannot be imported: {error}") from error
     globals()[name] = value
     return value
@@ -47,13 +47,13 @@ def __dir__() -> list[str]:
 
 
 def _needs(home: str) -> tuple[str, ...]:
-    """Name the packages that a module of ours needs."""
+    """Return the packages that a module of ours needs."""
     modules = (module for module in _NEEDS if home.startswith(f"{__name__}.{module}"))
     return tuple(package for module in modules for package in _NEEDS[module])
 
 
 def _available() -> list[str]:
-    """List the public names that can be had here: `help()` and a star import work without torch too."""
+    """List the public names that can be imported here: `help()` and a star import work without torch too."""
     from ckpt_surgery.optional import runtime_problem
 
     return [name for name, home in _HOMES.items() if not (needs := _needs(home)) or not runtime_problem(name, needs)]

@@ -1,8 +1,8 @@
 """The errors and warnings that a caller may want to catch.
 
-Imports nothing of the package, so that every process can use it.
+Imports nothing from the package, so that every process can use it.
 
-The message of each is one sentence: what is wrong, where, why, and what to do.
+Each message is one sentence: what is wrong, where, why, and what to do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ModifiedTensorError(SurgeryError, RuntimeError):
 
 
 class SurgeryWarning(UserWarning):
-    """A surgery goes on with other options than requested."""
+    """A surgery goes on, but not with the options that were requested."""
 
 
 class GuardError(CkptSurgeryError):
@@ -52,11 +52,11 @@ class PlanningError(CkptSurgeryError):
 
 
 class NotOnShapes(PlanningError):
-    """A model, or a step of it, cannot run on shapes; `why` is the message without the advice."""
+    """A model, or a step of it, cannot run on shapes (torch's fake tensors); `reason` leaves out the advice."""
 
-    def __init__(self, why: str, advice: str = "") -> None:
-        super().__init__(f"{why}: {advice}" if advice else why)
-        self.why = why
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(f"{reason}: {advice}" if advice else reason)
+        self.reason = reason
 
 
 class DoesNotFitError(PlanningError):
@@ -64,7 +64,7 @@ class DoesNotFitError(PlanningError):
 
 
 class Unverifiable(CkptSurgeryError, ValueError):
-    """There is no verdict on a model."""
+    """A model cannot be given a verdict."""
 
 
 class VerifyError(Unverifiable):
@@ -86,9 +86,9 @@ class BuildStage(StrEnum):
 class CannotBuild(Unverifiable):
     """No tiny form of a model can be made.
 
-    `name` is the model's class, `stage` the step that failed, `reason` the last error on one line,
-    `missing_package` tells whether an import failed, and `origin` is that error's type with the places (file and
-    line) it came through, outermost first; empty without an error.
+    `name` is the model's class, `stage` the step that failed, and `reason` its error on one line. `missing_package`
+    tells whether an import failed. `origin` is the type of the error and the places (file and line) it came through,
+    outermost first; empty if there was no exception.
     """
 
     def __init__(self, name: str, stage: BuildStage, error: BaseException | str) -> None:
@@ -113,12 +113,12 @@ class DistributedError(CkptSurgeryError, RuntimeError):
 
 
 class DistributedWarning(UserWarning):
-    """Training on several ranks goes on with a fault."""
+    """Training on several ranks goes on despite a fault."""
 
 
 class PlacementError(DistributedError):
-    """A model would train wrong with its parameters where they are."""
+    """A model would train wrong with its parameters on the devices where they are."""
 
 
 class UpstreamError(CkptSurgeryError):
-    """No pull request was prepared."""
+    """A pull request could not be prepared."""

@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 _CACHED = 4096
-"""So many calls of other shapes are remembered at most."""
+"""The most calls whose counts are remembered: a bound on memory when shapes keep changing."""
 _counts: dict[tuple[Any, ...], int] = {}
 
 
 def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """Count the floating-point operations of one call: of products, convolutions and attention; 0 of anything else.
+    """Count the floating-point operations of one call: of products, convolutions and attention; 0 for anything else.
 
-    A multiplication and an addition are two, as in torch.utils.flop_counter. They are counted once for all calls of
-    the same shapes: torch's own way takes as long as a small operator.
+    A multiplication and an addition are two, as in torch.utils.flop_counter. Counts are cached by shape, because
+    torch's formulas take as long as a small operator.
     """
     packet = getattr(operator, "_overloadpacket", operator)
-    formula = _besides(packet) or flop_registry.get(packet)
+    formula = _own_formula(packet) or flop_registry.get(packet)
     if formula is None:
         return 0
     try:
@@ -38,7 +38,7 @@ def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
 
 
 def _shape(value: Any) -> Any:
-    """Return what counts of an argument. Raises TypeError where that are values of a tensor: lengths of sequences."""
+    """Return what a count depends on. Raises TypeError for an integer tensor: its values matter (sequence lengths)."""
     if isinstance(value, Tensor):
         if not value.dtype.is_floating_point and not value.dtype.is_complex:
             raise TypeError
@@ -51,11 +51,11 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
 
 
 def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return _scores(query, key) * (3 * query.shape[-1] + 2 * value.shape[-1])  # it makes the weights again
+    return _scores(query, key) * (3 * query.shape[-1] + 2 * value.shape[-1])  # it recomputes the weights
 
 
 def _scores(query: Tensor, key: Tensor) -> int:
-    """Count the elements of all matrices of weights twice: queries share keys where these have fewer heads."""
+    """Return twice the number of attention weights, one for each query head: keys may have fewer heads."""
     return 2 * query.shape[:-1].numel() * key.shape[-2]
 
 
@@ -64,8 +64,8 @@ def _product(left: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
 
 
 @cache
-def _besides(packet: Any) -> Callable[..., Any] | None:
-    return _BESIDES.get(str(packet))
+def _own_formula(packet: Any) -> Callable[..., Any] | None:
+    return _OWN_FORMULAS.get(str(packet))
 
 
 _KERNELS = (
@@ -75,13 +75,13 @@ _KERNELS = (
     "cudnn_attention",
     "fused_attention_overrideable",
 )
-_BESIDES: Mapping[str, Callable[..., Any]] = {
-    # before 2.12 torch refuses keys with fewer heads than queries, and it counts not every kernel
+_OWN_FORMULAS: Mapping[str, Callable[..., Any]] = {
+    # before 2.12 torch refuses keys with fewer heads than queries, and it does not count every kernel
     **{f"aten._scaled_dot_product_{kernel}": _attention for kernel in _KERNELS},
     **{f"aten._scaled_dot_product_{kernel}_backward": _attention_backward for kernel in _KERNELS},
     "flex_attention": _attention,
     "flex_attention_backward": lambda query, key, value, *_, **__: _attention_backward(query, query, key, value),
-    "aten.linear": _product,  # nested tensors take these two not apart
+    "aten.linear": _product,  # nested tensors keep these two whole
     "aten.matmul": _product,
     "bitsandbytes.gemm_4bit": _product,
 }

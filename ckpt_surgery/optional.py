@@ -1,8 +1,6 @@
-"""Check the packages that only the runtime half needs: whether they are there, and whether their releases were tested.
+"""Check the packages that only the runtime half needs: whether they are installed, in a release that was tested.
 
-If one is missing, too old, broken or newer than tested, one sentence says so.
-
-Only `load_runtime` imports them to find out.
+If one is missing, too old, broken or newer than tested, one sentence says so. Only `load_runtime` imports them.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 TESTED = {"torch": ("2.8", "2.15"), "transformers": ("4.52.4", "5.24.0")}
-"""The oldest and the newest release that was tested. Older ones are refused, newer ones are told."""
+"""The oldest and the newest release that was tested. Older ones are refused, newer ones are logged."""
 PYTHON = ("3.11", "3.13")
-"""The same of Python; pip refuses older ones."""
+"""The same for Python; pip refuses older ones."""
 RUNTIME_PACKAGES = tuple(TESTED)
 _VERSION = re.compile(r"""^__version__\b[^=\n]*=\s*['"]([^'"]+)""", re.MULTILINE)
 
@@ -46,18 +44,18 @@ def missing_package(wanted: str, package: str) -> MissingPackageError:
 
 
 def is_installed(package: str) -> bool:
-    """Tell whether a package is installed. A folder without a file of Python, as a clone is, is none."""
+    """Tell whether a package is installed. A folder without Python files, such as a clone's top, is not a package."""
     spec = _spec(package)
     return spec is not None and (spec.origin is not None or not spec.submodule_search_locations)
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version in a distribution's metadata, else in its source; None where neither tells."""
-    from importlib.metadata import version  # it takes a while, and `--help` does without
+    """Return the version in a distribution's metadata, else in its source; None if neither has it."""
+    from importlib.metadata import version  # slow to import, and `--help` does not need it
 
     with suppress(Exception):  # not installed by pip, or its metadata cannot be read
         return version(distribution) or None
-    # a clone on the path
+    # a clone on sys.path
     spec = _spec(distribution.replace("-", "_"))
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for name in ("version.py", "__init__.py"):
@@ -75,23 +73,23 @@ def _spec(package: str) -> ModuleSpec | None:
 
 
 def need_runtime(wanted: str, packages: Sequence[str] = RUNTIME_PACKAGES) -> None:
-    """Make sure that `packages` are installed, and torch and transformers in no release older than tested.
+    """Make sure that `packages` are installed, and that torch and transformers are not older than tested.
 
-    The first time in a process, one line says which of them is newer than tested.
+    The first call in a process logs which of them is newer than tested.
 
     Raises:
         MissingPackageError: a package is not installed, or too old.
     """
     if problem := runtime_problem(wanted, packages):
         raise problem
-    _tell_newer()
+    _log_newer()
 
 
 def load_runtime(wanted: str, packages: Sequence[str] = RUNTIME_PACKAGES) -> None:
-    """Make sure of what `need_runtime` does, and that the packages can be imported.
+    """Make sure of what `need_runtime` checks, and that the packages can be imported.
 
     Raises:
-        MissingPackageError: a package is not installed, too old, or cannot be imported, or torch lacks a name.
+        MissingPackageError: a package is not installed, too old or cannot be imported, or torch lacks a name.
     """
     need_runtime(wanted, packages)
     for package in packages:
@@ -112,7 +110,7 @@ def runtime_problem(wanted: str, packages: Sequence[str]) -> MissingPackageError
             return missing_package(wanted, package)
     for package, (oldest, _) in TESTED.items():
         version = _parsed(installed_version(package))
-        # only the numbers count: vendors build 2.8.0a0+git from what became 2.8
+        # suffixes do not count: vendors build 2.8.0a0+git from what became 2.8
         if version is not None and version.release < _release(oldest):
             return MissingPackageError(
                 f"{wanted} needs {package} {oldest} or later, and {version} is installed: "
@@ -123,10 +121,10 @@ def runtime_problem(wanted: str, packages: Sequence[str]) -> MissingPackageError
 
 
 @cache
-def _tell_newer() -> None:
-    """Log which packages are of a later minor release than the newest that was tested; a patch release is none.
+def _log_newer() -> None:
+    """Log which packages are newer than the newest tested release; a patch release is not newer.
 
-    A log, because a warning ends a program that turns warnings into errors.
+    It is a log because a warning would end a program that turns warnings into errors.
     """
     newer = [
         f"{package} {version} is newer than {newest}, the newest that was tested"
@@ -138,7 +136,7 @@ def _tell_newer() -> None:
 
 
 def _parsed(version: str | None) -> Version | None:
-    """Return a version that can be compared; None for one that is not known or not of Python's form."""
+    """Return a version that can be compared; None if it is unknown or does not follow PEP 440."""
     from packaging.version import InvalidVersion, Version
 
     try:

@@ -1,6 +1,6 @@
-"""The package's words: sizes, plurals, lists, tables, Markdown. Nothing is decided here.
+"""Helpers that format text: sizes, plurals, lists, tables, Markdown.
 
-Whatever text goes into a piece of Markdown, a reader on GitHub sees that text and nothing made of it.
+Text is escaped on its way into Markdown: a reader on GitHub sees it as it is, without formatting, links or mentions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 LINE = 110
-"""The columns of a report."""
+"""The width of a report in columns."""
 _NOTEBOOK_STYLE = (
     "font-family: monospace; line-height: 1.3; white-space: pre; overflow-x: auto; color: inherit; background: none"
 )
 _LONGEST_ERROR = 300
-# an underscore between letters is no markup
+# an underscore between letters is not markup
 _MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
 _ADDRESSED = re.compile(r"(?<!\w)([@#]\w(?:[\w./-]*\w)?)")
 _BLOCK_START = re.compile(r"^(?:[-+#]+|\d+(?=[.)]))(?=[.)]?(?:\s|$))")
@@ -50,9 +50,9 @@ def flops(count: int) -> str:
     return f"{scaled:.{1 if power and abs(scaled) < 100 else 0}f} {_THOUSANDS[power]}FLOP"
 
 
-def size_in_bytes(said: str) -> int | None:
-    """Read a size with its unit, such as 80GB (10**9) or 80 GiB (2**30), in bytes; None where it is none."""
-    match = _SIZE.fullmatch(said.strip())
+def size_in_bytes(text: str) -> int | None:
+    """Read a size with its unit, such as 80GB (10**9) or 80 GiB (2**30), in bytes; None if it is not one."""
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
     unit = match[2].lower()
@@ -64,15 +64,15 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
-def one_line(said: object) -> str:
-    """Put what an error or a text says on one line."""
-    return " ".join(str(said).split())
+def one_line(text: object) -> str:
+    """Put a text, or the message of an error, on one line."""
+    return " ".join(str(text).split())
 
 
 def error_line(error: BaseException) -> str:
     """Put an error on one line of at most 300 characters, with its type and without its traceback."""
-    said = one_line(error)
-    line = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = one_line(error)
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."
 
 
@@ -96,17 +96,17 @@ def ranks_in_words(ranks: Sequence[int], of: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Format a share in per cent, or a dash where there is none."""
+    """Format a share in per cent, or a dash if it is None."""
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def ratio(number: float, reference: float) -> str:
-    """How many times `reference` a number is, or a dash where that has no meaning."""
+    """Format how many times `reference` a number is, or a dash if `reference` is 0."""
     return f"{number / reference:.2f}x" if reference else "-"
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
-    """Lines of at most `width` columns, save where one name alone is longer: no name is cut."""
+    """Wrap text into lines of at most `width` columns; a single longer word is not broken."""
     return textwrap.wrap(
         text,
         width,
@@ -118,7 +118,7 @@ def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Set rows as indented lines with their columns below one another; every row has as many cells."""
+    """Format rows of equally many cells as indented lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [("  " + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
 
@@ -159,22 +159,22 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Format a name as code on one line. A backtick becomes a quote: what has to be exact stands in a fenced block."""
+    """Format a name as code on one line. A backtick becomes a quote: text that has to be exact needs `fenced`."""
     return f"`{one_line(text).replace('`', chr(39))}`"
 
 
 def prose(text: str) -> str:
-    """Put a sentence on one line: what stands between two single backticks stays code, all else is plain.
+    """Put a sentence on one line: what is between two single backticks stays code, everything else is plain text.
 
-    Nobody is called and no issue is linked: `@name` and `#12` become code.
+    `@name` and `#12` become code, so that nobody is notified and no issue is linked.
     """
     line = one_line(text)
     pieces = line.split("`")
     if len(pieces) % 2 == 0 or "``" in line:
         pieces = [line]
-    said = "".join(code(piece) if at % 2 else _plain(piece) for at, piece in enumerate(pieces))
-    # what would make it a heading, a list or a rule
-    return _BLOCK_START.sub(lambda start: f"{start[0]}\\" if start[0].isdigit() else f"\\{start[0]}", said)
+    line = "".join(code(piece) if index % 2 else _plain(piece) for index, piece in enumerate(pieces))
+    # escape what would make it a heading, a list or a rule
+    return _BLOCK_START.sub(lambda start: f"{start[0]}\\" if start[0].isdigit() else f"\\{start[0]}", line)
 
 
 def bullets(items: Iterable[str]) -> str:
@@ -183,23 +183,23 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """Return a block that shows `text` as it is: its fence is longer than any run of backticks inside."""
+    """Return a code block that shows `text` as it is: its fence is longer than any run of backticks inside."""
     fence = "`" * max([3, *(1 + len(run) for run in re.findall("`+", text))])
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def console(commands: Iterable[str]) -> str:
-    """Return a block with commands to type."""
+    """Return a code block with commands to type."""
     return fenced("\n".join(f"$ {command}" for command in commands), "console")
 
 
 def titled(title: str, body: str) -> str:
-    """Put a piece of Markdown below its title; empty if there is nothing below it."""
+    """Put a piece of Markdown below its title; empty if the piece is."""
     return f"{title}\n\n{body}" if body else ""
 
 
 def paragraphs(*pieces: str) -> str:
-    """Join pieces of Markdown with blank lines, without those that are empty."""
+    """Join the pieces of Markdown that are not empty with blank lines."""
     return "\n\n".join(filter(None, pieces))
 
 
@@ -209,6 +209,6 @@ def folded(summary: str, body: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text without markup; the names and numbers that GitHub would act on are code."""
+    """Escape markup, and format as code the names and numbers that GitHub would act on."""
     parts = enumerate(_ADDRESSED.split(text))  # every second part is such a name or number
-    return "".join(code(part) if at % 2 else _MARKUP.sub(r"\\\g<0>", part) for at, part in parts)
+    return "".join(code(part) if index % 2 else _MARKUP.sub(r"\\\g<0>", part) for index, part in parts)

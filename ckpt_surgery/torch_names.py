@@ -1,13 +1,13 @@
-"""The names of torch that may go without notice, or that not each release has.
+"""The names of torch that are private, or that not every release has.
 
-The first begin with an underscore, or lie below such a name. The package takes modules, classes, functions and
-operators from here, and asks the objects of torch only for the attributes in `ATTRIBUTES`: tests/test_torch_names.py
-tells each other use. Operators and files that are only compared as text stay where that is done: one that is missing
-equals nothing.
+Private names begin with an underscore, or are attributes of such a name; torch may drop them without notice. The
+package takes them from here only, and reads only the attributes in `ATTRIBUTES` from objects of torch:
+tests/test_torch_names.py fails for any other use. Names of operators and files that are only compared as text are not
+here: if one is missing, nothing equals it.
 
-torch 2.8.0, 2.11.0, 2.13.0, 2.14.1 and 2.15.0 have all of them, but for what says otherwise. Where an operator is
-missing, nothing runs it; where another name is, this module cannot be imported, and the error names it: only the
-functions of `kernel_reader` have a substitute.
+torch 2.8.0, 2.11.0, 2.13.0, 2.14.1 and 2.15.0 have all of them, unless a comment says otherwise. A missing operator is
+None, and nothing runs it. If any other name is missing, importing this module fails with its name; only the functions
+of `kernel_reader` have a substitute.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 
 
 def _operator(name: str) -> Any:
-    """Return an operator of torch; None where it has none of this name."""
+    """Return an operator of torch; None if it has none of this name."""
     packet = getattr(torch.ops.aten, name, None)
     return None if packet is None else packet.default
 
 
 # modules
 FSDP1_FLATTENED = "_fsdp_flattened"
-"""The attribute of parameters that FSDP1 holds."""
+"""The attribute that marks the parameters that FSDP1 manages."""
 COMPOSABLE_CHECKPOINT = "torch.distributed._composable.checkpoint_activation"
-"""The module of the hooks that the composable checkpoint puts on a module."""
+"""The module that defines the hooks of the composable checkpoint."""
 FORWARD_HOOKS = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
     *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
@@ -59,26 +59,26 @@ DropoutNd = dropout._DropoutNd
 NormBase = batchnorm._NormBase
 MODULE_CALL = nn.Module._call_impl.__code__
 LinearCrossEntropyOptions: Any = getattr(nn, "LinearCrossEntropyOptions", None)
-"""Of torch 2.13 and later; without it a loss with weights of classes has the logits made."""
+"""In torch 2.13 and later; without it, a loss with class weights needs the logits."""
 
 # the graph, and the engine that runs it
 engine: Any = Variable._execution_engine
-current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node  # None outside of the engine
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node  # None outside the engine
 current_graph_task_id = torch._C._current_graph_task_id
-keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph  # inside of a backward
+keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph  # only inside a backward
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 will_execute: Callable[[Any], bool] = torch._C._will_engine_execute_node
 saved_tensors_hooks_now: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks  # not in 2.7
 StopRecomputationError = checkpoint._StopRecomputationError
 CheckpointFrame = checkpoint._CheckpointFrame
 SELECTIVE_MODES = (checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode)
-"""The modes under which a block runs whose checkpoint has a selective policy."""
+"""The modes under which a block runs if its checkpoint has a selective policy."""
 CHECKPOINT_GENERATOR = checkpoint._checkpoint_without_reentrant_generator.__name__
-"""What the checkpoint function looks up to checkpoint with, without reentrant autograd."""
+"""The name of the function that the checkpoint function calls if checkpointing is non-reentrant."""
 
 
 def use_counts(tensor: Tensor) -> tuple[int, int]:
-    """Return how often a tensor and its memory are held; other counts each time where torch does not tell."""
+    """Return the reference counts of a tensor and its storage; if torch does not tell, other numbers in each call."""
     own = getattr(tensor, "_use_count", None)
     return (next(_OTHERS), 0) if own is None else (own(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
@@ -87,7 +87,7 @@ _OTHERS = count()
 
 
 def function_of(node: Any) -> type[torch.autograd.Function] | None:
-    """Return the autograd.Function in Python that a node of the graph is of; None for all other nodes."""
+    """Return the Python autograd.Function that made a node of the graph; None for all other nodes."""
     return getattr(type(node), "_forward_cls", None)
 
 
@@ -116,7 +116,7 @@ innermost_transform = torch._C._functorch.peek_interpreter_stack
 
 
 def forward_mode_level() -> int:
-    """Return the level of forward-mode differentiation that is open; -1 for none."""
+    """Return the current level of forward-mode differentiation; -1 if there is none."""
     return int(forward_ad._current_level)
 
 
@@ -149,11 +149,11 @@ ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
         "Reducer": frozenset({"_check_reducer_finalized"}),
     }
 )
-"""The attributes that are read from objects of torch, by the class."""
+"""The private attributes that are read from objects of torch, by class."""
 
 
 def kernel_reader(name: str) -> Callable[[], bool]:
-    """Return the function that tells whether a kernel of attention is allowed: in C where there is one."""
+    """Return the function that tells whether an attention kernel is allowed: the one in C if there is one."""
     reader: Callable[[], bool] = getattr(
         torch._C, f"_get_{name}_sdp_enabled", getattr(torch.backends.cuda, f"{name}_sdp_enabled")
     )
@@ -166,13 +166,13 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def is_compiled_function(value: object) -> bool:
-    """Tell whether a value is what torch.compile made of a function."""
+    """Tell whether a value is a function that torch.compile made."""
     return hasattr(value, "_torchdynamo_orig_callable")
 
 
 @cache
 def skip_frames(code: CodeType) -> None:
-    """Have the compiler leave calls of a function alone, without the wrapper of `torch.compiler.disable`."""
+    """Have the compiler skip calls of a function, without the wrapper of `torch.compiler.disable`."""
     frames = torch._C._dynamo.eval_frame
     action = frames._FrameAction
     frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
@@ -180,7 +180,7 @@ def skip_frames(code: CodeType) -> None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_autocast_available(device: str) -> bool:
-    """Tell whether a kind of device has autocast: the compiler of 2.8 and 2.11 can't follow torch's function."""
+    """Tell whether a device type has autocast: the compiler of 2.8 and 2.11 can't trace torch's own function."""
     return torch.amp.is_autocast_available(device)
 
 

@@ -1,4 +1,4 @@
-"""Changes to a model that can be taken back: by `undo`, or at the end of a `with`."""
+"""Changes to a model that can be undone: by `undo`, or at the end of a `with`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Undoable:
-    """A change that `undo` takes back; a `with` block does so at its end."""
+    """A change that `undo` takes back, and so does the end of a `with` block."""
 
     _undone = False
 

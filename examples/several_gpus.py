@@ -21,7 +21,7 @@ from ckpt_surgery.tiny import tiny_model
 
 
 def main() -> None:
-    """Show both faults, each as it is commonly written and repaired."""
+    """Show both faults, each as it is usually written, and then repaired."""
     dist.init_process_group("gloo")
     logging.set_verbosity_error()
     warnings.simplefilter("ignore", FutureWarning)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
 BASE = {"errors", "text", "torch_names", "version", "optional", "undo", "flops"}
 """Modules below every part of the package: any part may import them, and they only one another."""
-INNER_ROOMS = {
+INNER_LAYERS = {
     "codemods": (
         {"facts", "wording"},
         {"repair"},
@@ -40,7 +40,7 @@ INNER_ROOMS = {
     "runtime": ({"tools"}, {"blocks"}, {"self_check", "offload"}, {"selective"}, {"checkpoint"}, {"surgery"}),
     "upstream": ({"layout", "options"}, {"plan", "evidence"}, {"run"}),
 }
-"""The files and folders of these parts, from the ground up. No rule imports another."""
+"""The files and folders of these parts by layer, lowest first; imports go down only. No rule imports another."""
 OURS = {PACKAGE, "benchmarks", "tests", "codemods", "model_patches"}
 STATIC = ("codemods", "model_patches", "static")
 HEAVY = {"torch", "transformers"}
@@ -78,8 +78,8 @@ def modules(root: Path) -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for path, name in names.items()}
 
 
-def room(module: str) -> str:
-    """Return a module's room: the second part of its name, or nothing for the package's front."""
+def part_of(module: str) -> str:
+    """Return the part of the package that a module is in; empty for the package itself."""
     return module.split(".")[1] if module.count(".") else ""
 
 
@@ -100,32 +100,36 @@ def wrong_way_imports(root: Path) -> list[str]:
     arrows = drawn_arrows()
     allowed = {part: reached(part, arrows) | BASE | {part} for part in arrows} | dict.fromkeys(BASE, BASE)
     return [
-        f"{path.relative_to(root)}:{line}: {room(name)} imports {module}"
+        f"{path.relative_to(root)}:{line}: {part_of(name)} imports {module}"
         for name, path in modules(root).items()
         for line, module in imports(path, root)
         if module.split(".")[0] in OURS - {PACKAGE}
-        or (module.startswith(f"{PACKAGE}.") and room(name) in allowed and room(module) not in allowed[room(name)])
+        or (
+            module.startswith(f"{PACKAGE}.")
+            and part_of(name) in allowed
+            and part_of(module) not in allowed[part_of(name)]
+        )
     ]
 
 
 def wrong_way_inside(root: Path) -> list[str]:
-    """Find imports inside a room from the same floor or above, and of one rule by another."""
+    """Find imports inside a part from the same layer or a higher one, and of one rule by another."""
     faults = []
     for name, path in modules(root).items():
-        above, rooms = f"{PACKAGE}.{room(name)}.", INNER_ROOMS.get(room(name), ())
-        floor = {inner: at for at, names in enumerate(rooms) for inner in names}
-        here = name.removeprefix(above).split(".")
-        for line, module in imports(path, root) if rooms and name.startswith(above) else ():
-            there = module.removeprefix(above).split(".")
-            if not module.startswith(above) or there[:2] == here[:2] or (there[0] == here[0] != "rules"):
+        prefix, layers = f"{PACKAGE}.{part_of(name)}.", INNER_LAYERS.get(part_of(name), ())
+        height = {inner: index for index, names in enumerate(layers) for inner in names}
+        here = name.removeprefix(prefix).split(".")
+        for line, module in imports(path, root) if layers and name.startswith(prefix) else ():
+            there = module.removeprefix(prefix).split(".")
+            if not module.startswith(prefix) or there[:2] == here[:2] or (there[0] == here[0] != "rules"):
                 continue
-            if floor.get(there[0], len(rooms)) >= floor[here[0]]:
+            if height.get(there[0], len(layers)) >= height[here[0]]:
                 faults.append(f"{path.relative_to(root)}:{line}: {here[0]} imports {module}")
     return faults
 
 
 def import_cycles(root: Path) -> list[str]:
-    """Find files that import one another, at whatever distance."""
+    """Find files that import themselves through others."""
     files = modules(root)
     graph = {
         name: {
@@ -154,7 +158,7 @@ def heavy_imports(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)}:{line}: {module}"
         for name, path in modules(root).items()
-        if room(name) in STATIC
+        if part_of(name) in STATIC
         for line, module in imports(path, root)
         if module.split(".")[0] in HEAVY
     ]
@@ -177,21 +181,21 @@ def shared_class_names(root: Path) -> dict[str, list[str]]:
 
 
 def imported_parts() -> dict[str, set[str]]:
-    """Find the parts that each part imports, without those at the bottom."""
+    """Find the parts that each part imports, except the modules in `BASE`."""
     graph: dict[str, set[str]] = {part: set() for part in drawn_arrows()}
     for name, path in modules(ROOT).items():
         for _, module in imports(path, ROOT):
             if (
                 module.startswith(f"{PACKAGE}.")
-                and room(name) in graph
-                and room(module) in graph.keys() - {room(name)}
+                and part_of(name) in graph
+                and part_of(module) in graph.keys() - {part_of(name)}
             ):
-                graph[room(name)].add(room(module))
+                graph[part_of(name)].add(part_of(module))
     return graph
 
 
 def write(root: Path, name: str, text: str) -> Path:
-    """Write a file to a separate tree; return the top of that tree."""
+    """Write a file into a small tree of its own; return the top of that tree."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -225,7 +229,7 @@ def test_an_import_the_other_way_is_seen(tmp_path: Path, name: str, text: str, m
     assert fault.endswith(f" imports {module}")
 
 
-def test_imports_inside_a_room_go_one_way() -> None:
+def test_imports_inside_a_part_go_one_way() -> None:
     assert wrong_way_inside(ROOT) == []
 
 
@@ -239,7 +243,7 @@ def test_imports_inside_a_room_go_one_way() -> None:
         ("runtime/blocks/a.py", "runtime.surgery.options.SurgeryOptions"),
     ],
 )
-def test_an_import_the_other_way_inside_a_room_is_seen(tmp_path: Path, name: str, module: str) -> None:
+def test_an_import_the_other_way_inside_a_part_is_seen(tmp_path: Path, name: str, module: str) -> None:
     parent, _, imported = f"{PACKAGE}.{module}".rpartition(".")
     tree = write(tmp_path, f"{PACKAGE}/{name}", f"from {parent} import {imported}\n")
     (fault,) = wrong_way_inside(tree)

@@ -37,9 +37,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
 
     monkeypatch.setattr(optional, "is_installed", lambda name: True)
     monkeypatch.setattr(optional, "installed_version", versions.get)
-    optional._tell_newer.cache_clear()
+    optional._log_newer.cache_clear()
     yield pretend
-    optional._tell_newer.cache_clear()
+    optional._log_newer.cache_clear()
 
 
 def test_the_oldest_releases_are_those_that_the_project_asks_for() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_layout import ROOT, STATIC, modules, room
+from tests.test_layout import ROOT, STATIC, modules, part_of
 
 NAMES = "ckpt_surgery.torch_names"
 OF_OTHERS = {
@@ -48,7 +48,7 @@ def private_names(root: Path) -> Iterator[tuple[str, str]]:
     which knows no torch, is left out.
     """
     for module, path in modules(root).items():
-        if module == NAMES or room(module) in STATIC:
+        if module == NAMES or part_of(module) in STATIC:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         aliases, own = dict(_imported(tree)), set(_defined(tree))
@@ -107,7 +107,7 @@ def texts(root: Path, members: set[str]) -> Iterator[tuple[str, str]]:
     A name that the file also defines itself is found too.
     """
     for module, path in modules(root).items():
-        if module == NAMES or room(module) in STATIC:
+        if module == NAMES or part_of(module) in STATIC:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         own = set(_defined(tree))

@@ -1,1 +1,1 @@
-"""`adopt`: one folder with a model and its own code, from its findings to a proved repair."""
+"""The command `adopt`: find the faults of a model folder with its own code, and prove their repair."""

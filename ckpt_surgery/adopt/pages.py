@@ -20,7 +20,7 @@ from ckpt_surgery.text import bullets, code, console, fenced, listed, markdown_t
 from ckpt_surgery.version import __version__
 
 SCHEMA_VERSION = 1
-"""Raised when a key of adopt.json changes its meaning or goes; a new key leaves it as it is."""
+"""Increased when a key of adopt.json changes its meaning or is removed, not when one is added."""
 DIFF = "repair.diff"
 """The name of the file with the repair."""
 
@@ -34,14 +34,14 @@ _COMPARED: dict[Level, str] = {
     "loop": "several steps",
     "precision": "half precision",
 }
-"""What the levels compare, for a reader who does not know them. `run` and `values` go without saying."""
+"""What the levels compare, for a reader who does not know them. `run` and `values` need no mention."""
 _RUN_IT = "run `ckpt_surgery adopt` with `--trust-remote-code` before you open this as a pull request"
 _NO_FAULT = "No fault was measured before the repair either: it changes how the code checkpoints."
 _METHOD = (
     "`ckpt_surgery verify` ran one training step of a small model with random weights, made from `config.json`, "
     "without checkpointing and with it in both modes, on the code as it was and with the repair."
 )
-_LAYER = (
+_NEEDS_LAYER = (
     "The repaired code imports `GradientCheckpointingLayer`, which came with transformers 4.52: with an older release "
     "it cannot be loaded."
 )
@@ -52,7 +52,7 @@ def check_output(out: Path, folder: ModelFolder) -> None:
     """Check that the pages can be written to `out`.
 
     Raises:
-        AdoptError: the place is inside the model's folder, is not a folder, is not empty, or cannot be made.
+        AdoptError: `out` is inside the model's folder, is not a folder, is not empty, or cannot be made.
     """
     if out.resolve().is_relative_to(folder.path.resolve()):
         raise AdoptError(f"--output {out} lies in the model's folder: name one outside {folder.path}")
@@ -82,9 +82,7 @@ def write_pages(adoption: Adoption, out: Path) -> tuple[str, ...]:
 
 
 def documents(adoption: Adoption) -> dict[str, bytes]:
-    """Return the pages by file name, without those that would say nothing: a diff where nothing is repaired, a card
-    where nothing was measured.
-    """
+    """Return the pages by file name: no diff if nothing is repaired, no model card if nothing was measured."""
     texts = {"model_card.md": model_card(adoption)} if adoption.measured else {}
     texts |= {"pull_request.md": pull_request(adoption)} if adoption.source.patches else {}
     texts["adopt.json"] = adoption_json(adoption)
@@ -139,7 +137,7 @@ def adoption_json(adoption: Adoption) -> str:
 def model_card(adoption: Adoption) -> str:
     """Return a section for the model card: what works, how to switch it on and how that was verified.
 
-    It is about the code with the repair, unless that was refused; so there has to be a proof.
+    It describes the code with the repair, unless that was refused. Something must have been measured.
     """
     levels = Overview([proof.final for proof in adoption.described]).measured[1]
     compared = listed([words for level, words in _COMPARED.items() if level in levels])
@@ -196,7 +194,7 @@ def pull_request(adoption: Adoption) -> str:
     changes = [f"{code(name)} ({', '.join(change.codes)})" for name, change in source.patches.items()]
     codes = {finding.code for finding in source.repair.repaired}
     rules = bullets(f"{rule.code} ({code(rule.name)}): {prose(rule.summary)}" for rule in RULES if rule.code in codes)
-    notes = [_LAYER] if source.imports_layer else []
+    notes = [_NEEDS_LAYER] if source.imports_layer else []
     notes += [_UNSAFE] if adoption.unsafe else []
     notes += dict.fromkeys(
         f"{code(finding.class_name)} ({finding.code}) was repaired and not measured: no measured model has it."
@@ -234,7 +232,7 @@ def pull_request(adoption: Adoption) -> str:
 
 
 def _measured_class(proof: ClassProof) -> str:
-    """Return a table with one row for each level, the modes beside one another, and the faults before and after."""
+    """Return a table of the levels by mode, before and after the repair, and the faults before and after."""
     before, after = proof.before, proof.final
     columns = proof.paired.columns(alone=True)
     rows = [
@@ -255,7 +253,7 @@ def _measured_class(proof: ClassProof) -> str:
 
 
 def _findings(folder: ModelFolder, findings: Iterable[Finding]) -> str:
-    """Return each finding with its place and message."""
+    """List the findings, each with its place and message."""
     return bullets(
         f"{code(f'{folder.relative(finding.path)}:{finding.line}')} {finding.code}"
         f"{f' {code(finding.class_name)}' if finding.class_name else ''}: {prose(finding.message)}"
@@ -264,7 +262,7 @@ def _findings(folder: ModelFolder, findings: Iterable[Finding]) -> str:
 
 
 def _faults(report: Report) -> str:
-    """Return every fault once, with its modes; empty if there are none."""
+    """List every fault once, with its modes; empty if there are none."""
     return bullets(
         f"{listed([code(mode) for mode in modes])}, {code(fault.level)}: {prose(portable(str(fault)))}"
         for modes, fault in report.merged_faults

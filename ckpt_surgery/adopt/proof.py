@@ -1,4 +1,4 @@
-"""Hold what `verify` measured before and after a repair, by class, and decide on it. Nothing is run here."""
+"""Decide on a repair, from what `verify` measured before and after it. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ckpt_surgery.measure.results import LEVELS, Level, Mode, ModeReport, Repair
 from ckpt_surgery.text import listed
 
 _MORE = 1.1
-"""Times the kept bytes: less is within what another order of operations changes."""
+"""The factor from which more kept bytes count as worse: another order of operations may change them by less."""
 
 
 class ClassVerdict(StrEnum):
     """The verdict of the measurements on one class."""
 
     OK = "ok"
-    """Every mode is right, and was before."""
+    """Every mode was right before, and is after."""
     REPAIRED = "repaired"
     """Every mode is right after the repair, and one was not before."""
     IMPROVED = "improved"
     """Some faults are gone, some remain, and none is new."""
     FAILED = "failed"
-    """It fails, and no less after a repair if there was one."""
+    """It fails, and the repair, if there is one, removes no fault."""
     WORSE = "worse"
     """Something was right before and is not after."""
     UNSUPPORTED = "claims no support"
@@ -38,11 +38,11 @@ class Decision(StrEnum):
 
     NOTHING_TO_REPAIR = "nothing to repair"
     NOT_PROVED = "not proved"
-    """The code may not be run, or no class could be measured."""
+    """The code was not allowed to run, or no class could be measured."""
     WORSE = "worse"
     """After the repair something fails that did not fail before."""
     PROVED = "proved"
-    """It makes nothing worse, and waits to be written."""
+    """It makes nothing worse, and was not written yet."""
     WRITTEN = "written"
 
 
@@ -50,7 +50,7 @@ class Decision(StrEnum):
 class ClassProof:
     """The reports on one class before and after the repair; `after` is None if there was nothing to repair.
 
-    `uses` are the names of the classes that the measured models of the folder are made of, as far as they are known.
+    `uses` are the names of the classes of all modules of the folder's measured models, as far as they are known.
     """
 
     before: Report
@@ -59,7 +59,7 @@ class ClassProof:
 
     @property
     def final(self) -> Report:
-        """Return the report on the code as it should be in the end."""
+        """Return the report after the repair, or the only one if there was nothing to repair."""
         return self.after or self.before
 
     @property
@@ -80,7 +80,7 @@ class ClassProof:
             return ClassVerdict.UNSUPPORTED
         if after.ok:
             return ClassVerdict.OK if self.before.ok else ClassVerdict.REPAIRED
-        # a step that does not end fails every level
+        # a step that does not end counts as a failure at every level
         failed_before, failed_after = (
             {
                 (run.mode, level)
@@ -94,7 +94,7 @@ class ClassProof:
 
     @property
     def paired(self) -> Report:
-        """Return both as one report: the levels after the repair stand beside those before."""
+        """Return both as one report, which shows the levels before and after side by side."""
         if self.after is None:
             return self.before
         return replace(self.before, repair=Repair(self.after.modes, problem=self.after.problem))
@@ -102,13 +102,13 @@ class ClassProof:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A folder with all that is known of it. `proofs` is empty if its code was not run."""
+    """All that is known of a folder. `proofs` is empty if its code was not run."""
 
     source: SourceResult
     proofs: tuple[ClassProof, ...] = ()
     unsafe: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Those of this package, torch and transformers, as far as they are installed."""
+    """The versions of this package, torch and transformers, as far as they are installed."""
     written: bool = False
 
     @property
@@ -118,12 +118,12 @@ class Adoption:
 
     @property
     def measured_with(self) -> str:
-        """The versions in words: "torch 2.13.0 and transformers 5.23.0"."""
+        """Return the versions in words: "torch 2.13.0 and transformers 5.23.0"."""
         return listed([f"{name.replace('-', '_')} {version}" for name, version in self.versions.items()])
 
     @property
     def decision(self) -> Decision:
-        """Decide whether the repair may be written, unless it is already."""
+        """Decide whether the repair may be written; say so if it is already."""
         if self.written:
             return Decision.WRITTEN
         if not self.source.patches:
@@ -135,7 +135,7 @@ class Adoption:
 
     @property
     def unmeasured(self) -> tuple[Finding, ...]:
-        """Return the repaired findings in classes of no measured model: no proof says anything about them."""
+        """Return the repaired findings in classes that no measured model uses, so that no proof covers them."""
         used = {name for proof in self.proofs for name in proof.uses}
         if not used:
             return ()
@@ -143,31 +143,31 @@ class Adoption:
 
     @property
     def described(self) -> tuple[ClassProof, ...]:
-        """Return the proofs of the code that a model card is about: without a repair that was refused."""
+        """Return the proofs of the code that a model card describes: the original if the repair was refused."""
         if self.decision is not Decision.WORSE:
             return self.proofs
         return tuple(ClassProof(proof.before) for proof in self.proofs)
 
     @property
     def clean(self) -> bool:
-        """Tell whether nothing is left to do: no fault in the source as it is now, and every class proved."""
+        """Tell whether nothing is left to do: no fault in the source as it is now, and every class right."""
         faults = self.source.left if self.decision is Decision.WRITTEN else self.source.faults
         fine = (ClassVerdict.OK, ClassVerdict.REPAIRED, ClassVerdict.UNSUPPORTED)
         return not faults and all(proof.verdict in fine for proof in self.proofs)
 
 
 def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, ...]:
-    """Return the levels that were ok and are not any more, or fail for more blocks or parameters than they did.
+    """Return the levels that were ok and no longer are, or that fail for more blocks or parameters than before.
 
-    Where the step did not end before, nothing else is known, and a level that fails after is none that was ok. In a
-    mode that had no fault, more memory is worse as well: a loop that checkpoints functions may have no blocks by which
-    the level `cost` could judge it.
+    If the step did not end before, no other level was known to be ok, so none of them can be worse. In a mode without
+    faults more memory is worse too: a loop that checkpoints functions may have no blocks, without which the level
+    `cost` is not judged.
     """
     if after is None or (before.outcome("run") == "ok" != after.outcome("run")):
         return ("run",)
 
     def extent(run: ModeReport, level: Level) -> int:
-        """Count the blocks and parameters, or the kept bytes, that the faults of a level are about."""
+        """Count the blocks and parameters that the faults of a level name, or the kept bytes for `cost`."""
         if level == "cost" and run.cost is not None:
             return run.cost.kept_bytes
         return len({name for fault in run.faults if fault.level == level for name in fault.subjects})
@@ -175,9 +175,9 @@ def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, 
     worse: list[Level] = []
     for level in LEVELS:
         was, now = before.outcome(level), after.outcome(level)
-        newly = now != "ok" if was == "ok" else now == "failed" and was == "skipped" and before.ok
-        more = now == was == "failed" and extent(after, level) > extent(before, level)
-        worse += [level] * (newly or more)
+        is_new = now != "ok" if was == "ok" else now == "failed" and was == "skipped" and before.ok
+        is_larger = now == was == "failed" and extent(after, level) > extent(before, level)
+        worse += [level] * (is_new or is_larger)
     if before.ok and before.cost and after.cost and after.cost.kept_bytes > _MORE * before.cost.kept_bytes:
         worse += ["cost"] * ("cost" not in worse)
     return tuple(worse)

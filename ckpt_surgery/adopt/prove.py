@@ -20,7 +20,7 @@ from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
 _LARGEST_COPY = 5 * 1024 * 1024
-"""Bytes. A larger file is linked to: weights stay where they are."""
+"""Bytes. A larger file, such as weights, is linked instead of copied."""
 
 
 def prove(
@@ -33,18 +33,18 @@ def prove(
 ) -> tuple[ClassProof, ...]:
     """Run both modes and all levels of `verify` on every class of a folder, before and after its repair.
 
-    The folder itself is not changed. Each of the two is examined in processes of its own, so that what a module
-    registers when it is imported does not meet its repaired self.
+    The folder itself is not changed. Original and copy are examined in separate processes, because importing a module
+    may register classes under names that its repaired version would register too.
 
     Raises:
         AdoptError: the folder cannot be copied.
-        TargetError: the configuration names what cannot be examined.
+        TargetError: the configuration names something that cannot be examined.
         WorkerPoolError: no worker can be started.
     """
     original = source.folder.path
     uses: set[str] = set()
 
-    def examined(folder: Path, when: str) -> list[Report]:
+    def examine(folder: Path, when: str) -> list[Report]:
         def step(counts: str, done: int, total: int) -> None:
             if progress is not None:
                 progress(f"{when}: {counts}" if counts else when, done, total)
@@ -56,23 +56,23 @@ def prove(
                 try:
                     uses.update(pool.call(f"{__name__}:class_names", target=target.to_dict()))
                 except WorkerPoolError:
-                    continue  # it cannot be built again, and no class of it counts as measured
-        own = f"{folder.resolve()}{os.sep}"  # reports name the user's folder, wherever the code was run
+                    continue  # it cannot be built again, so none of its classes counts as measured
+        examined = f"{folder.resolve()}{os.sep}"  # replaced: reports name the user's folder, not the copy
         return [
             replace(
                 report,
                 target=str(original),
-                facts=replace(report.facts, source=report.facts.source.replace(own, f"{original}{os.sep}")),
-                problem=report.problem.replace(own, ""),
+                facts=replace(report.facts, source=report.facts.source.replace(examined, f"{original}{os.sep}")),
+                problem=report.problem.replace(examined, ""),
             )
             for report in reports
         ]
 
-    before = examined(original, "as it is")
+    before = examine(original, "as it is")
     if not source.patches or all(report.status == "not built" for report in before):
         return tuple(map(ClassProof, before))
-    with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as place:
-        copy = Path(place).resolve() / source.folder.name
+    with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as temporary:
+        copy = Path(temporary).resolve() / source.folder.name
         try:
             shutil.copytree(
                 original, copy, ignore=_ignored, copy_function=_copy_or_link, ignore_dangling_symlinks=True
@@ -81,12 +81,12 @@ def prove(
                 (copy / name).write_bytes(("\ufeff" * change.bom + change.after).encode(change.encoding))
         except OSError as error:
             raise AdoptError(f"{original} cannot be copied: {error.strerror or error}") from None
-        after = examined(copy, "after the repair")
+        after = examine(copy, "after the repair")
     return tuple(ClassProof(*pair, frozenset(uses)) for pair in zip(before, after, strict=True))
 
 
 def class_names(_emit: object, /, target: dict[str, Any]) -> list[str]:
-    """Return the names of the classes of all modules of a target's model, those they derive from included."""
+    """Return the names of the classes of all modules of a target's model, with their base classes."""
     from ckpt_surgery.survey.build import build
 
     model, *_ = build(SurveyTarget.of(target))
@@ -94,7 +94,7 @@ def class_names(_emit: object, /, target: dict[str, Any]) -> list[str]:
 
 
 def _ignored(folder: str, names: list[str]) -> list[str]:
-    """List what a copy does without: hidden files, compiled Python, and links that lead back to a folder above."""
+    """List what is not copied: hidden files, compiled Python, and links to a folder above."""
     own = Path(folder).resolve()
     hidden = [name for name in names if name.startswith(".") or name == "__pycache__"]
     return hidden + [name for name in names if own.is_relative_to(Path(folder, name).resolve())]

@@ -1,6 +1,6 @@
-"""Find what is wrong in a folder's source, repair it in memory, and write the repair into the folder.
+"""Find the faults in a folder's source, repair them in memory, and write the repair into the folder.
 
-Nothing is imported or run.
+The source is never imported or run.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AdoptError(CkptSurgeryError, ValueError):
 class ModelFolder:
     """A model folder as on the Hub.
 
-    `classes` are the model classes whose code it holds, each with its reference (`modeling_x.XModel`), and
-    `auto_classes` the classes of transformers that load them (`AutoModelForCausalLM`).
+    `classes` are the model classes whose code it holds, each with its reference (`modeling_x.XModel`).
+    `auto_classes` are the classes of transformers that load them (`AutoModelForCausalLM`).
     """
 
     path: Path
@@ -41,11 +41,11 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        """Return the last part of the path, also where that is `.`."""
+        """Return the name of the folder, even if its path is `.`."""
         return self.path.resolve().name
 
     def relative(self, path: str) -> str:
-        """Return a path of a file in the folder, from the folder on, with forward slashes."""
+        """Return the path of a file relative to the folder, with forward slashes."""
         return Path(os.path.relpath(path, self.path)).as_posix()
 
     @classmethod
@@ -73,7 +73,7 @@ class ModelFolder:
                 f"{check_alone}"
             )
         classes = remote_classes(file, config)
-        # of several keys with one class the last counts, since AutoModel comes before its heads
+        # if several keys name one class, the last one counts: AutoModel comes before the classes with heads
         keys = {value: key for key, value in auto_map.items() if isinstance(value, str)}
         auto_classes = {name: keys[reference] for name, reference in classes.items()}
         return cls(path, str(config.get("model_type") or ""), classes, auto_classes)
@@ -81,19 +81,19 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True)
 class SourceResult:
-    """The findings in a folder, and the repairs of its texts in memory."""
+    """The findings in a folder, and their repairs, in memory."""
 
     folder: ModelFolder
     repair: ApplyResult
 
     @property
     def patches(self) -> dict[str, FileChange]:
-        """Return the repair of each file, by its path from the model's folder on."""
+        """Return the repair of each file, by its path relative to the model's folder."""
         return {self.folder.relative(change.path): change for change in self.repair.changes}
 
     @property
     def diff(self) -> bytes:
-        """Return the unified diff of the bytes, as `git apply` and `patch -p1` read it in the model's folder."""
+        """Return the unified diff as bytes, for `git apply` or `patch -p1` in the model's folder."""
         diff = b""
         for name, change in self.patches.items():
             before, after = ("\ufeff" * change.bom + text for text in (change.before, change.after))
@@ -102,7 +102,7 @@ class SourceResult:
 
     @property
     def imports_layer(self) -> bool:
-        """Tell whether a repaired file names GradientCheckpointingLayer where it did not before."""
+        """Tell whether a repaired file names GradientCheckpointingLayer and did not before."""
         changes = self.repair.changes
         return any(LAYER_CLASS in change.after and LAYER_CLASS not in change.before for change in changes)
 
@@ -120,10 +120,10 @@ class SourceResult:
     def of(cls, folder: ModelFolder, *, select: Sequence[str] = (), **options: Any) -> SourceResult:
         """Apply the rules for models to a folder, in memory. The options are those of `apply`.
 
-        The rules for training scripts are left out: no proof of a model says anything about a script beside it.
+        The rules for training scripts are left out, because measuring a model proves nothing about a script.
 
         Raises:
-            AdoptError: no rule for models is selected, or a file changed meanwhile.
+            AdoptError: no rule for models is selected, or a file changed while it was read.
             OptionError: a value that an option does not take.
         """
         codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL and (not select or rule.code in select)]
@@ -140,10 +140,10 @@ class SourceResult:
 
 
 def write_changes(changes: Sequence[FileChange]) -> None:
-    """Write the repaired files, each atomically. If one cannot be written, those before it are put back.
+    """Write the repaired files, each atomically. If one cannot be written, those already written are restored.
 
     Raises:
-        AdoptError: a file cannot be written, or is not what it was when it was read.
+        AdoptError: a file cannot be written, or has changed since it was read.
     """
 
     def write(change: FileChange, before: str, after: str) -> Problem | None:

@@ -1,4 +1,4 @@
-"""An adoption as lines of plain text, in the order in which it becomes known."""
+"""Put what `adopt` found, repaired and decided into lines of plain text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEEDS_TRUST = "the proof needs --trust-remote-code, which runs the code in this
 
 
 def source_lines(source: SourceResult, *, width: int) -> list[str]:
-    """Say which model the folder holds, and which faults the rules find in it, each with its place."""
+    """Return the lines that name the model of the folder, and the faults that the rules find, each with its place."""
     folder, repair = source.folder, source.repair
     kind = f" ({folder.model_type})" if folder.model_type else ""
     classes = [f"{name} in {reference.rpartition('.')[0]}.py" for name, reference in folder.classes.items()]
@@ -28,7 +28,7 @@ def source_lines(source: SourceResult, *, width: int) -> list[str]:
 
 
 def repair_lines(source: SourceResult, *, unsafe: bool, width: int) -> list[str]:
-    """Say how much the diff repairs, and what it leaves, with what to do about that."""
+    """Return the lines that say what the diff repairs, what it leaves, and what to do about that."""
     if not source.faults:
         return []
     lines = []
@@ -47,9 +47,9 @@ def repair_lines(source: SourceResult, *, unsafe: bool, width: int) -> list[str]
 
 
 def decision_lines(adoption: Adoption, *, trusted: bool, width: int) -> list[str]:
-    """Say what was decided, why, and what to do next."""
+    """Return the lines that say what was decided, why, and what to do next."""
     path = adoption.source.folder.path
-    # one sentence for all classes; empty where none has a verdict, which is an error of its own
+    # one sentence for all classes; empty if none has a verdict, which the command reports as an error
     repaired = adoption.decision is not Decision.NOTHING_TO_REPAIR
     verdicts = listed([f"{proof.before.label}: {_words(proof, repaired)}" for proof in adoption.proofs])
     verdicts = f"{verdicts}." if adoption.measured else ""
@@ -57,24 +57,24 @@ def decision_lines(adoption: Adoption, *, trusted: bool, width: int) -> list[str
     unmeasured = f"Repaired and not measured, because no measured model has it: {names}." if names else ""
     match adoption.decision:
         case Decision.NOTHING_TO_REPAIR if not trusted:
-            said = [f"Nothing was run: {_NEEDS_TRUST}"]
+            sentences = [f"Nothing was run: {_NEEDS_TRUST}"]
         case Decision.NOTHING_TO_REPAIR:
-            said = [verdicts, "What was found is left to a person." if adoption.source.left else ""]
+            sentences = [verdicts, "What was found is left to a person." if adoption.source.left else ""]
         case Decision.NOT_PROVED if not trusted:
-            said = [f"Nothing was run or written: {_NEEDS_TRUST}"]
+            sentences = [f"Nothing was run or written: {_NEEDS_TRUST}"]
         case Decision.NOT_PROVED:
-            said = [f"{path} is as it was: without a proof nothing is written."]
+            sentences = [f"{path} is as it was: without a proof nothing is written."]
         case Decision.WORSE:
-            said = [f"The repair is refused: {listed(worse_clauses(adoption))}. {path} is as it was."]
+            sentences = [f"The repair is refused: {listed(worse_clauses(adoption))}. {path} is as it was."]
         case Decision.PROVED:
-            said = [verdicts, unmeasured, _PENDING]
+            sentences = [verdicts, unmeasured, _PENDING]
         case Decision.WRITTEN:
-            said = [verdicts, unmeasured, f"Written: {listed([*adoption.source.patches])} in {path}."]
-    return [line for sentence in said if sentence for line in wrapped(sentence, width)]
+            sentences = [verdicts, unmeasured, f"Written: {listed([*adoption.source.patches])} in {path}."]
+    return [line for sentence in sentences if sentence for line in wrapped(sentence, width)]
 
 
 def worse_clauses(adoption: Adoption) -> list[str]:
-    """Say of each class that a repair made worse in which modes and levels it fails with it."""
+    """Return, for each class that the repair makes worse, a clause with the levels and modes."""
     clauses = []
     for proof in adoption.proofs:
         after = proof.final

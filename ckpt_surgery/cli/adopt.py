@@ -1,4 +1,4 @@
-"""The command `adopt`: read the options, look at a model's folder, have its repair proved, and write it if asked to.
+"""The command `adopt`: read the options, find the faults in a model's folder, prove its repair, write it if asked to.
 
 Neither torch nor transformers is imported in this process: worker processes do that, and only with
 `--trust-remote-code`.
@@ -75,9 +75,9 @@ def adopt_command(
             )
         (path,) = named_paths([folder])
         model = ModelFolder.read(path)
-        place = None if output is None else named_paths([output])[0]
-        if place is not None:
-            check_output(place, model)
+        out = None if output is None else named_paths([output])[0]
+        if out is not None:
+            check_output(out, model)
         limit = time_limit(timeout)
         config = Config.load(model.path)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache=False)
@@ -98,15 +98,15 @@ def adopt_command(
 
             with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
                 proofs = prove(source, pool=pool, workers=options["jobs"], timeout=limit, progress=progress)
-        return _settled(source, proofs, unsafe, trust_remote_code, write, place)
+        return _decide(source, proofs, unsafe, trust_remote_code, write, out)
 
     finish(body, lambda: "the folder is as it was, or repaired as a whole")
 
 
-def _settled(
+def _decide(
     source: SourceResult, proofs: tuple[ClassProof, ...], unsafe: bool, trusted: bool, write: bool, out: Path | None
 ) -> int:
-    """Decide, write what is asked for, say what was decided, and return the exit code."""
+    """Decide on the repair, write what was asked for, report the decision, and return the exit code."""
     from ckpt_surgery.adopt.pages import write_pages
     from ckpt_surgery.adopt.proof import Adoption, Decision
     from ckpt_surgery.adopt.source import write_changes

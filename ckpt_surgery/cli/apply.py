@@ -1,4 +1,4 @@
-"""The command `apply`: read the options, have the files repaired, sum up what changed."""
+"""The command `apply`: read the options, repair the files, sum up what changed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def apply_command(
 
 
 def _write(result: ApplyResult, diff: bool, check_only: bool) -> None:
-    """Write the diff alone, or the summary, to standard output; a diff's summary goes to standard error."""
+    """Write the summary to standard output, or the diff alone, with the summary on standard error."""
     from ckpt_surgery.codemods import RULES
     from ckpt_surgery.static.render.report import apply_lines, display_path
 

@@ -128,7 +128,7 @@ def check_command(
 
 
 def _write(report: CheckReport, output_format: OutputFormat, output: Path | None, statistics: bool) -> None:
-    """Write the report: the document alone to standard output or `output`, everything else to standard error."""
+    """Write the report to standard output or `output`; counts and summary of a document go to standard error."""
     width = PLAIN_WIDTH if output else width_of(sys.stdout)
     counts = report.statistics_lines(width=width) if statistics else []
     summary = report.summary_lines(width=width)

@@ -1,6 +1,6 @@
-"""`[tool.ckpt_surgery]` in pyproject.toml, and the rule codes that it and the command line name.
+"""Read `[tool.ckpt_surgery]` in pyproject.toml, and the rule codes that it and the command line name.
 
-What is read here is validated here: every mistake is a `ConfigError` of one line.
+Every mistake in them is a `ConfigError` of one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.static.options import COUNT, are_names, is_count
 
 TABLE = "ckpt_surgery"
-_CLOSE = 0.8  # codes share their first four characters: less than this is no likeness
+_CLOSE = 0.8  # all codes share their first four characters, so less than this is not similar
 
 
 class ConfigError(CkptSurgeryError, ValueError):
@@ -37,13 +37,13 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The table as read. Relative patterns with a slash are anchored at the folder of `path`.
+    """The values of the table. Relative patterns with a slash are anchored at the folder of `path`.
 
-    The reference of the keys is made from the strings below the fields.
+    The reference page of the keys is made from the strings below the fields.
     """
 
     path: Path | None = None
-    """The file that the table stands in; None where there is none."""
+    """The file with the table; None if there is none."""
     select: tuple[str, ...] = ()
     """Only these rules: codes, or the start of codes. All rules if empty."""
     ignore: tuple[str, ...] = ()
@@ -68,11 +68,11 @@ class Config:
         """Read the configuration for `start` (a file or folder; default: the working folder).
 
         It is the `[tool.ckpt_surgery]` table of the nearest pyproject.toml, going up, that has one. A folder that may
-        not be searched is passed over.
+        not be searched is skipped.
 
         Raises:
             ConfigError: A pyproject.toml that cannot be read or is not valid TOML, an unknown key, or a wrong type; or
-                the working folder counts and no longer exists.
+                no `start` was given and the working folder no longer exists.
         """
         try:
             place = Path(os.path.abspath(start or os.curdir))
@@ -80,7 +80,7 @@ class Config:
             raise ConfigError("the working folder no longer exists: change to another") from None
         for folder in (place, *place.parents):
             file = folder / "pyproject.toml"
-            # Path.is_file raises where the folder may not be searched
+            # Path.is_file raises if the folder may not be searched
             table = _table(file) if os.path.isfile(file) else None
             if table is not None:
                 break
@@ -102,7 +102,7 @@ class Config:
 def expand_codes(entries: Iterable[str], codes: Sequence[str], where: str) -> tuple[str, ...]:
     """Return those of `codes` that `entries` name, in the order of `codes`; a prefix names all that start with it.
 
-    Each entry may be a list with commas. `where` (`--select`, a file and key) is named in the error.
+    An entry may list several, with commas. `where` (`--select`, a file and key) is named in the error.
 
     Raises:
         ConfigError: A prefix that no code starts with, or entries that name nothing.
@@ -124,7 +124,7 @@ def _table(file: Path) -> Mapping[str, object] | None:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise ConfigError(f"{file}: is not valid TOML: {' '.join(str(error).split())}") from None
     tool = document.get("tool")
     if not isinstance(tool, dict):

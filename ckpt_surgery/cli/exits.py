@@ -1,4 +1,4 @@
-"""How a command ends: with an exit code, and with one line on standard error where something went wrong."""
+"""How a command ends: with an exit code, and with one line on standard error if something went wrong."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.text import one_line
 
 _TERMINATING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-"""The signals that ask a process to end: a plain kill, and a terminal that is closed."""
+"""The signals that ask a process to end: a plain kill, and the closing of its terminal."""
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command. One that a signal ends exits with 128 plus the signal's number."""
+    """The exit codes of every command. A command that a signal ends exits with 128 plus the signal's number."""
 
     CLEAN = 0
     FINDINGS = 1
@@ -56,8 +56,8 @@ def finish(body: Callable[[], int], after_interrupt: Callable[[], str] | None = 
     except Exception as error:
         if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
             traceback.print_exc()
-        said = one_line(f"{type(error).__name__}: {error}")
-        code = fail(f"{said}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
+        line = one_line(f"{type(error).__name__}: {error}")
+        code = fail(f"{line}: this is a bug in ckpt_surgery; CKPT_SURGERY_DEBUG=1 shows where")
     raise typer.Exit(int(code))
 
 
@@ -89,6 +89,6 @@ def termination_raises() -> Iterator[None]:
 
 
 def fail(message: str) -> ExitCode:
-    """Say what is wrong, and return the exit code for it."""
+    """Print what is wrong on standard error, and return the exit code for errors."""
     say(f"ckpt_surgery: error: {message}")
     return ExitCode.ERROR

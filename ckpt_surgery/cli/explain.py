@@ -149,13 +149,13 @@ def explain_command(
             trust_remote_code,
         )
         with termination_raises(), progress_bar() as progress, quiet():
-            released, explanations, tried = request.explained(progress)
-        write_report(request.lines(released, explanations, tried), None)
+            released, explanations, lever = request.explained(progress)
+        write_report(request.lines(released, explanations, lever), None)
         if html is not None:
             from ckpt_surgery.planning.page import explanation_page
 
             titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
-            write_document(explanation_page(titled, training.device, tried), html)
+            write_document(explanation_page(titled, training.device, lever), html)
         if json is not None:
             documents = [f'"checkpointing_{when}": {step.to_json()}' for when, step in explanations.items()]
             write_document(f"{{{', '.join(documents)}}}\n", json)
@@ -185,26 +185,26 @@ class _ExplainRequest:
     def explained(
         self, progress: Progress | None
     ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation], LeverPeak | None]:
-        """Return the model, its explanation for each step asked for, and what a lever on states takes off."""
+        """Return the model, its explanation for each step asked for, and the peak with the best lever."""
 
-        def at(step: str, done: int) -> None:
+        def show(step: str, done: int) -> None:
             if progress is not None:
                 progress(step, done, total)
 
         total = 4 if self.steps is ExplainedSteps.BOTH else 3
-        at("importing", 0)
+        show("importing", 0)
         from ckpt_surgery.errors import NotOnShapes
         from ckpt_surgery.planning.scaled import explain_scaled
         from ckpt_surgery.planning.target import DTYPES
 
         target = target_named(self.name, trust_remote_code=self.trust_remote_code)
-        at("building the model", 0)
+        show("building the model", 0)
         try:
-            told = self._on_shapes(target, at, total)
+            released, explanations = self._on_shapes(target, show, total)
         except NotOnShapes as why:
             if self.lora or self.offload or self.save or self.for_long_context:
                 raise
-            at("a tiny model with data", 1)
+            show("a tiny model with data", 1)
             found, off, on = explain_scaled(
                 target,
                 why,
@@ -216,37 +216,37 @@ class _ExplainRequest:
             both = {ExplainedSteps.OFF: off, ExplainedSteps.ON: on}
             wanted = {when: step for when, step in both.items() if self.steps in (when, ExplainedSteps.BOTH)}
             return found, wanted, None
-        if self.steps is not ExplainedSteps.ON and ExplainedSteps.OFF not in told[1]:
+        if self.steps is not ExplainedSteps.ON and ExplainedSteps.OFF not in explanations:
             say(f"ckpt_surgery: {self.name} returns a model that is checkpointed already: it is explained as it is")
-        return *told, self._tried(target, told[1], at, total)
+        return released, explanations, self._with_best_lever(target, explanations, show, total)
 
-    def _tried(
+    def _with_best_lever(
         self,
         target: SurveyTarget,
         explanations: dict[ExplainedSteps, Explanation],
-        at: Callable[[str, int], None],
+        show: Callable[[str, int], None],
         total: int,
     ) -> LeverPeak | None:
-        """Return what the last step takes with the lever on states that may have the most effect."""
+        """Return the peak of the last step with the lever on parameters and states that may have the most effect."""
         from ckpt_surgery.planning.answer import RANK, LeverPeak, StateLever
 
         lever = StateLever.of(list(explanations.values()))
         if lever is None:
             return None
-        at(f"a step with {lever}", total - 1)
+        show(f"a step with {lever}", total - 1)
         last = list(explanations)[-1]
         changed = replace(self, lora=RANK) if lever is StateLever.LORA else replace(self, four_bits=True)
-        with suppress(Exception):  # whatever comes of other layers: it is an advice less
-            _, told = replace(changed, steps=last)._on_shapes(target, lambda step, done: None, total)
-            return LeverPeak(lever, 1, told[last].peak_bytes)
+        with suppress(Exception):  # a model that cannot run with the lever just gets no such advice
+            _, with_lever = replace(changed, steps=last)._on_shapes(target, lambda step, done: None, total)
+            return LeverPeak(lever, 1, with_lever[last].peak_bytes)
         return None
 
     def _on_shapes(
-        self, target: SurveyTarget, at: Callable[[str, int], None], total: int
+        self, target: SurveyTarget, show: Callable[[str, int], None], total: int
     ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
         """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
         from ckpt_surgery.errors import SurgeryError
-        from ckpt_surgery.measure.switch import has_surgery
+        from ckpt_surgery.measure.surgical_blocks import has_surgery
         from ckpt_surgery.planning.lora import add_lora
         from ckpt_surgery.planning.target import DTYPES, ReleasedModel
 
@@ -263,10 +263,10 @@ class _ExplainRequest:
                 )
             return found, {ExplainedSteps.ON: found.explained(self.training)}
         if self.steps is not ExplainedSteps.ON:
-            at("a step", 1)
+            show("a step", 1)
             explanations[ExplainedSteps.OFF] = found.explained(self.training)
         if self.steps is not ExplainedSteps.OFF:
-            at("a checkpointed step", total - 2)
+            show("a checkpointed step", total - 2)
             try:
                 found.wrap(
                     offload=self.offload,
@@ -286,7 +286,7 @@ class _ExplainRequest:
         self,
         released: ReleasedModel,
         explanations: dict[ExplainedSteps, Explanation],
-        tried: LeverPeak | None,
+        lever: LeverPeak | None,
     ) -> list[str]:
         """Return the answer, the table of figures and what is kept, as lines of text."""
         from ckpt_surgery.planning.answer import answer_line
@@ -318,7 +318,7 @@ class _ExplainRequest:
                 (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
             )
         lines = [
-            *wrapped(answer_line(list(explanations.values()), training.device, tried), LINE),
+            *wrapped(answer_line(list(explanations.values()), training.device, lever), LINE),
             "",
             f"{any_one.model}: {inputs}, {self.dtype}, attention: {released.attention}, "
             f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",

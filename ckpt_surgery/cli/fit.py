@@ -1,4 +1,4 @@
-"""The command `fit`: run a training script, and make it fit into memory when its first batch comes."""
+"""The command `fit`: run a training script, and make it fit into memory when its first batch arrives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.undo import Undoable
 
 _CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
-"""One of these files is there where a card is: the script is the first to import torch."""
+"""A machine with a GPU has one of these files; torch cannot be asked, because the script must import it first."""
 
 
 def fit_command(
@@ -71,16 +71,16 @@ def fit_command(
             check_writable(write, "--write")
         if not 0 <= margin < 100:
             raise OptionError(f"--margin is {margin:g}: give a percentage of 0 or more, below 100")
-        total = None if memory is None else size_in_bytes(memory)
-        if memory is not None and not total:
+        budget = None if memory is None else size_in_bytes(memory)
+        if memory is not None and not budget:
             raise OptionError(f"--memory is {memory!r}: give a size with its unit, such as 24GB")
         if memory is None and device is None and not any(map(os.path.exists, _CARDS)):
             raise OptionError(
                 "there is no GPU here to plan for: give --memory 24GB, or --device 4090, before the script"
             )
-        figures = None if device is None else Device.of(device)
-        started = shlex.join([*(["-m"] if module else []), *arguments])
-        request = _FitRequest(total, figures, margin / 100, dry_run, write, started)
+        card = None if device is None else Device.of(device)
+        command = shlex.join([*(["-m"] if module else []), *arguments])
+        request = _FitRequest(budget, card, margin / 100, dry_run, write, command)
         options = {"wrap_options": {}, "operation": request.apply, "prove": False}
         script, *rest = arguments
         given = [launched, *rest] if launched else rest
@@ -91,30 +91,30 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _FitRequest:
-    """The request on the command line, and what becomes of it. `started` is the script with its arguments."""
+    """The request on the command line, and what is done with it. `command` is the script with its arguments."""
 
     memory: int | None
     device: Any
     margin: float
     dry_run: bool
     write: Path | None
-    started: str
+    command: str
 
     def apply(self, model: nn.Module, *, running: bool) -> Undoable:
-        """Make a model fit as its first batch comes: a forward that is `running` has it."""
+        """Make a model fit when its first batch arrives: in the forward that is `running`, or in the next one."""
         from ckpt_surgery.planning.first_batch import running_inputs
         from ckpt_surgery.planning.fit import Fit, FitTarget
 
         progress = partial(progress_bar, after=PATIENCE) if rank_of_process() == "0" else nullcontext
-        fit = Fit(model, FitTarget(self.memory, self.device, self.margin), self.tell, progress)
+        fit = Fit(model, FitTarget(self.memory, self.device, self.margin), self.report_choice, progress)
         if running and (inputs := running_inputs(model)) is not None:
             fit.begin(model, inputs)
             if fit.applied is not None:
                 fit.applied.begin_within(model)
         return fit
 
-    def tell(self, fit: Fit) -> None:
-        """Say what was chosen on the first rank; write the plan; end a dry run."""
+    def report_choice(self, fit: Fit) -> None:
+        """Print on the first rank what was chosen, write the plan, and end a dry run."""
         if rank_of_process() == "0":
             name = type(fit.model).__name__
             if fit.fitted is None:
@@ -126,13 +126,13 @@ class _FitRequest:
                     say(f"ckpt_surgery: {name} trains as the script has it, as this failed: {fit.problem}")
                 if self.write is not None:
                     write_document(fit.fitted.to_yaml(), self.write)
-                    say(f"ckpt_surgery: next time: ckpt_surgery run --plan {self.write} {self.started}")
+                    say(f"ckpt_surgery: next time: ckpt_surgery run --plan {self.write} {self.command}")
         if self.dry_run:
             fits = fit.fitted is not None and fit.fitted.fits and not fit.problem
             raise SystemExit(ExitCode.CLEAN if fits else ExitCode.FINDINGS)
 
     def show(self, takeover: Takeover, code: int) -> int:
-        """Say at the end what steps took, on the first rank, and faults; return the exit code."""
+        """Print at the end the faults, and on the first rank the memory that steps took; return the exit code."""
         from ckpt_surgery.planning.fit import Fit
 
         rank = rank_of_process()

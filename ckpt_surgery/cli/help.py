@@ -1,4 +1,4 @@
-"""The help of the commands: options in groups, each in as few lines as it needs, and no type of Python."""
+"""The help of the commands: options in groups, in few lines, without the types that typer would show."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 _NAMES = 26
-"""The columns for the names of options: longer names have their text below."""
+"""The width of the column of option names: the text of a longer name starts on the next line."""
 
 
 class GroupedCommand(TyperCommand):
     """A command whose help lists arguments and options by their `rich_help_panel`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """List the arguments as their metavar has them, optional ones in brackets."""
+        """Return the arguments by their metavars, optional ones in brackets."""
         pieces = ["[OPTIONS]"]
         for parameter in self.get_params(ctx):
             if parameter.param_type_name == "argument":
@@ -27,7 +27,7 @@ class GroupedCommand(TyperCommand):
         """Write the arguments, the options in no group, and the groups in the order of their first options."""
         rows = [("Arguments", "", ""), ("Options", "", "")]
         for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is not None:  # it is not hidden
+            if (record := parameter.get_help_record(ctx)) is not None:  # None for a hidden option
                 is_argument = parameter.param_type_name == "argument"
                 group = getattr(parameter, "rich_help_panel", None)  # `--help` has none
                 text = record[1].removesuffix("[required]").strip()
@@ -50,14 +50,14 @@ def _write_groups(rows: Iterable[tuple[str, str, str]], formatter: Any) -> None:
     groups: dict[str, list[tuple[str, str]]] = {}
     for group, names, text in rows:
         groups.setdefault(group, []).extend([(names, text)] if names else [])
-    for group, listed in groups.items():
-        if listed:
+    for group, entries in groups.items():
+        if entries:
             with formatter.section(group):
-                formatter.write_dl(listed, col_max=_NAMES)
+                formatter.write_dl(entries, col_max=_NAMES)
 
 
 def _names(parameter: Any) -> str:
-    """Show what is typed: `--[no-]wrap` for a pair, with the metavar of the value."""
+    """Return an option as it is typed, with the metavar of its value: `--[no-]wrap` for a pair."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar)
     names = ", ".join(sorted(parameter.opts, key=len))

@@ -1,6 +1,6 @@
-"""The command line: one file for each command, `exits` for exit codes and errors. No decision about code is made here.
+"""The entry point of the command line, which registers the commands; each has its own file.
 
-A command's module imports what it runs only when it runs it: `--help` loads no rule and no torch.
+A command imports what it runs only when it runs: `--help` loads neither rules nor torch.
 """
 
 from __future__ import annotations
@@ -84,21 +84,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. `arguments` default to those of the process."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: `ckpt_surgery check models >&-`
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for all of the process
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process
     for stream in (sys.stdout, sys.stderr):
-        # A file name need not be text in the terminal's encoding; printing it must not fail.
+        # a file name may not fit the terminal's encoding, and printing it must not fail
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         if len(given) > 1 and given[1] in ("run", "fit") and _LOCAL_RANK.fullmatch(given[0]):
-            # DeepSpeed's launcher and `torch.distributed.launch` put it first: it is the script's
+            # DeepSpeed's launcher and `torch.distributed.launch` put it first, but it is meant for the script
             given[:2] = [given[1], f"--launched={given[0]}"]
         app(args=given, prog_name="ckpt_surgery")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except OSError as error:  # the help: whatever else a command writes goes through `terminal.write`
+    except OSError as error:  # from printing the help; all other output goes through `terminal.write`
         return fail(str(unwritable_output(error)))
     except KeyboardInterrupt:
         say("ckpt_surgery: interrupted")

@@ -14,7 +14,7 @@ from ckpt_surgery.measure import TIMEOUT_HELP
 from ckpt_surgery.static.options import COUNT, is_count
 
 REPORT, WORK = "The report", "The work"
-"""Groups of options in the help."""
+"""Two groups of options in the help."""
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -31,7 +31,7 @@ def choice_of(choices: type[_Choice]) -> Callable[[str], _Choice]:
 
 
 def choice_names(choices: type[StrEnum]) -> str:
-    """Show the choices of an option as the help does: `[text|json]`."""
+    """Return the choices of an option as its metavar: `[text|json]`."""
     return f"[{'|'.join(choices)}]"
 
 
@@ -47,13 +47,13 @@ def named_paths(texts: Sequence[str]) -> list[Path]:
 
 
 _MOST = 10**9
-"""The largest number of anything that an option counts."""
+"""The largest number that an option takes: far above any real batch, length or number of processes."""
 
 
 def count(text: str) -> int:
     """Parse the value of an option that takes a number, 1 or more."""
     digits = text.lstrip("0")
-    number = int(digits[: len(str(_MOST)) + 1]) if digits.isdecimal() else 0  # with one digit more it is too large
+    number = int(digits[: len(str(_MOST)) + 1]) if digits.isdecimal() else 0  # cut: `int` refuses thousands
     if not is_count(number):
         raise typer.BadParameter(f"{text!r} is not {COUNT}")
     if number > _MOST:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.planning.plan import Plan
 
 DEVICE = "H100"
-"""Whose time is estimated where none is named."""
+"""The device whose time is estimated if none is named."""
 _MOST_ROWS = 12
 
 
@@ -182,7 +182,7 @@ def plan_command(
 
 def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool) -> list[str]:
     head = wrapped(made.answer, LINE)
-    head += [line for said in assumptions for line in wrapped(said, LINE)]
+    head += [line for sentence in assumptions for line in wrapped(sentence, LINE)]
     if not made.is_needed:
         return head
     rows = [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult
 
 OUT = Path("ckpt_surgery-pr")
-"""Where the folders of the series go without `--out`."""
+"""The default of `--out`: the folder of the series' folders."""
 
 _ISSUE = re.compile(rf"https://github\.com/{UPSTREAM}/(issues|pull)/\d+(#[\w-]+)?")
 
@@ -40,7 +40,7 @@ def pr_command(
         typer.Option(
             parser=choice_of(GroupBy),
             metavar=choice_names(GroupBy),
-            help="One series per family, per model with its copies and heirs (root), or one for all.",
+            help="One series per family, per model with its copies and subclasses (root), or one for all.",
         ),
     ] = GroupBy.ROOT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders of the series go.")] = OUT,
@@ -115,7 +115,7 @@ def pr_command(
 
 
 def _lines(result: PrepareResult) -> list[str]:
-    """Say what was made, what was not and why, and what a person would run next."""
+    """Return the lines that say what was made, what was left out and why, and what to run next."""
     from ckpt_surgery.text import listed, plural
 
     lines: list[str] = []
@@ -149,7 +149,7 @@ def _lines(result: PrepareResult) -> list[str]:
 
 
 def _kept(done: list[FinishedSeries]) -> str:
-    """Name the finished series."""
+    """Return a clause that names the finished series, which are kept."""
     if not done:
         return "nothing was made"
     return "finished and kept: " + ", ".join(f"{series.evidence.branch} ({series.folder})" for series in done)

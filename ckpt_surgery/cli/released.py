@@ -1,4 +1,4 @@
-"""What `explain` and `plan` share: the options for the model, its size and its training, and how a name is found."""
+"""What `explain` and `plan` share: the options for the model, its size and its training, and resolving its name."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def sharding_of(*, fsdp: bool, zero: int | None) -> str | None:
 
 
 def check_adapters(lora: int | None, *, four_bits: bool) -> None:
-    """Raise OptionError where weights of 4 bits would be trained."""
+    """Raise OptionError if 4-bit weights would be trained: they need adapters."""
     if four_bits and not lora:
         raise OptionError("--load-in-4bit freezes the linear layers: give --lora RANK too, or leave it out")
 
@@ -143,7 +143,7 @@ def check_own_inputs(found: ReleasedModel, tokens: int | None, batch: int | None
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep warnings of the libraries away from the report: nothing is trained."""
+    """Silence the warnings of the libraries, which are about training: nothing is trained here."""
     import warnings
 
     from transformers.utils import logging
@@ -201,10 +201,10 @@ def config_of(name: str) -> str:
     except LocalEntryNotFoundError:
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub cannot be reached"
     except EntryNotFoundError:
-        why = "the Hub has none of it"
-    except Exception as error:  # the client raises what its transport does
+        why = "the Hub has none for it"
+    except Exception as error:  # the client lets errors of its transport through
         why = error_line(error)
     raise PlanningError(
-        f"{name} is not a folder here nor in the Hub's cache, and its {_CONFIG} cannot be downloaded: {why}; or give "
-        f"the path of a {_CONFIG}"
+        f"{name} is neither a folder here nor in the Hub's cache, and its {_CONFIG} cannot be downloaded: {why}; or "
+        f"give the path of a {_CONFIG}"
     )

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from ckpt_surgery.guarding.takeover import Operation, Takeover
     from ckpt_surgery.undo import Undoable
 
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Set by torchrun and its like, Slurm, Open MPI, and MPICH."""
 _WHEN = ("first", "always", "never")
 _WRAPPED, _KEPT, _RECOMPUTE, _WATCHED = "What is wrapped", "What blocks keep", "Recomputes", "What is watched"
 
 
 class OnFault(StrEnum):
-    """The effect of a fault while the script runs."""
+    """What a fault does while the script runs."""
 
     COLLECT = "collect"
     WARN = "warn"
@@ -44,7 +45,7 @@ class OnFault(StrEnum):
 
 
 def _when(text: str) -> str | int:
-    """Parse the value of an option that says in which steps."""
+    """Parse the value of --self-check: a word, or a number of steps."""
     return text if text in _WHEN else count(text)
 
 
@@ -280,12 +281,12 @@ def run_command(
             others = [*given(wrapping), *(["auto"] if auto else []), *(["long_context"] if long_context else [])]
             _refuse_beside("--plan says all that is done to a model", wrap, others)
             operation = _planned(plan)
-        proves = plan is None if prove is None else prove  # a plan leaves no room for a block alone
+        proves = plan is None if prove is None else prove  # a plan leaves no memory to run one more block
         guarding = {"every": every, "prove": proves, "patience": patience, "on_fault": on_fault and on_fault.value}
-        started = [*(["-m"] if module else []), *arguments]
+        command = [*(["-m"] if module else []), *arguments]
 
         def show(takeover: Takeover, code: int) -> int:
-            show_training(takeover, report, started, rank_of_process(), broke_off=code != 0)
+            show_training(takeover, report, command, rank_of_process(), broke_off=code != 0)
             return code
 
         wrap_all = True if long_context or plan is not None else wrap
@@ -306,8 +307,8 @@ def run_training(
 ) -> int:
     """Run a script with its arguments, and return its exit code.
 
-    The takeover of its models is made once it has imported torch. At the end `show` gets it, and returns the code. A
-    signal that ended the script ends this process, too.
+    Once the script has imported torch, a `Takeover` of its models is installed. At the end `show` gets it and the exit
+    code, and returns the final code. A signal that ended the script ends this process, too.
     """
     from ckpt_surgery.guarding.after_import import after_import
     from ckpt_surgery.guarding.run_script import run_module, run_script
@@ -320,7 +321,7 @@ def run_training(
         try:
             from ckpt_surgery.guarding.guard import GuardOptions
             from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
-        except Exception as error:  # a torch that lacks something is good enough for the script
+        except Exception as error:  # a torch that lacks something for us may still do for the script
             _tell(f"the script runs unwrapped and unwatched, because run cannot be imported: {error_line(error)}")
             return
         guarding = {"on_fault": "collect", **options}
@@ -331,7 +332,7 @@ def run_training(
 
     def watch_switches() -> None:
         for takeover in takeovers if os.getpid() == process else ():
-            with suppress(Exception):  # a release that has no such method
+            with suppress(Exception):  # this release has no such method
                 takeover.switches.watch()
 
     after_import("torch", install)
@@ -342,7 +343,7 @@ def run_training(
             takeover.explain(error)
 
     code = (run_module if module else run_script)(script, arguments, explain)
-    for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
+    for takeover in takeovers if os.getpid() == process else ():  # a process that the script forked comes here too
         code = show(takeover, code)
         takeover.remove()
     if code < 0:
@@ -362,16 +363,16 @@ def _long_context(options: Mapping[str, Any], model: nn.Module, *, running: bool
 
 
 def _fastest(device: Device | None, options: Mapping[str, Any], model: nn.Module, *, running: bool) -> Undoable:
-    """Apply --auto to a model that trains. A forward that is `running` began without it: the next one is the first."""
+    """Apply --auto to a model that trains. A forward that is `running` is too late: the next one decides."""
     from ckpt_surgery.guarding.asked_options import wrap_as_asked
     from ckpt_surgery.planning.fastest import FastestWrap
 
-    is_first = rank_of_process() == "0"
-    return FastestWrap(wrap_as_asked(model, **options), device, lambda words: _tell(words) if is_first else None)
+    is_first_rank = rank_of_process() == "0"
+    return FastestWrap(wrap_as_asked(model, **options), device, lambda words: _tell(words) if is_first_rank else None)
 
 
 def _planned(path: Path) -> Operation:
-    """Return what applies --plan. The file is read at once, torch when the first model trains. Raises OptionError."""
+    """Return the function that applies --plan. The file is read at once: OptionError comes before the script runs."""
     calls = read_plan(path)
 
     def apply(model: nn.Module, *, running: bool) -> Undoable:
@@ -383,7 +384,7 @@ def _planned(path: Path) -> Operation:
 
 
 def _refuse_beside(why: str, wrap: bool | None, options: Iterable[str]) -> None:
-    """Raise OptionError where an option that wraps by itself came with others of wrapping."""
+    """Raise OptionError if an option that wraps by itself was given together with other wrapping options."""
     names = ["--no-wrap"] if wrap is False else []
     names += ["--" + name.replace("_", "-") for name in options]
     if names:
@@ -398,7 +399,7 @@ def _bytes(option: str, text: str | None) -> int | None:
 
 
 def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:
-    """Parse numbers of blocks, by stack where a stack is named. Raises OptionError."""
+    """Parse --first: one number of blocks, or numbers by stack. Raises OptionError."""
     if not texts:
         return None
     numbers: dict[str, int] = {}
@@ -417,7 +418,7 @@ def _first_blocks(texts: Sequence[str] | None) -> int | dict[str, int] | None:
 
 
 def _saved_names(texts: Sequence[str] | None) -> list[str] | dict[str, list[str]] | None:
-    """Parse names of operators, by blocks where blocks are named. Raises OptionError."""
+    """Parse --save: names of operators, or names by blocks. Raises OptionError."""
     names: dict[str, list[str]] = {}
     for text in texts or ():
         pattern, equals, name = text.rpartition("=")
@@ -430,13 +431,13 @@ def _saved_names(texts: Sequence[str] | None) -> list[str] | dict[str, list[str]
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that have a value."""
+    """Return the options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def rank_of_process() -> str:
-    """Return the rank of this process, from whoever launched it."""
-    return next((rank for name in _RANKS if (rank := os.environ.get(name))), "0")
+    """Return the rank of this process as its launcher set it; "0" without a launcher."""
+    return next((rank for name in _RANK_VARIABLES if (rank := os.environ.get(name))), "0")
 
 
 def _tell(message: str) -> None:

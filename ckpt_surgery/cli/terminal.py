@@ -1,6 +1,6 @@
-"""Where output goes: lines with colour to a terminal, documents as they are, and a progress bar.
+"""Write the output of the commands: coloured lines on a terminal, documents unchanged, a progress bar.
 
-rich is loaded only if a terminal is on the other end.
+rich is loaded only if the output is a terminal.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ _STYLES = {
 }
 _DIFF_STYLES = {r"^\+.*$": "green", r"^-.*$": "red", r"^@@.*$": "cyan", r"^(\+\+\+|---) .*$": "bold"}
 
-
 PLAIN_WIDTH = 80
-"""Columns of a text that no terminal shows."""
+"""The columns of text that does not go to a terminal."""
 PATIENCE = 2.0
-"""Seconds that a command may take before it shows what it does."""
+"""Seconds that a command may take before it shows its progress."""
 
 
 class OutputError(CkptSurgeryError, OSError):
@@ -42,12 +41,12 @@ class OutputError(CkptSurgeryError, OSError):
 
 
 def width_of(stream: TextIO) -> int:
-    """Return the columns to write: the terminal's own, `PLAIN_WIDTH` where there is none."""
+    """Return the width to write for: the terminal's own, or `PLAIN_WIDTH` if the stream is not a terminal."""
     return max(40, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if stream.isatty() else PLAIN_WIDTH
 
 
 def write(text: str) -> None:
-    """Write exactly this text to standard output. A reader that has gone away (`| head`) is no error.
+    """Write exactly this text to standard output. A reader that stops early (`| head`) is not an error.
 
     Raises:
         OutputError: standard output cannot be written to.
@@ -62,7 +61,7 @@ def write(text: str) -> None:
 
 
 def unwritable_output(error: OSError) -> OutputError:
-    """Make the error for a standard output that cannot be written to; nothing more is written there."""
+    """Return the error for a standard output that cannot be written to, and write nothing more there."""
     _silence(sys.stdout)
     return OutputError(f"standard output cannot be written to: {error.strerror or error}")
 
@@ -92,7 +91,7 @@ def write_document(text: str, path: Path | None) -> None:
     """Write exactly this text to the file that `--output` names, or to standard output.
 
     Raises:
-        OutputError: there it cannot be written.
+        OutputError: it cannot be written there.
     """
     if path is None:
         write(text)
@@ -104,10 +103,10 @@ def write_document(text: str, path: Path | None) -> None:
 
 
 def write_report(lines: Sequence[str], path: Path | None) -> None:
-    """Write lines to the file that `--output` names, or to standard output, there in colour if it is a terminal.
+    """Write lines to the file that `--output` names, or to standard output, in colour if that is a terminal.
 
     Raises:
-        OutputError: there they cannot be written.
+        OutputError: they cannot be written there.
     """
     if path is None:
         write_lines(lines)
@@ -116,7 +115,7 @@ def write_report(lines: Sequence[str], path: Path | None) -> None:
 
 
 def check_writable(path: Path, option: str = "--output") -> None:
-    """Notice before the work, not after it, that the file of an option cannot be written to. No file is changed.
+    """Check before the work that the file of an option can be written to. No file is changed.
 
     Raises:
         OutputError: it is a folder, its folder does not exist, or permission is missing.
@@ -125,7 +124,7 @@ def check_writable(path: Path, option: str = "--output") -> None:
         parent = path.absolute().parent
         reason = "it is a folder" if path.is_dir() else "" if parent.is_dir() else f"there is no folder {parent}"
         new = not reason and not path.exists()
-        if new or path.is_file():  # a pipe would wait for its reader
+        if new or path.is_file():  # opening a named pipe would wait for its reader
             path.open("ab").close()
         if new:
             path.unlink()
@@ -143,9 +142,9 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(*, after: float = 0.0) -> Iterator[Progress | None]:
-    """Give a progress callback that draws a bar on standard error; None if that is not a terminal.
+    """Yield a progress callback that draws a bar on standard error; None if that is not a terminal.
 
-    A total of 0 is not known. Nothing is drawn in the first `after` seconds.
+    A total of 0 means that it is unknown. Nothing is drawn in the first `after` seconds.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,4 +1,4 @@
-"""Word what `run` prints at the end of a script: about each model that it trained, and memory that ran out."""
+"""Print what `run` reports at the end of a script: each model that it trained, and memory that ran out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], rank: str, *, broke_off: bool) -> None:
-    """Say what was seen: everything on the first rank, and faults on the others.
+    """Print what was seen: everything on the first rank, only faults on the others.
 
-    `script` is what to run again, with its arguments.
+    `script` is the script with its arguments, for the command to run next.
     """
     if rank != "0":
         if takeover.failed is not None:
@@ -29,14 +29,14 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
             for fault in () if report is None else report.told:
                 say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")
         return
-    memory, of_memory = memory_report(takeover, script)
-    if not takeover.trained and not of_memory:
+    memory, memory_lines = memory_report(takeover, script)
+    if not takeover.trained and not memory_lines:
         before = "the script ended before a" if broke_off else "no"
         say(
             f"ckpt_surgery: {before} model was trained in this process; processes that a script starts are not watched"
         )
     lines = _all_lines(takeover.trained, broke_off=broke_off)
-    lines += of_memory
+    lines += memory_lines
     for line in lines:
         say(line)
     if path is None:
@@ -55,13 +55,13 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 
-        write_document(guard_page(takeover.trained, of_memory), path)
+        write_document(guard_page(takeover.trained, memory_lines), path)
     else:
         write_document("\n".join(lines) + "\n", path)
 
 
 def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return what is known where torch ran out of memory: as data, and a line each."""
+    """Return what is known if torch ran out of memory: as data, and as lines."""
     lines, data = [], dict[str, Any]()
     if caught := takeover.caught:
         data["out_of_memory_caught"] = caught
@@ -69,19 +69,19 @@ def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, 
     if takeover.failed is None:
         return data, lines
     try:
-        gc.collect()  # what the failed step has made goes first
+        gc.collect()  # frees what the failed step made
         from ckpt_surgery.guarding.failed_step import next_command
         from ckpt_surgery.guarding.report import NO_PROOFS
         from ckpt_surgery.planning.out_of_memory import explain_failed
 
         takeover.search.undo()
-        told = explain_failed(takeover.failed)
-        data["out_of_memory"] = told.to_dict()
-        if takeover.proving:  # what to try first: nothing of the training changes by it
+        explained = explain_failed(takeover.failed)
+        data["out_of_memory"] = explained.to_dict()
+        if takeover.proving:  # first, because `--no-prove` changes nothing about the training
             data["proving"] = takeover.proving
             lines.append(f"ckpt_surgery: {takeover.proving} was being proved, which takes memory, too: {NO_PROOFS}")
-        lines += f"ckpt_surgery: {told}".splitlines()
-        if told.model:
+        lines += f"ckpt_surgery: {explained}".splitlines()
+        if explained.model:
             lines.append(f"ckpt_surgery: to find what fits, run: {next_command(script)}")
     except Exception as error:
         lines.append(f"ckpt_surgery: {takeover.failed}; more is not known: {error_line(error)}")
@@ -89,7 +89,7 @@ def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, 
 
 
 def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
-    """Return what was seen, a line each; models with the same lines share them."""
+    """Return what was seen of each model as lines; models with the same lines share them."""
     names: dict[tuple[str, ...], list[str]] = {}
     for model in trained:
         own = [*(f"ckpt_surgery: {sentence}" for sentence in model.said), *model.table.splitlines()]
@@ -101,8 +101,8 @@ def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
             own += [f"ckpt_surgery: {plural(len(report.told), 'fault')}"] if report.faults else []
         names.setdefault(tuple(own), []).append(model.name)
     lines: list[str] = []
-    for said, models in names.items():
-        lines += said
+    for own_lines, models in names.items():
+        lines += own_lines
         if len(models) > 1:
             lines.append(f"ckpt_surgery: {models[0]}: the same for {plural(len(models) - 1, 'more model')}")
     return lines

@@ -1,6 +1,6 @@
-"""The command `verify`: read the options, have the models examined, render the reports.
+"""The command `verify`: read the options, have worker processes examine the models, write the reports.
 
-Neither torch nor transformers is imported in this process: worker processes do that, and resolve the names.
+Neither torch nor transformers is imported in this process: the workers do that, and resolve the names.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ HTML_FILE = Path("ckpt_surgery-report.html")
 """Where an HTML page goes without `--output`."""
 
 _MOST_DETAILS = 3
+"""How many failing models are shown in full: the table below them has all."""
 _Word = TypeVar("_Word", bound=str)
 
 
@@ -121,9 +122,9 @@ def verify_command(
 
     def body() -> int:
         start = perf_counter()
-        place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
-        if place is not None:
-            check_writable(place)
+        file = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
+        if file is not None:
+            check_writable(file)
         if output_format is VerifyFormat.HTML:
             from ckpt_surgery.report.plots import need_matplotlib
 
@@ -146,15 +147,15 @@ def verify_command(
         except TargetError as error:
             raise ConfigError(f"--shard {error}") from None
         options |= {"workers": jobs or Config.load().jobs, "shard": part, "fix": fix}
-        where: dict[str, Any] = {"device": device} if device else {}
+        on_device: dict[str, Any] = {"device": device} if device else {}
         with termination_raises(), WorkerPool() as pool, progress_bar() as progress:
             named = {"names": list(models or ()), "everything": everything, "trust_remote_code": trust_remote_code}
-            targets = resolve_in(pool, **named, **where)
-            reports = survey(targets, **options, progress=progress, pool=pool, **where)
+            targets = resolve_in(pool, **named, **on_device)
+            reports = survey(targets, **options, progress=progress, pool=pool, **on_device)
         if part and not reports:
             classes = plural(len(targets), "class", "classes")
             say(f"ckpt_surgery: part {part[0]} of {part[1]} is empty: the names mean {classes}")
-        _write(reports, output_format, place, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
+        _write(reports, output_format, file, perf_counter() - start, detailed=not everything, unbuilt=show_unbuilt)
         if not everything and (unbuilt := [report for report in reports if report.status == "not built"]):
             return max(
                 fail(f"{report.target or report.label}: {report.problem or 'nothing was measured'}")
@@ -173,7 +174,7 @@ def verify_command(
 
 
 def _judged(levels: Sequence[str] | None, deep: bool, everything: bool) -> tuple[Level, ...]:
-    """Return the levels that the options ask for. Raises ConfigError if they contradict each other."""
+    """Return the levels that the options ask for. Raises ConfigError if the options contradict each other."""
     from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, QUICK_LEVELS
 
     chosen = _chosen(levels, ("all", *LEVELS), "--levels")
@@ -201,29 +202,29 @@ def _chosen(given: Sequence[str] | None, choices: Sequence[_Word], option: str) 
 def _write(
     reports: Sequence[Report],
     output_format: VerifyFormat,
-    place: Path | None,
+    file: Path | None,
     seconds: float,
     *,
     detailed: bool,
     unbuilt: bool,
 ) -> None:
-    """Write the report: the document alone to standard output or to a file, the rest to standard error."""
+    """Write the report to standard output or to a file; the summary of a document goes to standard error."""
     from ckpt_surgery.report.summary import Overview
     from ckpt_surgery.report.text import survey_summary, survey_tables
 
-    width = PLAIN_WIDTH if place else width_of(sys.stdout)
-    # why a model that was named was not built is said once, on standard error
+    width = PLAIN_WIDTH if file else width_of(sys.stdout)
+    # why a named model was not built is said only once, on standard error
     summary = survey_summary(reports, width=width, seconds=seconds, hint=not detailed and not unbuilt)
     if output_format is VerifyFormat.TEXT:
-        # in full the only model, if it was built, or the first ones that fail
-        chosen = reports if detailed else []
+        # shown in full: the only model, if it was built, or the first ones that fail
+        candidates = reports if detailed else []
         if len(reports) == 1:
-            full = [report for report in chosen if report.status != "not built"]
+            full = [report for report in candidates if report.status != "not built"]
         else:
-            full = [report for report in chosen if report.worth_telling][:_MOST_DETAILS]
+            full = [report for report in candidates if report.worth_telling][:_MOST_DETAILS]
         details = [line for report in full for line in (*report.lines(width=width), "")]
         write_report(
-            [*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt and not detailed), *summary], place
+            [*details, *survey_tables(reports, width=width, show_unbuilt=unbuilt and not detailed), *summary], file
         )
         return
     if output_format is VerifyFormat.JSON:
@@ -236,6 +237,6 @@ def _write(
         from ckpt_surgery.report.html import html_page
 
         document = html_page(reports)
-    write_document(document, place)
-    for line in [*summary, *([f"The report is in {place}."] if place else [])]:
+    write_document(document, file)
+    for line in [*summary, *([f"The report is in {file}."] if file else [])]:
         say(line)

@@ -92,7 +92,7 @@ def explain(
             step, drawn = metered(copied, inputs, shapes, loss)
         except NotOnShapes as error:
             copied, step = _with_data(model, inputs, loss, error)
-            said = f"{error.why}: so a copy of the model ran it with data."
+            said = f"{error.reason}: so a copy of the model ran it with data."
             return replace(explanation_of(copied, step, 0, training), assumptions=(said,))
     return explanation_of(copied, step, drawn, training)
 

@@ -147,7 +147,7 @@ def explain_scaled(
     if stand_in is None:
         raise why
     assumption = (
-        f"{why.why}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
+        f"{why.reason}: so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate."
     )
 
     def explained() -> Explanation:

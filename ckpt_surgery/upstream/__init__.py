@@ -1,1 +1,1 @@
-"""A transformers checkout in, reviewable patch series with their evidence out. Nothing is pushed or opened."""
+"""Make reviewable patch series, with their evidence, from a transformers checkout. Nothing is pushed or opened."""

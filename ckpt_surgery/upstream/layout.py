@@ -1,4 +1,4 @@
-"""Where things are in a checkout of transformers, as paths from its top, and how its text is read for a search."""
+"""The paths in a checkout of transformers, relative to its top, and searches by path or text."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
 def families_of(tree: Path) -> tuple[str, ...]:
-    """Return all model folders of a checkout, those of deprecated models too."""
+    """Return the names of all model folders of a checkout, including those of deprecated models."""
     places = (tree / MODELS, tree / MODELS / DEPRECATED)
     folders = (entry for place in places if place.is_dir() for entry in place.iterdir() if entry.is_dir())
     return tuple(sorted(folder.name for folder in folders if any(folder.glob("*.py")) and folder.name != DEPRECATED))
 
 
 def files_of(tree: Path, family: str, pattern: str) -> list[Path]:
-    """Return the files of a family whose names fit a pattern (`modeling_*.py`, `modular_*.py`), as whole paths."""
+    """Return the files of a family whose names fit a pattern (`modeling_*.py`, `modular_*.py`), as full paths."""
     folders = (tree / MODELS / family, tree / MODELS / DEPRECATED / family)
     return [file for folder in folders for file in sorted(folder.glob(pattern))]
 
@@ -45,5 +45,5 @@ def text_of(path: Path) -> str:
 
 
 def is_model_file(file: str) -> bool:
-    """Tell whether a path from the top is Python source of a model."""
+    """Tell whether a path relative to the top is Python source of a model."""
     return Path(file).is_relative_to(MODELS) and file.endswith(".py")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class GroupBy(StrEnum):
-    """The grouping of families into series."""
+    """How families are grouped into series."""
 
     FAMILY = "family"
     ROOT = "root"
@@ -20,7 +20,8 @@ class GroupBy(StrEnum):
 class PrepareOptions:
     """Which series to prepare, on which base, and where to write them.
 
-    No `families` means all that are not deprecated, no `codes` all rules, no `python` the checkout's own.
+    Without `families`, all that are not deprecated are meant; without `codes`, all rules; without `python`, the
+    checkout's own.
     """
 
     out: Path
@@ -35,7 +36,7 @@ class PrepareOptions:
 
     @property
     def command(self) -> str:
-        """Return the command line that asks for the same series, without a path of this machine."""
+        """Return the command line that makes the same series, without paths of this machine."""
         parts = ["ckpt_surgery", "pr", "transformers"]
         parts += ["--families", ",".join(self.families)] if self.families else ["--all"]
         parts += ["--select", ",".join(self.codes)] if self.codes else []

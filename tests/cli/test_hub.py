@@ -84,7 +84,7 @@ def test_the_config_alone_is_downloaded_once(hub: Path) -> None:
     ("name", "why"), [("someone/gated", "accept the terms on its page"), ("someone/none", "the Hub has no such model")]
 )
 def test_what_the_hub_does_not_give_is_reported(hub: Path, name: str, why: str) -> None:
-    with pytest.raises(PlanningError, match=f"{name} is not a folder here .*{why}.*give the path of a config.json"):
+    with pytest.raises(PlanningError, match=f"{name} is neither a folder .*{why}.*give the path of a config.json"):
         config_of(name)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 import venv
 from collections.abc import Iterator
+from contextlib import chdir
 from functools import cache
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -16,11 +17,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from tests.docs.commands import ROOT, Command, command_faults, commands, difference, extras, fits
-from tests.docs.pages import Block, fenced, read
+from tests.docs.pages import Block, faults_of, fenced, read
 from tests.warm_python import WarmPython
 
 PASTED = ("README.md", "docs/quickstart.md", "docs/out-of-memory.md", "docs/is-it-right.md")
-"""The pages that are pasted; the others run in the tests' environment."""
+"""The pages that are pasted, chosen by hand; all others run in the small checkout of `tests/docs/checkout.py`."""
 SESSION = (
     "import doctest, sys, warnings; warnings.simplefilter('ignore'); "
     "sys.exit(doctest.testfile(sys.argv[1], module_relative=False).failed)"
@@ -80,11 +81,11 @@ def pasted_faults(text: str, place: Path, *, forked: bool = False) -> list[str]:
     With `forked`, all but the blocks of the front page run in forks of a Python that has imported torch there.
     """
     started = fenced(read("README.md")) if forked else fenced(text)
-    return [fault for block in fenced(text) for fault in _faults_of(block, place, block not in started)]
+    return [fault for block in fenced(text) for fault in _pasted_faults_of(block, place, block not in started)]
 
 
 @cache
-def _faults_of(block: Block, place: Path, forked: bool) -> tuple[str, ...]:
+def _pasted_faults_of(block: Block, place: Path, forked: bool) -> tuple[str, ...]:
     match block.language:
         case "console":
             found = (_faults_of_command(command, place, forked) for command in commands(block.text))
@@ -96,7 +97,8 @@ def _faults_of(block: Block, place: Path, forked: bool) -> tuple[str, ...]:
             (place / "session.txt").write_text(block.text, encoding="utf-8")
             code, printed = _run(["python", "-c", SESSION, "session.txt"], place, forked)
             return () if code == 0 else (printed,)
-    return ()
+    with chdir(place.parent):  # where a checker may write its checkout
+        return faults_of(block)
 
 
 def _faults_of_command(command: Command, place: Path, forked: bool) -> list[str]:

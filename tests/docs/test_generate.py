@@ -36,8 +36,10 @@ def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     navigation = yaml.safe_load(re.sub(r"!!python/name:\S+", "", text))["nav"]
     listed = re.findall(r"[\w./-]+\.md", str(with_rules(navigation)))
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    assert sorted(listed) == sorted(pages)
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages - {*listed} == set(), "in docs/, and not in the navigation of mkdocs.yml"
+    assert {*listed} - pages == set(), "in the navigation of mkdocs.yml, and not in docs/"
+    assert len(listed) == len(pages), "a page is in the navigation twice"
 
 
 def test_the_table_of_rules_says_which_are_repaired() -> None:

@@ -81,8 +81,9 @@ def test_the_example_of_a_rule_parses(page: str) -> None:
 @pytest.mark.both
 @pytest.mark.parametrize("page", SESSIONS)
 def test_the_session_prints_what_a_page_shows(page: str) -> None:
-    (session,) = [block.text for block in fenced(read(page)) if block.language == "pycon"]
-    fail_for(session_faults(session))
+    sessions = [block.text for block in fenced(read(page)) if block.language == "pycon"]
+    assert len(sessions) == 1, "a page has one pycon session: its lines build on one another"
+    fail_for(session_faults(sessions[0]))
 
 
 @pytest.mark.torch

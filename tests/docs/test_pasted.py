@@ -43,5 +43,6 @@ def test_an_environment_has_what_its_line_brings_and_no_more(tmp_path: Path) -> 
     assert "needs torch" in "".join(pasted_faults(asked, tmp_path / "clone"))
     wrong = (
         "```console\n$ ckpt_surgery --version\nckpt_surgery 0\n```\n```pycon\n>>> 1 + 1\n3\n```\n```python\nx\n```\n"
+        "```toml\n[tool.other]\n```\n```bash\nls\n```\n"
     )
-    assert len(pasted_faults(wrong, tmp_path / "clone")) == 3
+    assert len(pasted_faults(wrong, tmp_path / "clone")) == 5

@@ -17,7 +17,7 @@ def test_the_scripts_of_a_page_train_and_prove_their_blocks(tmp_path: Path, page
     pytest.importorskip(package)
     model_folder(tmp_path / "model")
     scripts = [block.text for block in fenced(read(f"docs/how-to/{page}.md")) if block.language == "fragment"]
-    assert scripts
+    assert scripts, "the page has no block `python title=`"
     for script in scripts:
         (tmp_path / "train.py").write_text(script, encoding="utf-8")
         done = python(tmp_path, "train.py")

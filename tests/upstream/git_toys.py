@@ -38,5 +38,5 @@ def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, BaseCommit, 
         (tree.folder / "oak.py").write_text(text)
         tree.run("add", "oak.py")
         tip = tree.commit(base, MESSAGE)
-        git.bring(tree, tip)
+        git.fetch(tree, tip)
     return git, base, tip

@@ -1,6 +1,6 @@
-"""body.md: the description of the pull request, with the facts and with places for the submitter's own words.
+"""Render body.md, the description of the pull request: the facts, and places for the submitter's own words.
 
-No box is ticked and nothing is argued here. The whole evidence is in evidence.md.
+No box is ticked and nothing is argued. The whole evidence is in evidence.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckpt_surgery.upstream.layout import TESTS, UPSTREAM
 BODY = "body.md"
 """The name of the file."""
 MARK = "write this yourself"
-"""What the command that opens the pull request searches for: it is refused while one place is left."""
+"""The command that opens the pull request refuses a body that still contains this."""
 PLACEHOLDER = f"**TO BE WRITTEN BY YOU** <!-- {MARK} -->"
 
 _BANNERS = {
@@ -39,7 +39,7 @@ _HEAD = re.compile(r"\A.*?^#{1,6}[ \t][^\n]*(?:\s*<!--(?:(?!-->).)*-->[ \t]*$)?"
 
 
 def pull_request_body(evidence: Evidence, template: str) -> str:
-    """Return the description, on the checkout's own template, which is empty if it has none.
+    """Return the description, filled into the checkout's own `template`, which may be empty.
 
     If no issue is named, it ends after the facts: the rest of the template is for work that was agreed on.
     """
@@ -49,7 +49,7 @@ def pull_request_body(evidence: Evidence, template: str) -> str:
         reasons = bullets(prose(reason.text) for reason in evidence.reasons)
         banner = "\n".join(f"> {line}".rstrip() for line in [_BANNERS[evidence.status], "", *reasons.splitlines()])
     program = f"ckpt_surgery {evidence.versions.get('ckpt_surgery', '')}".rstrip()
-    # what only the submitter can say
+    # only the submitter can say these
     own = [
         f"Agreed on in: {prose(evidence.coordination)}",
         f"Why this is not a duplicate: {PLACEHOLDER}",
@@ -70,9 +70,9 @@ def pull_request_body(evidence: Evidence, template: str) -> str:
 
 
 def split_template(template: str) -> tuple[str, str]:
-    """Split a pull request template at the place for our part, with its boxes unticked.
+    """Split a pull request template, with its boxes unticked, where our part goes.
 
-    The place is below the first heading and the comment that directly follows it. Without a heading, it is at the top.
+    That is below the first heading and the comment that directly follows it; at the top if there is no heading.
     """
     text = _TICKED.sub(r"\1[ ]", template.replace("\r\n", "\n"))
     head = _HEAD.match(text)
@@ -81,11 +81,11 @@ def split_template(template: str) -> tuple[str, str]:
 
 
 def next_commands(evidence: Evidence, patches_dir: Path, checkout: Path) -> list[str]:
-    """List what a person would run next, in this order; each is one line for a shell. Nothing is run here.
+    """List the shell commands that a person would run next, in order. Nothing is run here.
 
-    For a series that is not ready or unchecked: look at it, and run what failed or was not run. If no issue is named:
-    find or open one. Otherwise everything up to a draft pull request, which is refused while body.md has a place that
-    is not filled in.
+    For a series that is not ready or unchecked, they show it, and run again what failed or was not run. If no issue is
+    named, they find or open one. Otherwise they go up to a draft pull request, which is refused while a place of
+    body.md is not filled in.
 
     Args:
         patches_dir: the folder with the patches and body.md.
@@ -125,7 +125,7 @@ def next_commands(evidence: Evidence, patches_dir: Path, checkout: Path) -> list
 
 
 def _facts(evidence: Evidence) -> str:
-    """Return the evidence in short. If there is a banner, it has the reasons against the series already."""
+    """Return a summary of the evidence; the reasons against the series are in the banner."""
     remaining = markdown.fault_list((row, row.faults_after) for row in evidence.rows)
     passed = sum(check.status is CheckStatus.OK for check in evidence.checks)
     runs = [run for test in evidence.regressions for run in (test.before, test.after) if run]

@@ -34,13 +34,13 @@ def judged(
 ) -> Evidence:
     """Return the evidence with its status and the reasons for it, most serious first.
 
-    A failure makes a series not ready, a check that could not be run leaves it unchecked. Anything else is a caution,
-    with which it is still ready.
+    A failure makes a series not ready; a check that could not be run leaves it unchecked. Anything else is a known
+    limit, with which it is still ready.
 
     Args:
-        unreproduced: families of the series in which no fault was shown, so that no test of theirs can fail.
+        unreproduced: families of the series in which no fault was shown, so that no test can fail without the repair.
         applies: whether `git am` of the patches gives the tree of the branch.
-        lost: families whose repair a later commit took back.
+        lost: families whose repair a later commit reverted.
         drifted: files that upstream's fixers change on the base already.
     """
     failed, unchecked = [*_failed(evidence, unreproduced, applies)], [*_unchecked(evidence)]
@@ -51,7 +51,7 @@ def judged(
         why = "upstream's fixers change it on the base already, so some of its changes may not be ours, or be missing"
         unchecked.append(Reason(ReasonCode.FIXERS_CHANGE_BASE, f"{listed(drifted)}: {why}"))
     status = SeriesStatus.NOT_READY if failed else SeriesStatus.UNCHECKED if unchecked else SeriesStatus.READY
-    return replace(evidence, status=status, reasons=(*failed, *unchecked, *_cautions(evidence, unreproduced)))
+    return replace(evidence, status=status, reasons=(*failed, *unchecked, *_known_limits(evidence, unreproduced)))
 
 
 def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) -> Iterator[Reason]:
@@ -89,7 +89,7 @@ def _unchecked(evidence: Evidence) -> Iterator[Reason]:
     yield from _by_clause(ReasonCode.NOT_MEASURED, clauses)
 
 
-def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Reason]:
+def _known_limits(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Reason]:
     for names in evidence.checkers(CheckStatus.FAILED_BEFORE).values():
         yield Reason(ReasonCode.CHECKER_FAILED_BEFORE, f"{_fail(names)}, on the base too")
     if unreproduced:
@@ -122,7 +122,7 @@ def _untested(tests: Iterable[RegressionTest]) -> Iterator[Reason]:
 
 
 def _by_clause(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Iterator[Reason]:
-    """Yield one reason for all classes of which a clause holds in the same modes."""
+    """Yield one reason for all classes to which a clause applies in the same modes."""
     modes: dict[tuple[str, str], tuple[Mode, ...]] = {}
     for row, clause in clauses:
         modes[clause, row.model] = (*modes.get((clause, row.model), ()), row.mode)

@@ -1,6 +1,6 @@
-"""What evidence.md and body.md both show, as pieces of Markdown that claim nothing beyond the data.
+"""The pieces of Markdown that evidence.md and body.md both show; the pages decide which, and in what order.
 
-Which pieces a page has, and in what order, the page decides. Lists fold when they grow long.
+They claim nothing beyond the data. Long lists are folded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REGRESSION = {
 }
 
 _SEE_ABOVE = "see above"
-"""For what the reasons of the status say already."""
+"""Refers to the reasons of the status."""
 _METHOD = (
     "`ckpt_surgery verify` ran one training step of a tiny model with random weights for each class and mode, with "
     "and without checkpointing, on the base and on the series. The column `kept` shows the bytes that autograd kept "
@@ -60,7 +60,7 @@ _METHOD = (
 
 
 def folded_if_long(text: str, count: int, noun: str, nouns: str = "") -> str:
-    """Return a piece of Markdown that shows `count` items, folded if these are many."""
+    """Return a piece of Markdown that shows `count` items, folded if there are many."""
     return folded(plural(count, noun, nouns), text) if count > LONG else text
 
 
@@ -75,19 +75,19 @@ def code_list(names: Iterable[str]) -> str:
 
 
 def exit_word(ran: CommandRun | None) -> str:
-    """Return how a run ended, in a word or a few."""
+    """Return how a run ended, in a few words."""
     if ran is None:
         return "not run"
     return {0: "passed", 1: "failed"}.get(ran.code, f"exit code {ran.code}")
 
 
 def run_block(ran: CommandRun) -> str:
-    """Return one command and what it wrote."""
+    """Return a command with its output, as a code block."""
     return fenced(f"$ {ran.command}\n{ran.output or '(no output)'}", "console")
 
 
 def folded_run(title: str, ran: CommandRun) -> str:
-    """Return one run behind a line that says how it ended."""
+    """Return a run, folded under a line that says how it ended."""
     return folded(f"{title}: {exit_word(ran)}", run_block(ran))
 
 
@@ -116,7 +116,7 @@ def rules_list(evidence: Evidence) -> str:
 
 
 def regressions_table(regressions: Sequence[RegressionTest]) -> str:
-    """Return the regression test of each family with its two runs; if there are many, those that exist are folded."""
+    """Return a table of the regression tests with their two runs; if it is long, only missing tests are in sight."""
     header = ["family", "kind", "tests", "on the base", "on the series"]
     lines = []
     for test in regressions:
@@ -135,7 +135,7 @@ def regressions_table(regressions: Sequence[RegressionTest]) -> str:
 
 
 def checks_table(checks: Iterable[CheckerResult]) -> str:
-    """Return upstream's checkers that did not pass, failures first; empty if all passed."""
+    """Return a table of upstream's checkers that did not pass, failures first; empty if all passed."""
     lines = []
     for check in failures_first(checks):
         if check.status is not CheckStatus.OK:
@@ -145,14 +145,14 @@ def checks_table(checks: Iterable[CheckerResult]) -> str:
 
 
 def failures_first(checks: Iterable[CheckerResult]) -> list[CheckerResult]:
-    """Sort the checkers by status; within one status they keep their order."""
+    """Sort the checkers by status, worst first; within one status they keep their order."""
     return sorted(checks, key=lambda check: list(CheckStatus).index(check.status))
 
 
 def breaking_changes(evidence: Evidence, heading: str) -> str:
     """Say what may break code elsewhere: the unsafe repairs, and each changed signature.
 
-    `heading` is the mark of its heading (`## `). If there is nothing, the piece is one line without a heading.
+    `heading` is the Markdown before the title (`## `). If nothing may break, one line without a heading says so.
     """
     parts = [bullets(prose(sentence) for sentence in evidence.unsafe)]
     for change in evidence.signatures:
@@ -170,7 +170,7 @@ def before_and_after(rows: Sequence[ModelRow]) -> str:
     """Say how many rows have each verdict, and show a table with one line for each class.
 
     Both modes share a cell if they agree. Classes that were ok before are folded; if the table is long, so are those
-    that are repaired. Why one was not measured is said by the reasons of the status.
+    that are repaired. The reasons of the status say why a class was not measured.
     """
     if not rows:
         return "Not measured."
@@ -203,9 +203,9 @@ def before_and_after(rows: Sequence[ModelRow]) -> str:
 
 
 def fault_list(faults: Iterable[tuple[ModelRow, tuple[str, ...]]]) -> str:
-    """Return each sentence about a measured row once, with the classes and modes it holds for.
+    """List each fault of the measured rows once, with its classes and modes; empty if there are none.
 
-    Classes with a fault in the same modes are listed together. The list is empty if there are no faults.
+    Classes that have it in the same modes are listed together.
     """
     models_of: dict[str, dict[str, list[Mode]]] = {}
     for row, sentences in faults:

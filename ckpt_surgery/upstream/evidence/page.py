@@ -1,7 +1,7 @@
-"""evidence.md, the evidence for one series as its reviewer and upstream's read it, and siblings.md.
+"""Render evidence.md, the evidence for one series as a reviewer reads it, and siblings.md.
 
-The pages say what the data says and no more, without a time and without a random order. The output of commands that
-passed is in evidence.json alone.
+The pages depend only on the data: they have no times and no random order. The output of commands that passed is in
+evidence.json alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckpt_surgery.upstream.evidence.results import (
 
 
 def evidence_markdown(evidence: Evidence) -> str:
-    """Return the page evidence.md. It depends on the evidence alone, and not on the order of its mappings."""
+    """Return the page evidence.md. The order of the evidence's mappings does not matter."""
     about = [
         f"branch: {code(evidence.branch)}, {plural(len(evidence.commits), 'commit')}",
         f"base: {code(evidence.base_name)} at {code(evidence.base)}",
@@ -81,7 +81,7 @@ def siblings_markdown(evidence: Evidence) -> str:
 
 
 def _regressions(regressions: Sequence[RegressionTest]) -> str:
-    """Return the table, the failing runs in full, since they are the proof, and the last line of each passing run."""
+    """Return the table, the failing runs in full, because they are the proof, and the last line of passing ones."""
     passed, failed = [], []
     for test in regressions:
         for tree, ran in (("base", test.before), ("series", test.after)):
@@ -131,7 +131,7 @@ def _reproduction(evidence: Evidence) -> str:
         parts += ["To apply its patches, at the top of a checkout:", console([switch, patches])]
     models: dict[str, dict[str, None]] = {}
     for row in evidence.rows:
-        models.setdefault(row.family, {})[row.model.partition(" (")[0]] = None  # without the name of a variant
+        models.setdefault(row.family, {})[row.model.partition(" (")[0]] = None  # without the variant
     verify = [f"PYTHONPATH=src ckpt_surgery verify {shlex.join(names)}" for _, names in sorted(models.items())]
     again = "To repeat the measurements, at the top of a checkout without the patches and of one with them:"
     versions = ", ".join(f"{code(name)} {prose(version)}" for name, version in sorted(evidence.versions.items()))

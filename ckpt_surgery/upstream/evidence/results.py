@@ -1,6 +1,6 @@
-"""The evidence for one pull request, as plain frozen data; `body`, `page` and `siblings` render it.
+"""The evidence for one pull request, as plain frozen data; `body` and `page` render it.
 
-Nothing here runs, measures or renders. Paths are relative to the top of the checkout, with forward slashes.
+Paths are relative to the top of the checkout, with forward slashes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from ckpt_surgery.measure.results import LEVELS, Mode
 
 EVIDENCE_VERSION = 1
-"""Raised when a key of `evidence.json` changes its meaning or goes; a new key does not raise it."""
+"""Increased when a key of `evidence.json` changes its meaning or is removed, not when one is added."""
 
 _GRADIENT_LEVELS = frozenset[str]({"run", "recompute", "set", "values", "ranks"})
-"""A repair that brings a fault at one of these levels does harm, whatever else it repairs."""
+"""A repair that causes a fault at one of these levels is worse than none, whatever else it repairs."""
 
 
 class CheckStatus(StrEnum):
-    """The outcome of one of upstream's checkers on the finished series, the worst first."""
+    """The outcome of one of upstream's checkers on the finished series, worst first."""
 
     FAILED = "failed"
     FAILED_DIFFERENTLY = "failed otherwise before"
@@ -48,7 +48,7 @@ class RegressionKind(StrEnum):
     """The origin of a regression test."""
 
     COVERED = "covered"
-    """Upstream's own test, as it stands."""
+    """Upstream's own test, unchanged."""
     EXCEPTION_REMOVED = "exception removed"
     """Upstream's own test, once the override that kept it from running is gone."""
     ADDED = "added"
@@ -70,8 +70,8 @@ class SeriesStatus(StrEnum):
 class CommandRun:
     """One command that was run at the top of the checkout.
 
-    `command` is what one would type there (`python utils/checkers.py copies`). `output` is the end of what it wrote
-    to both streams, without colours and without any path of the machine.
+    `command` is what one would type there (`python utils/checkers.py copies`). `output` is the end of its standard
+    output and error, without colours and without paths of the machine.
     """
 
     command: str
@@ -104,10 +104,10 @@ class ModelRow:
 
     `before` and `after` are the levels that failed (`recompute`), `faults_before` and `faults_after` the sentences.
     `kept_before` and `kept_after` are the bytes that autograd kept from the forward to the backward, 0 if they were
-    not measured. `problem` says why one of the two runs gave no verdict; the levels then say nothing.
+    not measured. `problem` says why one of the two runs gave no verdict; the levels then mean nothing.
 
-    `statistics_only` says that on the series nothing is left but running statistics of batch normalisation, which the
-    recompute updates again, and that all gradients are equal.
+    `statistics_only` says that the only faults left on the series are running statistics of batch normalisation, which
+    the recompute updates again, while all gradients are equal.
     """
 
     family: str
@@ -129,13 +129,13 @@ class ModelRow:
 
     @property
     def failing(self) -> list[str]:
-        """List the levels that matter: the new ones if the series made the row worse, else all that fail."""
+        """List the levels to report: the new ones if the series made the row worse, else all that fail."""
         levels = set(self.after) - set(self.before) if self.verdict is RowVerdict.WORSE else set(self.after)
         return [level for level in LEVELS if level in levels]
 
     @property
     def verdict(self) -> RowVerdict:
-        """Say what the series changed: a new fault that is not about gradients leaves a repair partial, not worse."""
+        """Say what the series changed. A repair with a new fault is partial if that does not concern gradients."""
         if self.problem:
             return RowVerdict.NOT_MEASURED
         gone = set(self.before) - set(self.after)
@@ -150,7 +150,7 @@ class ModelRow:
 
     @property
     def better(self) -> bool:
-        """Tell whether a fault is gone, and no new one is about gradients."""
+        """Tell whether a fault is gone, and no new one concerns gradients."""
         return self.verdict in (RowVerdict.REPAIRED, RowVerdict.PARTLY_REPAIRED)
 
 
@@ -158,7 +158,7 @@ class ModelRow:
 class SignatureChange:
     """A `forward` whose positional parameters changed, which breaks callers that pass them by position.
 
-    `before` and `after` are the parameter lists as source text, `line` is that of the finished series.
+    `before` and `after` are the parameter lists as source text; `line` is its line in the finished series.
     """
 
     path: str
@@ -172,8 +172,8 @@ class SignatureChange:
 class RegressionTest:
     """The test of one family that fails without the repair and passes with it, or the reason why there is none.
 
-    `paths` are the test files that were changed for it (for a covered family, those that hold the tests), `tests` the
-    pytest ids that were run, `before` their run on the base, which must fail, and `after` the one on the series.
+    `paths` are the test files that were changed for it (for a covered family, those that hold the tests). `tests` are
+    the pytest ids that were run, `before` is their run on the base, which must fail, `after` the one on the series.
     `reason` names the override that was removed, or says why there is no test.
     """
 
@@ -191,7 +191,7 @@ class RegressionTest:
 
     @property
     def tried(self) -> bool:
-        """Tell whether it is known what such a test shows, and not only that none could be run."""
+        """Tell whether a test was run, or none can pass, so that a missing one counts against the series."""
         return self.kind is RegressionKind.IMPOSSIBLE or bool(self.before or self.after)
 
 
@@ -211,7 +211,7 @@ class Commit:
     """One commit of a series.
 
     `regenerated` are the files that upstream's converter wrote, `checkers` those that only its other scripts changed;
-    both are among `files`. `imported` is the import of every model module in `files`, None if there is none.
+    both are among `files`. `imported` is the run that imported all model modules in `files`; None if there are none.
     `fixes` are the runs of upstream's converter and fixers that led to the commit.
     """
 
@@ -227,12 +227,12 @@ class Commit:
 
 
 class ReasonCode(StrEnum):
-    """The subject of a reason. The values in `evidence.json` stay when sentences are reworded."""
+    """The code of a reason in `evidence.json`, which stays when its sentence is reworded."""
 
     PATCHES_DIFFER = "patches differ"
     REPAIR_LOST = "repair lost"
     NEW_FAULT = "new fault"
-    """A model fails after the repair where it did not before."""
+    """A model fails after the repair at a level that did not fail before."""
     FAULT_LEFT = "fault left"
     """A model fails after the repair as it did before, or at a level that was not reached before."""
     STATISTICS_DIFFER = "statistics differ"
@@ -251,7 +251,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why a series is not ready, something unchecked, or a known limit: a stable code and a sentence."""
+    """A reason why a series is not ready or unchecked, or a known limit: a stable code and a sentence."""
 
     code: ReasonCode
     text: str
@@ -267,7 +267,7 @@ class Evidence:
     group: str
     branch: str
     base: str
-    """The commit that the series stands on, in full."""
+    """The full hash of the commit that the series is based on."""
     base_name: str
     status: SeriesStatus
     reasons: tuple[Reason, ...]
@@ -310,7 +310,7 @@ class Evidence:
 
     @property
     def run_slow(self) -> str:
-        """Return the comment with which a maintainer starts upstream's slow tests of the changed models."""
+        """Return the comment by which a maintainer starts upstream's slow tests of the changed models."""
         return f"run-slow: {', '.join(self.families)}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
 def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> tuple[ModelRow, ...]:
     """Return one row for each class, with its variant, and mode, in that order.
 
-    A class that ran before and cannot be run after fails at the level `run` after, with the reason, so that its row is
-    worse. If there is no verdict before, or on neither side, the row has a `problem`.
+    A class that ran on the base and cannot be run on the series fails at the level `run` there, with the reason, so
+    that its row is worse. If there is no verdict on the base, or on neither side, the row has a `problem`.
     """
     by_label = [{report.label: report for report in reports} for reports in (before, after)]
     labels = sorted({label for reports in by_label for label in reports})
@@ -26,7 +26,7 @@ def rows_of(family: str, before: Sequence[Report], after: Sequence[Report]) -> t
 def _row(family: str, label: str, mode: Mode, before: Report | None, after: Report | None) -> ModelRow:
     run_before, run_after = _run(before, mode), _run(after, mode)
     failed_before, failed_after = ({fault.level for fault in run.faults} for run in (run_before, run_after))
-    # a level that failed before and is skipped now is not repaired
+    # a level that failed on the base and is skipped on the series is not repaired
     failed_after |= {level for level in failed_before if run_after.outcomes.get(level) == "skipped"}
     kept_before, kept_after = (run.cost.kept_bytes if run.cost else 0 for run in (run_before, run_after))
     row = ModelRow(
@@ -44,10 +44,10 @@ def _row(family: str, label: str, mode: Mode, before: Report | None, after: Repo
     gap_before, gap_after = _gap(label, before, mode), _gap(label, after, mode)
     built_before, built_after = (side is not None and side.status != "not built" for side in (before, after))
     if gap_after is not None and (gap_before is None or (built_before and not built_after)):
-        # Nothing that failed before counts as repaired; a step that did not end before is not worse for not starting.
+        # nothing that failed before counts as repaired; a step that did not end before is not worse if it cannot start
         levels = row.before if "run" in row.before else ("run",)
         return replace(row, after=levels, faults_after=(gap_after,), kept_after=0, statistics_only=False)
-    # A class that claims no support may be measured all the same, and what is worse there is not to be hidden.
+    # a class that claims no support may be measured nevertheless, and a row that is worse must not be hidden
     both_measured = run_before.outcomes and run_after.outcomes
     if (gap_before is None and gap_after is None) or (both_measured and row.verdict is RowVerdict.WORSE):
         return row
@@ -58,7 +58,7 @@ def _row(family: str, label: str, mode: Mode, before: Report | None, after: Repo
 
 
 def _run(report: Report | None, mode: Mode) -> ModeReport:
-    """Return what a report says of a mode; nothing, if the mode was not examined."""
+    """Return what a report says about a mode; an empty ModeReport if the mode was not examined."""
     runs = report.modes if report else ()
     return next((run for run in runs if run.mode == mode), ModeReport(mode, (), {}))
 

@@ -12,10 +12,10 @@ from ckpt_surgery.upstream.evidence.results import SignatureChange
 
 
 def changed_signatures(before: Path, after: Path, file: str) -> Iterator[SignatureChange]:
-    """Yield the forwards of one file, a path relative to both trees, that a caller by position may not fit any more.
+    """Yield the forwards of one file, a path relative to both trees, for which calls by position may break.
 
-    That is so if a positional parameter was moved, removed or renamed, if one lost its default or was added without
-    one, or if `*args` was removed. Only classes with a forward of their own in both trees are compared.
+    They may if a positional parameter was moved, removed or renamed, if one lost its default or was added without one,
+    or if `*args` was removed. Only classes with their own forward in both trees are compared.
     """
     paths = (before / file, after / file)
     if not file.endswith(".py") or not all(map(Path.is_file, paths)):
@@ -26,15 +26,15 @@ def changed_signatures(before: Path, after: Path, file: str) -> Iterator[Signatu
         names, new_names = ([argument.arg for argument in (*a.posonlyargs, *a.args)] for a in (old, new))
         required = set(names[: len(names) - len(old.defaults)])
         new_required = set(new_names[: len(new_names) - len(new.defaults)])
-        lost_rest = old.vararg is not None and new.vararg is None
-        if new_names[: len(names)] != names or lost_rest or not new_required <= required:
+        lost_varargs = old.vararg is not None and new.vararg is None
+        if new_names[: len(names)] != names or lost_varargs or not new_required <= required:
             yield SignatureChange(file, line, key[0], ast.unparse(old), ast.unparse(new))
 
 
 def _own_forwards(path: Path) -> dict[tuple[str, int], tuple[int, ast.arguments]]:
     """Return the forward of each class that defines one: its line, and its arguments without `self` and annotations.
 
-    The number in the key counts classes of the same name.
+    The number in the key tells classes of the same name apart.
     """
     forwards: dict[tuple[str, int], tuple[int, ast.arguments]] = {}
     seen: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""Tell which families have classes of one another, by `# Copied from` comments and by modular inheritance."""
+"""Find which families take classes from one another, by `# Copied from` comments and by modular inheritance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpt_surgery.static.results import ApplyResult
 
 
 class Dependency(NamedTuple):
-    """A family, and another with a class from it: by a `# Copied from` comment, or through its modular file."""
+    """A source family, and one that has a class from it: by a `# Copied from` comment, or by its modular file."""
 
     source: str
     dependent: str
@@ -27,7 +27,7 @@ def is_generated(context: RuleContext, path: str) -> bool:
 
 
 class ChangedFamilies:
-    """The families that a repair changes, and what they have from one another."""
+    """The families that a repair changes, and the classes that they take from one another."""
 
     def __init__(self, context: RuleContext, result: ApplyResult) -> None:
         self.context = context
@@ -35,10 +35,10 @@ class ChangedFamilies:
         own = {family_of(path) for path in self.changes if not is_generated(context, path)}
         self.generated = [path for path in self.changes if family_of(path) not in own]
         """The files of families in which only generated files change."""
-        self._touched: dict[str, set[str]] = {}
+        self._changed_in: dict[str, set[str]] = {}
 
     def dependencies(self) -> frozenset[Dependency]:
-        """Return which of them have changed classes of one another."""
+        """Return the dependencies between them that concern changed classes."""
         changed = set(map(family_of, self.changes))
         return frozenset(
             Dependency(source, family_of(path))
@@ -53,13 +53,13 @@ class ChangedFamilies:
         return [dependency for dependency in edges if dependency.dependent in dependents]
 
     def required_sources(self, repairable: Collection[str]) -> frozenset[str]:
-        """Return the families without whose repair that of a generated file would be overwritten by the converter."""
+        """Return the families that have to be repaired too, or the converter would revert the generated files."""
         sources = (family for path in self.generated for family in self._derived(path))
         return frozenset(family for family in sources if family in repairable)
 
-    def _classes(self, path: str) -> set[str]:
-        """Return the classes of a file whose text the repair touches."""
-        if path not in self._touched:
+    def _changed_classes(self, path: str) -> set[str]:
+        """Return the classes of a file whose text the repair changes."""
+        if path not in self._changed_in:
             change = self.changes[path]
             before, after = (
                 {
@@ -69,13 +69,13 @@ class ChangedFamilies:
                 }
                 for text in (change.before, change.after)
             )
-            self._touched[path] = {name for name in before if before[name] != after.get(name)}
-        return self._touched[path]
+            self._changed_in[path] = {name for name in before if before[name] != after.get(name)}
+        return self._changed_in[path]
 
     def _copied(self, path: str) -> Iterator[str]:
-        """Yield the families that `# Copied from` comments on the changed classes of a file, or inside them, name."""
+        """Yield the families named by `# Copied from` comments on or inside the changed classes of a file."""
         names = self.context.tree.names
-        spans = [ref.cls.span for ref in names.classes(path) if ref.name in self._classes(path)]
+        spans = [ref.cls.span for ref in names.classes(path) if ref.name in self._changed_classes(path)]
         facts = names.facts(path)
         for copy in facts[COPIES] if facts else ():
             if any(span.line <= copy.span.line <= span.end_line for span in spans):
@@ -84,10 +84,10 @@ class ChangedFamilies:
                     yield parts[2 if parts[1] == "deprecated" else 1]
 
     def _derived(self, path: str) -> Iterator[str]:
-        """Yield the families that the changed classes of a file come from by modular inheritance."""
+        """Yield the families that the changed classes of a file inherit from, through modular files."""
         tree = self.context.tree
         for ref in tree.names.classes(path):
-            if ref.name not in self._classes(path):
+            if ref.name not in self._changed_classes(path):
                 continue
             for twin in tree.lineages.same(ref):
                 if Path(twin.path).name.startswith("modular_") or twin.path == path:

@@ -1,4 +1,4 @@
-"""What a run of `pr` will make: changes put together to commits, and commits, in order, to series.
+"""What a run of `pr` will make: changes grouped into commits, and commits, in order, into series.
 
 Paths are relative to the checkout's top.
 """
@@ -19,9 +19,9 @@ from ckpt_surgery.upstream.plan.dependencies import Dependency
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """The changes of one family, or of several whose repairs only make sense together; the first gives the name.
+    """The changes of one family, or of several whose repairs only make sense together; those with findings first.
 
-    The lines of the `findings` refer to intermediate texts, between the base and the repaired source.
+    The line numbers of the `findings` refer to intermediate texts, between the base and the repaired source.
     """
 
     families: tuple[str, ...]
@@ -39,7 +39,7 @@ class PlannedCommit:
 
     @property
     def breaking(self) -> list[str]:
-        """List the unsafe repairs. A new base class is safe if the signature that it waits for changes too."""
+        """List the unsafe repairs, without those that another rule of the commit makes safe (`settles`)."""
         settled = {code for rule in self.rules for code in rule_of(rule).settles}
         unsafe = (finding for finding in self.findings if finding.applicability is Applicability.UNSAFE)
         sentences = (f"{f.code} in {f.path}: {f.message}" for f in unsafe if f.code not in settled)
@@ -80,13 +80,13 @@ class SeriesPlan:
     generated: frozenset[str]
     """The files that are generated from modular ones."""
     idle: tuple[str, ...]
-    """Families that were asked for and that no codemod changes."""
+    """Requested families that no codemod changes."""
 
 
 def commits_of(
     changes: Sequence[FileChange], findings: Sequence[Finding], links: Iterable[Sequence[str]]
 ) -> list[PlannedCommit]:
-    """Put the changes together by family, linked families in one commit; commits are in order of their first names."""
+    """Group the changes into commits by family, with linked families in one commit, sorted by name."""
     commits = []
     for families in _connected({family_of(change.path) for change in changes}, links):
         own = tuple(change for change in changes if family_of(change.path) in families)
@@ -98,7 +98,7 @@ def commits_of(
 
 
 def ordered(commits: Sequence[PlannedCommit], edges: Collection[Dependency]) -> list[PlannedCommit]:
-    """Return the commits with sources before what depends on them; by name if that leaves a choice."""
+    """Sort the commits so that sources come before what depends on them, and otherwise by name."""
 
     def depends(commit: PlannedCommit, other: PlannedCommit) -> bool:
         return any(Dependency(source, family) in edges for source in other.families for family in commit.families)
@@ -106,7 +106,7 @@ def ordered(commits: Sequence[PlannedCommit], edges: Collection[Dependency]) -> 
     waiting, done = sorted(commits, key=lambda commit: commit.families), list[PlannedCommit]()
     while waiting:
         free = [one for one in waiting if not any(depends(one, other) for other in waiting if other is not one)]
-        ready = (free or waiting)[0]  # in a cycle of sources, the first name goes first
+        ready = (free or waiting)[0]  # in a cycle, the first by name
         waiting.remove(ready)
         done.append(ready)
     return done
@@ -115,7 +115,7 @@ def ordered(commits: Sequence[PlannedCommit], edges: Collection[Dependency]) -> 
 def series_of(
     commits: Sequence[PlannedCommit], edges: Collection[Dependency], notes: Sequence[Note], group_by: GroupBy
 ) -> tuple[PlannedSeries, ...]:
-    """Put the commits together to series, sorted by name; each note goes to the series that has its file."""
+    """Group the commits into series, sorted by name; each note goes to the series that has its file."""
     if group_by is GroupBy.ALL:
         return (PlannedSeries("all", tuple(commits), tuple(notes)),) if commits else ()
     links = [] if group_by is GroupBy.FAMILY else edges
@@ -123,7 +123,7 @@ def series_of(
     series = []
     for families in _connected(names, [*links, *(commit.families for commit in commits)]):
         members = tuple(commit for commit in commits if commit.families[0] in families)
-        # a series has the name of the family that most others have classes from
+        # a series is named after the family that most others take classes from
         dependents = {name: sum(edge.source == name for edge in edges) for name in sorted(families)}
         root = max(dependents, key=lambda name: dependents[name])
         name = members[0].families[0] if group_by is GroupBy.FAMILY or not dependents[root] else root
@@ -133,7 +133,7 @@ def series_of(
 
 
 def _connected(names: Iterable[str], links: Iterable[Sequence[str]]) -> list[frozenset[str]]:
-    """Return the names in sets, with linked names in one set; in order of their first names."""
+    """Group the names into sets, with linked names in one set, sorted by the first name of each."""
     sets = {name: {name} for name in names}
     for link in links:
         joined: set[str] = set()

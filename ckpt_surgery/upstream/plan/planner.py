@@ -1,6 +1,6 @@
 """Plan what to repair before anything is written: which families, in which commits, in which order.
 
-Reads source only. All paths that leave this module are relative to the top of the checkout.
+Only source is read. All paths that leave this module are relative to the top of the checkout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def plan_series(
     copies_follow: bool,
     progress: Progress | None = None,
 ) -> SeriesPlan:
-    """Decide what to repair in the checkout `tree`, whose files are as on the base.
+    """Decide what to repair in the checkout `tree`, whose files are those of the base.
 
     Args:
         codes: the rules to apply; none means all.
@@ -58,14 +58,14 @@ def plan_series(
     files, _ = discover([tree / MODELS])
     sources, _ = read_sources(files)
 
-    def inside(finding: Finding) -> Finding:
+    def relative(finding: Finding) -> Finding:
         return replace(finding, path=_relative(finding.path, tree), message=finding.message.replace(f"{tree}/", ""))
 
     def repairs(families: Collection[str]) -> tuple[list[PlannedCommit], frozenset[Dependency], tuple[Note, ...]]:
-        """Repair these families, and those without which the converter would overwrite them, as if nothing else were.
+        """Repair these families and nothing else but what keeps the converter from reverting them.
 
         Returns:
-            The commits in order, what depends on what, and notes.
+            The commits in order, the dependencies between families, and notes.
         """
         chosen, required = frozenset[str](), frozenset(families)
         while required - chosen:
@@ -84,7 +84,7 @@ def plan_series(
         links = [*(tuple(map(family_of, paths)) for paths in result.together)]
         links += changed.generated_only(edges)
         changes = [replace(change, path=_relative(change.path, tree)) for change in result.changes]
-        commits = commits_of(changes, list(map(inside, result.repaired)), links)
+        commits = commits_of(changes, list(map(relative, result.repaired)), links)
         notes = tuple(replace(note, path=_relative(note.path, tree)) for note in result.notes)
         return ordered(commits, edges), edges, notes
 
@@ -96,13 +96,13 @@ def plan_series(
         commits, edges, notes = repairs(families)
         series = series_of(commits, edges, notes, group_by)
         if group_by is GroupBy.FAMILY and len(series) > 1:
-            # Each stands on the base by itself: what it copies or derives from is there as on the base.
+            # each is applied to the base alone: what it copies or inherits from is not repaired there
             alone = [(entry.name, repairs(entry.families)) for entry in series]
             series = tuple(PlannedSeries(name, tuple(own), own_notes) for name, (own, _, own_notes) in alone)
     generated = (_relative(path, tree) for path in context.tree.names.checked if is_generated(context, path))
     return SeriesPlan(
         series=series,
-        findings=tuple(inside(finding) for finding in findings if finding.applicability in FAULTS),
+        findings=tuple(relative(finding) for finding in findings if finding.applicability in FAULTS),
         generated=frozenset(generated),
         idle=tuple(sorted(set(families) - {family for commit in commits for family in commit.families})),
     )

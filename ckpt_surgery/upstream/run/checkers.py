@@ -1,6 +1,6 @@
 """Run upstream's own converter, fixers and checkers in our worktrees, as far as a checkout has them.
 
-Upstream has had two ways to run them: one script for each, and later one runner (`utils/checkers.py`) for all.
+Older checkouts have one script for each, later ones a runner for all (`utils/checkers.py`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _SCRIPTS = {
     "update_metadata": ("update_metadata.py", "--check-only"),
     "add_dates": ("add_dates.py", "--check-only"),
 }
-"""The scripts that upstream's `make` ran, by their names in the runner, with the option that keeps files unchanged."""
+"""The scripts that upstream's `make` ran, by their names in the runner, with options that keep files unchanged."""
 
 _RUFF = {"ruff_check": ("check",), "ruff_format": ("format", "--check")}
 _FORMATTED = frozenset({CONVERTER, COPIES, *_RUFF})
-"""The checkers whose answer depends on the version of ruff: the first two format with it what they compare with."""
+"""The checkers whose answer depends on the version of ruff: the first two format with it before they compare."""
 
 _ROUNDS = 3
+"""How often the converter and the copies take turns: each may change what the other reads, and it settles sooner."""
 _PINNED = re.compile(r"""["']ruff==([\w.]+)["']""")
 _LISTED = re.compile(r"^  (\w+)\s", re.MULTILINE)
 _CHECKED = re.compile(r"^check_dirs\s*:=(.*)$", re.MULTILINE)
@@ -63,13 +64,13 @@ class UpstreamTools:
 
     Attributes:
         python: runs them.
-        runner: whether there is `utils/checkers.py`; if not, each checker is a script.
-        has_converter: whether modeling files can be generated from modular ones, and anything can be checked.
-        ruff: the version that setup.py pins, None if it pins none.
+        has_runner: whether there is `utils/checkers.py`; if not, each checker is a script.
+        has_converter: whether modeling files can be generated from modular ones; if not, nothing can be checked.
+        ruff: the version that setup.py pins; None if it pins none.
     """
 
     python: PythonInterpreter
-    runner: bool
+    has_runner: bool
     has_converter: bool
     ruff: str | None = None
 
@@ -77,13 +78,13 @@ class UpstreamTools:
     def of(cls, tree: Path, python: PythonInterpreter) -> UpstreamTools:
         """Find the tools of a checkout without running anything."""
         pinned = _PINNED.search(text_of(tree / "setup.py"))
-        runner = (tree / RUNNER).is_file()
+        has_runner = (tree / RUNNER).is_file()
         scripts = all((tree / "utils" / _SCRIPTS[name][0]).is_file() for name in (CONVERTER, COPIES))
-        return cls(python, runner, runner or scripts, pinned[1] if pinned else None)
+        return cls(python, has_runner, has_runner or scripts, pinned[1] if pinned else None)
 
     @property
     def ruff_requirement(self) -> str:
-        """Return what pip is asked to install."""
+        """Return the requirement that pip is asked to install."""
         return f"ruff=={self.ruff}" if self.ruff else "ruff"
 
     def check_ruff(self, tree: Path) -> str:
@@ -101,14 +102,14 @@ class UpstreamTools:
         return version
 
     def fix(self, tree: Path, *, leave_out: Collection[str] = ()) -> tuple[CommandRun, ...]:
-        """Generate what is generated, update copies, mend docstrings and formatting; return the runs, in that order.
+        """Regenerate files, update copies, fix docstrings and formatting; return the runs, in that order.
 
-        The converter and the copies take turns until neither changes anything for the other. The linter and the
-        formatter get only the files that differ from the commit, and are left out if ruff is not the pinned one. No
-        cache and no backup is left in the tree.
+        The converter and the copies take turns until nothing changes any more. The linter and the formatter get only
+        the files that differ from the commit, and are left out if ruff is not the pinned version. No cache and no
+        backup file is left in the tree.
 
         Args:
-            leave_out: the names of fixers that are not run.
+            leave_out: the names of fixers to leave out.
 
         Raises:
             UpstreamError: there is no ruff, without which the converter cannot work.
@@ -117,7 +118,7 @@ class UpstreamTools:
             return ()
 
         def run_fixer(name: str) -> CommandRun:
-            if self.runner:
+            if self.has_runner:
                 return self.python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
             return self.python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
 
@@ -143,12 +144,10 @@ class UpstreamTools:
         return tuple(runs)
 
     def drift(self, tree: Path, modular: Sequence[str] = ()) -> frozenset[str]:
-        """Return the files of a worktree at the base that the fixers change.
-
-        The worktree is clean again afterwards.
+        """Return the files of a worktree at the base that the fixers change. The worktree is restored afterwards.
 
         Args:
-            modular: modular files to convert although they do not differ from the base.
+            modular: modular files to convert even though they do not differ from the base.
 
         Raises:
             UpstreamError: as `fix` does.
@@ -170,12 +169,12 @@ class UpstreamTools:
         on_base: dict[str, CommandRun],
         step: Callable[[str], None] = lambda _: None,
     ) -> list[Callable[[TreePair], CheckerResult]]:
-        """Return one task for each checker of `tree`; what fails on the series is run on the base too.
+        """Return one task for each checker of `tree`; a checker that fails on the series is run on the base too.
 
         Tasks leave their trees as they were. Several may run at once in different trees.
 
         Args:
-            on_base: what checkers that were run on the base did there; kept from one series to the next.
+            on_base: the runs of checkers on the base, by name; kept from one series to the next.
             step: called with each checker's name before it runs.
         """
         if not self.has_converter:
@@ -210,7 +209,7 @@ class UpstreamTools:
 
         Raises UpstreamError if upstream's runner does not list them.
         """
-        if not self.runner:
+        if not self.has_runner:
             names = [_IMPORTS]
             for name, (script, *options) in _SCRIPTS.items():
                 text = text_of(tree / "utils" / script)
@@ -227,11 +226,11 @@ class UpstreamTools:
         return names
 
     def _run_checker(self, tree: Path, name: str) -> CommandRun:
-        """Run one checker, and put back what it changes or leaves: a cache, or half a file if it was stopped."""
+        """Run one checker, and undo its changes to the tree: a cache, or half a file if it was stopped."""
         git = Git(tree)
         before = set(git.changed_files())
         try:
-            if self.runner:
+            if self.has_runner:
                 return self.python.run([RUNNER, name, *_uncached(tree)], tree)
             if name == _IMPORTS:
                 return self.python.run(["-c", "from transformers import *"], tree)
@@ -243,9 +242,9 @@ class UpstreamTools:
             script, *options = _SCRIPTS[name]
             return self.python.run([f"utils/{script}", *options], tree)
         finally:
-            left = sorted(set(git.changed_files()) - before)
-            if left:
-                git.restore(left)
+            changed = sorted(set(git.changed_files()) - before)
+            if changed:
+                git.restore(changed)
 
     def _ruff_version(self, tree: Path) -> str | None:
         ran = self.python.tool("ruff", ["--version"], tree)
@@ -253,7 +252,7 @@ class UpstreamTools:
 
 
 def _compared(name: str, ran: CommandRun, before: CommandRun) -> CheckerResult:
-    """Return what the failure of a checker on the series means, next to what it did on the base."""
+    """Return what the failure of a checker on the series means, given its run on the base."""
     if before.ok:
         return CheckerResult(name, CheckStatus.FAILED, ran, before, "it passes on the base")
     if before.code != ran.code:
@@ -270,5 +269,5 @@ def _compared(name: str, ran: CommandRun, before: CommandRun) -> CheckerResult:
 
 
 def _uncached(tree: Path) -> list[str]:
-    """Later runners skip what a cache file in the tree remembers; earlier ones do not have this option."""
+    """Return the option that turns the runner's cache in the tree off; earlier runners have neither."""
     return ["--no-cache"] if "--no-cache" in text_of(tree / RUNNER) else []

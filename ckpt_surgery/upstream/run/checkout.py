@@ -1,6 +1,6 @@
-"""The user's checkout: whether a series can be made for it, on which commit, in which worktrees, and on which branch.
+"""Check the user's checkout, make the worktrees in which series are built, and move the branches of the series.
 
-The branch is never moved at the cost of a commit that a person made. A ref beside it, `refs/ckpt-surgery/GROUP`,
+A branch is never moved if that would lose a commit that a person made. A ref beside it, `refs/ckpt-surgery/GROUP`,
 remembers what we made: if the branch points anywhere else, it holds work that is not ours.
 """
 
@@ -23,7 +23,7 @@ _IDENTITY = re.compile(r"(?P<name>.*) <(?P<email>.*)> \d+ [+-]\d+")
 
 
 def check_checkout(git: Git, base: str) -> BaseCommit:
-    """Return the commit that `base` names in a checkout that a series can be made for.
+    """Return the commit that `base` names, if a series can be made for this checkout.
 
     Raises:
         UpstreamError: this is not the top of a working tree, files are changed, HEAD is detached, there is no such
@@ -45,7 +45,7 @@ def check_checkout(git: Git, base: str) -> BaseCommit:
         raise UpstreamError(
             f"{git.folder} has changes that are not committed ({changed[0][3:]}{more}): commit or stash them first"
         )
-    # a branch comes before a tag of the same name
+    # a branch takes precedence over a tag of the same name
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     shas = (git.asks(*asked, f"{name}^{{commit}}") for name in (f"refs/heads/{base}", f"refs/remotes/{base}", base))
     sha = next(filter(None, shas), "")
@@ -75,7 +75,7 @@ class SeriesBranch:
         """Return the commit that the branch points to; empty if there is none.
 
         Raises:
-            UpstreamError: the branch is checked out somewhere, or holds something that was not made here.
+            UpstreamError: the branch is checked out somewhere, or holds a commit that is not ours.
         """
         shown = self.git.run("for-each-ref", "--format=%(objectname) %(worktreepath)", f"refs/heads/{self.name}")
         tip, _, worktree = shown.partition(" ")
@@ -91,7 +91,7 @@ class SeriesBranch:
         return tip
 
     def set(self, tip: str) -> None:
-        """Point the branch to `tip`, if it is ours or does not exist.
+        """Point the branch to `tip`, if it holds only our work or does not exist.
 
         Raises:
             UpstreamError: as `tip` does.
@@ -106,24 +106,24 @@ class SeriesBranch:
             self._move(before, tip)
 
     def _move(self, new: str, old: str) -> None:
-        """Move the branch and the ref that remembers it, both or neither; an empty name means that there is none."""
+        """Move the branch and its ref together; an empty `new` deletes them, an empty `old` creates them."""
         nothing = "0" * len(new or old)
-        orders = [
+        commands = [
             "start",
             f"update refs/heads/{self.name} {new or nothing} {old or nothing}",
             f"update refs/{self.name} {new or nothing}",
             "prepare",
             "commit",
         ]
-        self.git.run("update-ref", "--no-deref", "--stdin", given="\n".join(orders) + "\n")
+        self.git.run("update-ref", "--no-deref", "--stdin", given="\n".join(commands) + "\n")
 
 
 @contextlib.contextmanager
 def worktrees(git: Git, base: BaseCommit, *names: str) -> Iterator[dict[str, Path]]:
-    """Give worktrees at the base, by name. They are removed at the end, also after an error or an interrupt.
+    """Yield worktrees at the base, by name. They are removed at the end, also after an error or an interrupt.
 
     Their repository reads the checkout's objects and settings and writes nothing there. Its branch `main`, with which
-    upstream's scripts compare, is the base, whatever the checkout's own `main` is.
+    upstream's scripts compare, points to the base, whatever the checkout's own `main` is.
 
     Raises:
         UpstreamError: no temporary folder or no worktree can be made.
@@ -146,7 +146,7 @@ def worktrees(git: Git, base: BaseCommit, *names: str) -> Iterator[dict[str, Pat
 
 
 def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
-    """Make an empty repository that finds the checkout's objects in the checkout."""
+    """Make an empty repository that borrows the checkout's objects."""
     common = (git.folder / git.run("rev-parse", "--git-common-dir")).resolve()
     objects = f"--object-format={git.run('rev-parse', '--show-object-format')}"
     git.run("init", "--quiet", "--bare", "--template=", "--initial-branch=main", objects, str(place))
@@ -155,7 +155,7 @@ def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
     if (common / "shallow").is_file():
         shutil.copyfile(common / "shallow", place / "shallow")
     repository.run("config", "include.path", str(common / "config"))
-    # who commits may depend on where the checkout is (includeIf)
+    # the identity may depend on the path of the checkout (includeIf), so it is copied
     for person in ("author", "committer"):
         identity = _IDENTITY.fullmatch(git.run("var", f"GIT_{person.upper()}_IDENT"))
         for key, value in (identity.groupdict() if identity else {}).items():

@@ -1,6 +1,6 @@
-"""Find what keeps upstream's generic checkpointing tests from a family: overrides in the family's own test files.
+"""Find overrides in a family's own test files that keep upstream's generic checkpointing tests from it.
 
-Whether they should be removed is decided in `regression`.
+`regression` decides whether they should be removed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Exclusion:
     """A method that overrides a generic test to skip it, excuse it or run fewer models.
 
     Attributes:
-        path: the test file, from the top of the checkout.
+        path: the test file, relative to the top of the checkout.
         kind: what the override does, as a noun phrase.
         subject: the method with its class (`ElmTest.test_x`).
-        classes: the class and its subclasses in the file.
+        classes: the class that has the method, and its subclasses in the file.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Exclusion:
     classes: tuple[str, ...]
 
     def concerns(self, tests: Iterable[str]) -> bool:
-        """Tell whether it keeps any of these tests (pytest ids) from the family."""
+        """Tell whether it overrides any of these tests (pytest ids)."""
         name = self.subject.partition(".")[2]
         return not {f"{self.path}::{holder}::{name}" for holder in self.classes}.isdisjoint(tests)
 
@@ -67,7 +67,7 @@ class Exclusion:
 
 
 def without(source: str, exclusions: Iterable[Exclusion]) -> str:
-    """Return the source without these overrides, their comments, and the imports that only they used."""
+    """Return the source without these overrides, without their comments and the imports that only they used."""
     repairs = [DropMethod("", None, Definition(exclusion.subject)) for exclusion in exclusions]
     after = transformed(cst.parse_module(source), repairs).code
     unused = unused_imports("", extract(after), source, after, LINE_LENGTH)

@@ -1,7 +1,7 @@
-"""Ask git what a patch series needs to know, and make its commits and patches.
+"""Run git: read what a patch series needs to know, and make its commits and patches.
 
-Nothing here writes to a checkout, an index or a branch of the user's. Dates and options are fixed, so that the same
-input gives the same commits and the same patches.
+Nothing here changes a file, the index or a branch of the user's checkout. Dates and options are fixed, so that the
+same input gives the same commits and patches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SETTINGS = {
     "log.showSignature": "false",
     "maintenance.auto": "false",
 }
-"""Overrides what would run the user's hooks, ask for a signature, fetch large files, or change the outcome."""
+"""Overrides settings that would run the user's hooks, ask for a signature, fetch large files, or change the result."""
 
 _PATCH = [
     "--binary",
@@ -47,7 +47,7 @@ _PATCH = [
 ]
 _NO_CONFIGURATION = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$")
-"""The variables that say who the user is and how git is configured. Others may name another repository."""
+"""The variables that are kept, for the user's identity and configuration: others may name another repository."""
 
 
 class GitError(UpstreamError):
@@ -74,7 +74,7 @@ class Git:
 
         Args:
             given: text for its standard input.
-            env: further variables of its environment.
+            env: further environment variables.
 
         Raises:
             GitError: the command failed.
@@ -90,7 +90,7 @@ class Git:
                 input=(given or "").encode(),
                 capture_output=True,
                 env={**clean, **ours, **(env or {})},
-                start_new_session=True,  # Ctrl-C ends us first, and never git in the middle of a commit
+                start_new_session=True,  # so that Ctrl-C does not end git in the middle of a commit
                 check=False,
             )
         except FileNotFoundError:
@@ -105,18 +105,18 @@ class Git:
         return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
     def asks(self, *arguments: str) -> str:
-        """Run a command that may fail, and return its output, which is then empty."""
+        """Run a command that may fail, and return its output; empty if it fails."""
         try:
             return self.run(*arguments)
         except GitError:
             return ""
 
     def listed(self, *arguments: str) -> list[str]:
-        """Run a command that ends each path with a zero byte, and return the paths."""
+        """Run a command whose output is paths that each end with a zero byte, and return them."""
         return [path for path in self.run(*arguments).split("\0") if path]
 
     def changed_files(self) -> list[str]:
-        """List the files that differ from the commit, new ones included, without compiled Python."""
+        """List the files that differ from the commit, including new ones, without compiled Python."""
         tracked = self.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
         return sorted({*tracked, *(name for name in self.untracked() if "__pycache__" not in name.split("/"))})
 
@@ -125,7 +125,7 @@ class Git:
         return self.listed("ls-files", "--others", "--exclude-standard", "-z")
 
     def restore(self, files: Sequence[str] = ()) -> None:
-        """Put files back to the commit, all if none is named; new files are removed. Only for our worktrees."""
+        """Restore files to the commit, all if none is named, and remove new files. Only for our worktrees."""
         if not files:
             self.run("reset", "--hard", "--quiet")
             self.run("clean", "-d", "--force", "--quiet")
@@ -137,13 +137,13 @@ class Git:
             (self.folder / name).unlink(missing_ok=True)
 
     def commit(self, base: BaseCommit, message: str) -> str:
-        """Commit what is staged and return the hash; every commit has the base's date. Only for our worktrees."""
+        """Commit what is staged, with the base's date, and return the hash. Only for our worktrees."""
         dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
         self.run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-", given=message, env=dates)
         return self.run("rev-parse", "HEAD")
 
-    def bring(self, tree: Git, tip: str) -> None:
-        """Copy a commit of one of our worktrees, with what it needs, to this checkout; no ref here changes."""
+    def fetch(self, tree: Git, tip: str) -> None:
+        """Fetch a commit from one of our worktrees into this checkout, without changing a ref here."""
         tree.run("update-ref", "refs/heads/finished", tip)
         quiet = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
         self.run("fetch", *quiet, str(tree.folder), "refs/heads/finished")
@@ -151,7 +151,7 @@ class Git:
     def patches(self, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
         """Write the commits after the base as patches to an absolute folder and return their file names in order.
 
-        They are the same however the user has configured git.
+        The user's configuration of git does not change them.
         """
         options = [*_PATCH, f"--output-directory={folder}"]
         written = self.run("format-patch", *options, f"{base.sha}..{tip}", env=_NO_CONFIGURATION)

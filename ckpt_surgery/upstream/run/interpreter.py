@@ -1,6 +1,6 @@
 """Find the checkout's own Python, and run commands with it.
 
-What is run, and what its outcome means, is decided by `checks`, `reproduce`, `regression` and `pytest_run`.
+`checkers`, `reproduce`, `regression` and `pytest_run` decide what is run, and what the outcome means.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from ckpt_surgery.upstream.evidence.results import CommandRun
 TIMEOUT = 1800.0
 """Seconds for one command, far more than any of upstream's checkers takes."""
 LINES = 60
-"""How much of a command's output is kept, from its end."""
+"""The number of lines at the end of a command's output that are kept."""
 
 EXIT_TIMED_OUT = 124
-"""Exit codes as a shell gives them; a process that a signal ended has 128 and the signal's number."""
+"""The exit code of `timeout`. Others follow the shell: 128 plus the number of the signal that ended the process."""
 
 _WIDTH = 400
+"""Longer lines of output are cut."""
 _FIXED = {
     "COLUMNS": "119",
     "HF_HUB_OFFLINE": "1",
@@ -41,8 +42,7 @@ _FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-# In a git hook, GIT_ variables name the caller's own repository. What variables tell Python and pytest is meant for
-# ours, not for the checkout's.
+# in a git hook, GIT_ variables name the caller's repository; variables for Python and pytest are meant for ours
 _DROPPED = re.compile(r"GIT_|PYTHON|__PYVENV_LAUNCHER__$|PYTEST_|FORCE_COLOR$|CLICOLOR")
 _LIBRARY = re.compile(r"""(?<![\w.~>-])/[^\s"':=]*?/(?=lib(?:64)?/python3)""")
 
@@ -53,13 +53,13 @@ class PythonInterpreter:
 
     path: Path
     running: set[subprocess.Popen[bytes]] = field(default_factory=set, repr=False, compare=False, kw_only=True)
-    """The commands that run now; `kill_all` may be called from another thread."""
+    """The commands that are running; `kill_all` may be called from another thread."""
 
     @classmethod
     def find(cls, given: Path | None, checkout: Path) -> PythonInterpreter:
         """Return the Python that is given (a program, or the folder of a virtual environment), or the checkout's own.
 
-        The latter is the one of its `.venv` or `venv`, of the active virtual environment, or the one that runs this.
+        That is the one of its `.venv` or `venv`, of the active virtual environment, or the one that runs this.
 
         Raises:
             UpstreamError: what is given is not a program.
@@ -87,12 +87,12 @@ class PythonInterpreter:
         timeout: float = TIMEOUT,
         env: Mapping[str, str] | None = None,
     ) -> CommandRun:
-        """Run this Python at the top of a tree, with the tree's own transformers; none of its processes is left.
+        """Run this Python at the top of a tree, with the tree's own transformers; no child process outlives the call.
 
         Args:
-            shown: the command for the evidence, if the arguments are not fit to be read.
+            shown: the command for the evidence, if the arguments are unreadable.
             timeout: seconds, after which the command is stopped and its exit code is 124.
-            env: more variables.
+            env: further environment variables.
 
         Raises:
             UpstreamError: the command cannot be started.
@@ -100,7 +100,7 @@ class PythonInterpreter:
         return self._run([str(self.path), *arguments], tree, shown or shlex.join(["python", *arguments]), timeout, env)
 
     def tool(self, name: str, arguments: Sequence[str], tree: Path) -> CommandRun:
-        """Run a program that upstream's scripts call by its bare name (`ruff`): exit code 127 if there is none."""
+        """Run a program that upstream's scripts call by its bare name (`ruff`); exit code 127 if it is missing."""
         shown = shlex.join([name, *arguments])
         program = shutil.which(name, path=self.environment(tree)["PATH"])
         if program is None:
@@ -108,33 +108,33 @@ class PythonInterpreter:
         return self._run([program, *arguments], tree, shown, TIMEOUT, {})
 
     def kill_all(self) -> None:
-        """Kill the commands that run now, with all that they have started."""
+        """Kill the running commands, and every process that they started."""
         for process in list(self.running):
             _kill_group(process)
 
     def environment(self, tree: Path) -> dict[str, str]:
-        """Return the variables with which upstream's code runs: the tree's transformers and this Python come first."""
+        """Return the environment for upstream's code: the tree's transformers and this Python come first."""
         kept = {name: value for name, value in os.environ.items() if not _DROPPED.match(name)}
         programs = [str(self.path.parent), *filter(None, [os.environ.get("PATH", os.defpath)])]
         return {**kept, **_FIXED, "PATH": os.pathsep.join(programs), "PYTHONPATH": str(tree / "src")}
 
     def neutral(self, text: str, tree: Path) -> str:
-        """Return a text without the paths of this machine: `.` stands for the tree, `<python>` for this Python."""
+        """Replace the paths of this machine in a text: `.` stands for the tree, `<python>` for this Python."""
         names = {Path.home(): "~", Path(tempfile.gettempdir()): "<tmp>"}
         if len(self.path.parents) > 2:
             names[self.path.parents[1]] = "<python>"
         names[tree] = "."
-        both = {place: name for path, name in names.items() for place in (str(path), os.path.realpath(path))}
-        both.pop(os.sep, None)
-        places = "|".join(map(re.escape, sorted(both, key=len, reverse=True)))
+        paths = {text: name for path, name in names.items() for text in (str(path), os.path.realpath(path))}
+        paths.pop(os.sep, None)
+        pattern = "|".join(map(re.escape, sorted(paths, key=len, reverse=True)))
         text = _LIBRARY.sub("<python>/", text)
-        return re.sub(rf"(?<![\w.~>-])(?:{places})(?![\w-])", lambda match: both[match[0]], text)
+        return re.sub(rf"(?<![\w.~>-])(?:{pattern})(?![\w-])", lambda match: paths[match[0]], text)
 
     def _run(
         self, command: Sequence[str], tree: Path, shown: str, timeout: float, env: Mapping[str, str] | None
     ) -> CommandRun:
         try:
-            # a file and no pipe: a process that outlives its parent would keep a pipe open
+            # a file, not a pipe: a process that outlives its parent would keep a pipe open
             with tempfile.TemporaryFile() as output:
                 process = subprocess.Popen(
                     command,
@@ -165,21 +165,21 @@ class PythonInterpreter:
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
-    """Return the exit code as a shell gives it, and a line for the output if the command did not end by itself."""
+    """Return the exit code as a shell gives it, and a line for the output if the command was stopped or killed."""
     stopped = threading.Event()
 
     def stop() -> None:
         stopped.set()
         _kill_group(process)
 
-    timer = threading.Timer(timeout, stop)  # wait(timeout) would ask again and again, and sleep in between
-    timer.daemon = True  # it would keep this Python alive if an interrupt came before it could be cancelled
+    timer = threading.Timer(timeout, stop)  # `wait(timeout)` would poll
+    timer.daemon = True  # or it would keep this Python alive if an interrupt came before `cancel`
     try:
         timer.start()
         code = process.wait()
     finally:
         timer.cancel()
-        _kill_group(process)  # also if it ended by itself: what it has started ends with it
+        _kill_group(process)  # also if it ended by itself, for the processes that it started
         process.wait()
     if stopped.is_set():
         return EXIT_TIMED_OUT, f"stopped: it had not ended after {timeout:g} s"

@@ -1,4 +1,4 @@
-"""The folder of one series: written beside its place and moved there as a whole, without losing a person's work."""
+"""Write the folder of one series: all of it or nothing, and without losing a person's work in it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import listed
 
 _HASHES = ".made.json"
-"""The hashes of the files as they were written. A file with another hash was changed by a person."""
+"""The file with the hashes of all others as they were written. A person has changed a file with another hash."""
 
 
 def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None:
     """Check before the work that the series can be written to `out`, in subfolders with these names.
 
     Raises:
-        UpstreamError: `out` is inside the checkout, is not a folder or not writable, or has a subfolder of such a name
-            that was not made here.
+        UpstreamError: `out` is inside the checkout, is not a folder or not writable, or has such a subfolder that was
+            not made by this command.
     """
     if out.resolve().is_relative_to(checkout.resolve()):
         raise UpstreamError(
@@ -42,7 +42,7 @@ def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None
 
 @contextmanager
 def output_folder(out: Path, name: str) -> Iterator[Path]:
-    """Give a folder to write to, which becomes `out/name` as a whole at the end, and is removed after an error.
+    """Yield a folder to write to, which becomes `out/name` at the end, and is removed after an error.
 
     Raises:
         UpstreamError: something cannot be written.
@@ -63,19 +63,19 @@ def output_folder(out: Path, name: str) -> Iterator[Path]:
 def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> str:
     """Write the documents to a new folder; `old` is the folder that it will replace.
 
-    What a person added or changed in `old` is kept, and the new document is put beside it.
+    Files that a person added or changed in `old` are kept, with the new document beside them.
 
     Returns:
-        The sentence that says so, or an empty string.
+        A clause that says so; empty if there are none.
     """
     for name, text in documents.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
     try:
-        made = dict(json.loads((old / _HASHES).read_text(encoding="utf-8")))
+        written = dict(json.loads((old / _HASHES).read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        made = {}
+        written = {}
     files = [path for path in old.iterdir() if path.is_file() and path.name != _HASHES] if old.is_dir() else []
-    kept = sorted(path.name for path in files if made.get(path.name) != _digest(path))
+    kept = sorted(path.name for path in files if written.get(path.name) != _digest(path))
     for name in kept:
         new = folder / name
         if new.exists():

@@ -1,4 +1,4 @@
-"""Run several of the checkout's commands at once, each in worktrees that no other uses meanwhile."""
+"""Run several of the checkout's commands at once, each in worktrees that no other command is using."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 T = TypeVar("T")
 
 _KILL_AGAIN = 0.2
-"""Seconds: a task whose command was killed may start another one before it ends."""
+"""Seconds between kills: a task whose command was killed may start another one before it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ def run_all_in_trees(
 ) -> list[T]:
     """Run tasks, as many at once as there are pairs of worktrees, and return their results in order.
 
-    After the first error, or an interrupt, the commands of all others are killed, and that error is raised. Even one
-    pair has its thread: an interrupt reaches the main thread alone, and so never a command that is being started.
+    After the first error, or an interrupt, the commands of all others are killed, and that error is raised. Even for a
+    single pair there is a thread: an interrupt reaches only the main thread, so it never hits a command being started.
     """
     free: queue.SimpleQueue[TreePair] = queue.SimpleQueue()
     for pair in pairs:

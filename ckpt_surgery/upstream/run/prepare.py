@@ -1,6 +1,6 @@
-"""`prepare`: a checkout and options in, series with their evidence out.
+"""`prepare`, which makes series with their evidence from a checkout and options.
 
-The order of the work is decided here, and what becomes of a checkout if the work ends early.
+It decides the order of the work, and cleans up if the work ends early.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FinishedSeries:
 
 @dataclass(frozen=True, slots=True)
 class PrepareResult:
-    """The result of a run; `left_out` families have a repair in no series, `idle` ones none, each with the reason."""
+    """The result of a run. `left_out` families have a repair that no series has, `idle` ones none; with reasons."""
 
     series: tuple[FinishedSeries, ...]
     left_out: Mapping[str, str]
@@ -69,7 +69,7 @@ def prepare(
         checkout: the top of a git checkout of transformers.
         options: which families and rules, how grouped, on what base, and where to write.
         progress: called as models are read and run.
-        step: called with a few words on what is done now.
+        step: called with a few words on what is being done.
         finished: called with each finished series.
 
     Raises:
@@ -98,7 +98,7 @@ def prepare(
         idle = {family: NO_REPAIR for family in plan.idle if family in with_findings}
         check_folder(options.out, checkout, tuple(planned.name for planned in plan.series))
         for planned in plan.series:
-            SeriesBranch(git, planned.branch).tip()  # raises early where `set` would
+            SeriesBranch(git, planned.branch).tip()  # raises now what `set` would raise at the end
         if not plan.series:
             return PrepareResult((), {}, idle)
         if tools.has_converter:
@@ -139,7 +139,7 @@ def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence) 
     before = branch.tip()
     try:
         with output_folder(out, evidence.group) as folder:
-            git.bring(space.series_tree, tip)
+            git.fetch(space.series_tree, tip)
             names = space.series_tree.patches(space.base, tip, folder)
             space.base_tree.restore()  # upstream's checkers and tests may leave files behind
             applies = space.base_tree.same_after_am(space.base, tip, folder, names)

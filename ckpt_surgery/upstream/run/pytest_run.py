@@ -1,4 +1,4 @@
-"""Run upstream's tests in a checkout, and on the base too, and read from the JUnit report how each ended."""
+"""Run upstream's tests on the series and on the base, and read from the JUnit report how each ended."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ class PytestOutcome(StrEnum):
 
 BAD = (PytestOutcome.FAILED, PytestOutcome.ERROR)
 
-
 NO_TESTS = 5
 """The exit code of pytest if nothing is selected."""
 
 _OPTIONS = ("-q", "-ra", "--tb=short", "--no-header", "--disable-warnings", "-p", "no:cacheprovider")
-# The same tests run several times in a tree: without compiled files, imports take more than half of each run.
+# the same tests run several times in a tree: without bytecode, imports would take more than half of each run
 _COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 _SEVERITY = list(PytestOutcome)
 _OUTCOMES = {"failure": PytestOutcome.FAILED, "error": PytestOutcome.ERROR, "skipped": PytestOutcome.SKIPPED}
-"""What the elements of a JUnit report tell."""
+"""The outcome by the name of the element in a JUnit report; a test without one passed."""
 _FAMILY_TIMEOUT = 3600.0
 """Seconds for one run of all tests of a family."""
 
@@ -93,7 +92,7 @@ def run_pytest(
 ) -> PytestRun:
     """Run the tests that `targets` (paths and ids, from the top of `tree`) and `names` (pytest's `-k`) select.
 
-    `timeout` is in seconds and for the whole run; a run that is stopped by it has no results.
+    `timeout` is in seconds, for the whole run; a run that exceeds it has no results.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -109,7 +108,7 @@ def run_pytest(
 
 
 def family_tests(
-    family: str, base: Path, series: Path, python: PythonInterpreter, *, shown: Collection[str] = ()
+    family: str, base: Path, series: Path, python: PythonInterpreter, *, proving: Collection[str] = ()
 ) -> CheckerResult:
     """Run all of upstream's tests of a family on the series; those that fail are run on the base too.
 
@@ -117,7 +116,7 @@ def family_tests(
     fails on the base.
 
     Args:
-        shown: the tests that show the repair. They may not fail, whatever they do on the base.
+        proving: the tests that show the repair. They must not fail on the series, whatever they do on the base.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -137,14 +136,14 @@ def family_tests(
         return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=reason)
     with tests_of_series(base, series, model_test_files(series, family)):
         before = run_pytest(python, base, bad, options=options, timeout=_FAMILY_TIMEOUT)
-    new = [name for name in bad if name in shown or before.outcome(name) not in BAD]
+    new = [name for name in bad if name in proving or before.outcome(name) not in BAD]
     if new:
         return CheckerResult(folder, CheckStatus.FAILED, after.ran, before.ran, f"on the series alone: {some(new)}")
     return CheckerResult(folder, CheckStatus.FAILED_BEFORE, after.ran, before.ran, f"on the base as well: {some(bad)}")
 
 
 def model_test_files(tree: Path, family: str) -> tuple[str, ...]:
-    """Return the family's tests of models in torch, as paths from the top of the tree."""
+    """Return the family's test files for torch models, as paths relative to the top of the tree."""
     paths = sorted((tree / TESTS / family).glob("test_modeling_*.py"))
     other = ("test_modeling_tf_", "test_modeling_flax_")
     return tuple(path.relative_to(tree).as_posix() for path in paths if not path.name.startswith(other))
@@ -152,16 +151,16 @@ def model_test_files(tree: Path, family: str) -> tuple[str, ...]:
 
 @contextmanager
 def tests_of_series(base: Path, series: Path, files: Iterable[str]) -> Iterator[None]:
-    """Give the base the series' text of these test files, for a while."""
-    both = [path for path in files if (base / path).is_file()]
-    with restored(base, {path: exact_text(base, path) for path in both}):
-        write_texts(base, {path: exact_text(series, path) for path in both})
+    """Put the series' text of these test files into the base while the `with` lasts."""
+    on_both = [path for path in files if (base / path).is_file()]
+    with restored(base, {path: exact_text(base, path) for path in on_both}):
+        write_texts(base, {path: exact_text(series, path) for path in on_both})
         yield
 
 
 @contextmanager
 def restored(tree: Path, originals: Mapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Put files back to this text at the end, unless the function that it gives was called to keep them."""
+    """Restore files to this text at the end, unless the function that it yields was called to keep them."""
     kept: list[bool] = []
     try:
         yield lambda: kept.append(True)
@@ -171,12 +170,12 @@ def restored(tree: Path, originals: Mapping[str, str]) -> Iterator[Callable[[], 
 
 
 def exact_text(tree: Path, path: str | Path) -> str:
-    """Read a file with its own line ends."""
+    """Read a file without changing its line endings."""
     return (tree / path).read_bytes().decode()
 
 
 def write_texts(tree: Path, texts: Mapping[str, str]) -> None:
-    """Write files, by their paths from the top of the tree, with the line ends of the texts."""
+    """Write files, by their paths relative to the top of the tree, with the line endings of the texts."""
     for path, text in texts.items():
         (tree / path).write_bytes(text.encode())
 
@@ -187,7 +186,7 @@ def _read(report: Path, tree: Path) -> dict[str, PytestResult]:
         if (case.get("classname"), case.get("name")) == ("pytest", "internal"):
             continue  # stands for pytest's own failure
         name = _node_id(case.get("classname", ""), case.get("name", ""), tree)
-        # A subtest has its own entry inside the test's, and a failing teardown a second test of the same name.
+        # a subtest has its own entry inside the test's; a failing teardown is a second test of the same name
         entries = [results[name]] if name in results else []
         for entry in case:
             outcome = _OUTCOMES.get(entry.tag)
@@ -201,7 +200,7 @@ def _read(report: Path, tree: Path) -> dict[str, PytestResult]:
 
 
 def _node_id(class_name: str, name: str, tree: Path) -> str:
-    """Return the id that pytest accepts: the report has dots where the id has slashes and colons."""
+    """Return the id that pytest accepts: the report has dots instead of its slashes and colons."""
     parts = class_name.split(".") if class_name else []
     for end in range(len(parts), 0, -1):
         path = "/".join(parts[:end]) + ".py"

@@ -1,6 +1,6 @@
-"""The test that shows a repair: red on the base, green on the series. It is one of upstream's, or a new one.
+"""Find or make the test that shows a repair: it fails on the base and passes on the series.
 
-What it changes is under `tests/` of the series; the base has the same test files only while they run there.
+Only files under `tests/` of the series are changed; the base has the same test files only while they run there.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def regression(
 ) -> RegressionTest:
     """Find or make the test of one family that fails without the repair and passes with it.
 
-    Tried in this order: upstream's own tests as they stand, the same without what excludes the family from them, and
-    a new test. Test files of `series` are changed if one of the last two succeeds, and not otherwise. Those of `base`
-    are put back after each run, also after an interrupt.
+    Tried in this order: upstream's own tests as they are, the same without what excludes the family from them, and a
+    new test. Test files of `series` are changed only if one of the last two succeeds. Those of `base` are restored
+    after each run, also after an interrupt.
 
     Args:
         family: a folder under `tests/models`.
@@ -51,7 +51,7 @@ def regression(
         series: the top of a tree with the repaired source.
         python: has pytest, torch, and what the tests import.
         blocks: classes that are plain modules on the base and checkpointed on the series.
-        modes: those in which the repaired models have equal gradients; a new test tries no other.
+        modes: those in which the repaired models have the right gradients; a new test tries no others.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -61,7 +61,7 @@ def regression(
         folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
         return RegressionTest(family, RegressionKind.NONE, reason=f"the checkout has no {folder}")
     trial = _FamilyTrial(family, base, series, python, files)
-    runs = trial.both(files, "checkpointing")
+    runs = trial.run_on_both(files, "checkpointing")
     for run in runs:
         if run.problem and run.ran.code != NO_TESTS:
             return RegressionTest(family, RegressionKind.NONE, reason=run.problem)
@@ -77,13 +77,13 @@ class _Runs(NamedTuple):
 
     @property
     def red_to_green(self) -> tuple[str, ...]:
-        """Return the tests that fail in the first run and pass in the second. A skipped test does neither."""
+        """Return the tests that fail on the base and pass on the series. A skipped test does neither."""
         failed = self.before.ids(PytestOutcome.FAILED)
         return tuple(name for name in failed if self.after.outcome(name) is PytestOutcome.PASSED)
 
     @property
     def why_not(self) -> str:
-        """Say why a new test shows nothing, if these are its runs in every test class of the family."""
+        """Say why a new test does not show the repair; these are its runs in every test class of the family."""
         problem = self.before.problem or self.after.problem
         if problem:
             return problem
@@ -102,7 +102,7 @@ class _Runs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _FamilyTrial:
-    """One family, the two trees, and the family's test files (paths from the top of a tree)."""
+    """One family, the two trees, and the family's test files (paths relative to the top of a tree)."""
 
     family: str
     base: Path
@@ -110,7 +110,7 @@ class _FamilyTrial:
     python: PythonInterpreter
     files: tuple[str, ...]
 
-    def both(self, targets: Sequence[str], names: str = "") -> _Runs:
+    def run_on_both(self, targets: Sequence[str], names: str = "") -> _Runs:
         """Run the same tests on the base and on the series, both with the test files of the series."""
         with tests_of_series(self.base, self.series, self.files):
             before = run_pytest(self.python, self.base, targets, names=names)
@@ -118,22 +118,22 @@ class _FamilyTrial:
         return _Runs(before, after)
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
-        """Run these tests alone; None if they do not go from red to green again."""
+        """Run these tests alone; None if they do not fail and then pass again."""
         if not tests:
             return None
-        runs = self.both(tests)
+        runs = self.run_on_both(tests)
         if set(runs.red_to_green) != set(tests):
             return None
         paths = sorted({name.partition("::")[0] for name in tests})
         return RegressionTest(self.family, kind, tuple(paths), tuple(tests), runs.before.ran, runs.after.ran, reason)
 
     def none(self, reason: str, runs: _Runs | None = None) -> RegressionTest:
-        """Say that there is no regression test; `runs` are those of a test that was tried."""
+        """Return that there is no regression test, and why; `runs` are those of a test that was tried."""
         before, after = (run.ran for run in runs) if runs else (None, None)
         return RegressionTest(self.family, RegressionKind.NONE, before=before, after=after, reason=reason)
 
     def exception_removed(self, untouched: PytestRun) -> RegressionTest | None:
-        """Try upstream's own tests without what excludes the family; `untouched` is their run on the series so far."""
+        """Try upstream's own tests without what excludes the family; `untouched` is their run before that."""
         excluding = [found for path in self.files for found in Exclusion.found_in(path, text_of(self.series / path))]
         if not excluding:
             return None
@@ -147,7 +147,7 @@ class _FamilyTrial:
 
         with restored(self.series, originals) as keep:
             write_without(excluding)
-            runs = self.both(self.files, names)
+            runs = self.run_on_both(self.files, names)
             shown = runs.red_to_green
             worse = set(runs.after.ids(*BAD)) - set(untouched.ids(*BAD))
             removed = [entry for entry in excluding if entry.concerns(shown) and not entry.concerns(worse)]
@@ -164,7 +164,7 @@ class _FamilyTrial:
         """Add a new test to the last test class in which it shows the repair; if none does, say why."""
         sources = {path: exact_text(self.series, path) for path in self.files}
         if any(TEST in source for source in sources.values()):
-            runs = self.both(self.files, TEST)
+            runs = self.run_on_both(self.files, TEST)
             return self.none(runs.why_not, runs)
         classes = {path: model_tests(source) for path, source in sources.items()}
         if not any(classes.values()):
@@ -177,7 +177,7 @@ class _FamilyTrial:
             write_texts(
                 self.series, {path: with_method(source, classes[path], text) for path, source in sources.items()}
             )
-            runs = self.both(self.files, TEST)
+            runs = self.run_on_both(self.files, TEST)
             shown = runs.red_to_green
             if shown:
                 path, holder, _ = shown[-1].split("::")

@@ -1,6 +1,6 @@
-"""The new regression test: its text, the test classes that can hold it, and the imports that it needs.
+"""The text of a new regression test, the test classes that can hold it, and the imports that it needs.
 
-Which class gets it, and whether it shows the repair, is decided by `regression`.
+`regression` decides which class gets it, and whether it shows the repair.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
     Args:
         blocks: names of classes that are plain modules on the base and checkpointed on the series.
         modes: the modes that the test tries, at least one.
-        modeling_utils: the text of upstream's `modeling_utils.py`, which has the name of the method to call.
+        modeling_utils: the text of upstream's `modeling_utils.py`, which shows the name of the method to call.
     """
     plain = ""
     if blocks:
@@ -93,13 +93,13 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
             line = "        plain_blocks = {\n" + "".join(f"            {name},\n" for name in names) + "        }\n"
         plain = f"        # Also found by name, as the test would not see them without their base class\n{line}"
     tried = [str(mode == "reentrant") for mode in sorted(set(modes))]
-    new = "def activation_checkpointing_enable(" in modeling_utils
+    is_renamed = "def activation_checkpointing_enable(" in modeling_utils
     filled = {
         "TEST": TEST,
         "PLAIN": plain,
         "MODES": f"({', '.join(tried)}{',' if len(tried) == 1 else ''})",
         "BLOCKS": (_BLOCKS_BY_NAME if blocks else _BLOCKS_BY_TYPE).rstrip("\n"),
-        "ENABLE": "activation_checkpointing" if new else "gradient_checkpointing",
+        "ENABLE": "activation_checkpointing" if is_renamed else "gradient_checkpointing",
     }
     text = _METHOD
     for name, value in filled.items():
@@ -108,7 +108,7 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
 
 
 def model_tests(source: str) -> tuple[str, ...]:
-    """Return the test classes of a file that have upstream's generic model tests, in their order."""
+    """Return the test classes of a file that inherit upstream's generic model tests, in order."""
     names: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -119,7 +119,7 @@ def model_tests(source: str) -> tuple[str, ...]:
 
 
 def with_method(source: str, classes: Sequence[str], text: str) -> str:
-    """Add the method `text` at the end of each of these classes, and the imports that it needs and the file lacks."""
+    """Add the method `text` at the end of each of these classes, and the imports that it needs to the file."""
     positions = SourceText(source)
     edits = []
     for node in ast.parse(source).body:
@@ -127,7 +127,7 @@ def with_method(source: str, classes: Sequence[str], text: str) -> str:
             end = positions.line_end(positions.offset(node.end_lineno or node.lineno, 0))
             edits.append(Edit("", end, end, f"\n\n{text}".rstrip("\n").replace("\n", positions.newline)))
     after = apply_edits(source, edits)
-    for module, name in _IMPORTS:  # where isort puts them
+    for module, name in _IMPORTS:  # each where isort would put it
         facts = extract(after)
         if any(entry.name == name for entry in facts.imports):
             continue

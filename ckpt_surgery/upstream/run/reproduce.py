@@ -1,7 +1,7 @@
-"""Ask the checkout's own Python what is installed in it, and run imports and `verify` in its processes.
+"""Ask the checkout's own Python which versions it has, and run imports and `verify` in it.
 
-The workers have the checkout's torch and transformers and nothing of our requirements: this module imports the
-standard library and our own package only.
+Its workers import this module, and have the checkout's torch and transformers but none of our requirements: only the
+standard library and our own package may be imported here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ print("place=" + transformers.__file__)
 class TreeReports:
     """The reports by family, in order of class and variant; none for a family that defines no model class.
 
-    `imported` is the import of the modules that were named, None if none was.
+    `imported` is the run that imported the given modules; None if there were none.
     """
 
     by_family: Mapping[str, tuple[Report, ...]]
@@ -56,7 +56,7 @@ def versions_of(python: PythonInterpreter, tree: Path) -> dict[str, str]:
         UpstreamError: this Python is too old, cannot import what the tree's models need, or has another transformers.
     """
     ran = python.run(["-c", _VERSIONS], tree, shown="python -c 'import transformers, torch'", timeout=600.0)
-    # The tree is not named: it may be a worktree that is gone when this is read.
+    # the message does not name the tree: it may be a worktree that is gone when a user reads this
     if not ran.ok:
         last = ran.output.rpartition("\n")[2]
         raise UpstreamError(
@@ -89,7 +89,7 @@ def verify_tree(
 ) -> TreeReports:
     """Run `verify` on every model class that these families of a tree define, with the tree's own transformers.
 
-    Modules are imported in a process of their own. No process and no file is left behind, also after an interrupt.
+    Modules are imported in a separate process. No process and no file is left behind, even after an interrupt.
 
     Args:
         python: has torch and what the tree's transformers requires, and needs none of our requirements.
@@ -107,7 +107,7 @@ def verify_tree(
         environment = python.environment(tree)
         environment["PYTHONPATH"] += os.pathsep + folder
         environment["TMPDIR"] = folder
-        # nothing that is installed beside our package is to be imported
+        # a link to our package alone, so that nothing installed beside it is imported
         source = Path(ckpt_surgery.__path__[0]).resolve()
         Path(folder, source.name).symlink_to(source, target_is_directory=True)
 
@@ -141,7 +141,7 @@ def verify_tree(
 
 
 def targets_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the targets by family, as plain JSON data, for the classes that are models, with their variants."""
+    """Return, by family, the targets of the classes that are models, with their variants, as plain JSON data."""
     from ckpt_surgery.survey.resolve import resolve
     from ckpt_surgery.tiny import model_classes
 

@@ -1,6 +1,6 @@
-"""Build one series: make its commits one after another in one of our worktrees, and note what was seen.
+"""Build one series: make its commits one after another in one of our worktrees, and decide which families stay in.
 
-Decides which families stay in. What is run, and how, is decided by `checks`, `reproduce` and `regression`.
+`checkers`, `reproduce` and `regression` run upstream's scripts, `verify` and the tests.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.workspace import Workspace
 from ckpt_surgery.version import __version__
 
+# why a family is in no series
 NO_FAULT = "verify finds no fault in it as it is, so nothing shows that the repair is needed"
 NO_EFFECT = "verify finds the same faults after the repair as before"
 REVERTED = "upstream's own scripts revert all of its repair"
 NO_REPAIR = "none of the chosen rules can repair it: a person has to"
-"""Why a family is in no series."""
 TRAILER = "Assisted-by: ckpt_surgery"
-"""How the last line of every commit begins: it discloses the program."""
+"""The start of the last line of every commit, which discloses the program."""
 
 
 @dataclass(slots=True)
 class SeriesBuild:
-    """The commits of a series so far, and what belongs to them."""
+    """The commits of a series so far, with their tests and measurements."""
 
     space: Workspace
     commits: list[Commit] = field(default_factory=list)
@@ -44,15 +44,15 @@ class SeriesBuild:
     rows: tuple[ModelRow, ...] = ()
     """The classes of the last commit's families, and of all once the series is finished."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Families that stay as they are, and why."""
+    """Families that are not changed, and why."""
     unsafe: list[str] = field(default_factory=list)
     """The repairs that may break code elsewhere, one sentence each."""
     repaired: set[str] = field(default_factory=set)
-    """Families in which a fault was shown to be gone, at their commit."""
+    """Families in which a fault was gone after their commit."""
     drifted: set[str] = field(default_factory=set)
-    """Files that upstream's fixers change on the base already, and on the series too."""
+    """Files of the series that upstream's fixers change on the base already."""
     unreproduced: list[str] = field(default_factory=list)
-    """Families that are in the series although no fault of theirs was shown."""
+    """Families that are in the series although `verify` showed no fault."""
 
     @property
     def families(self) -> frozenset[str]:
@@ -60,11 +60,11 @@ class SeriesBuild:
 
     @property
     def lost(self) -> list[str]:
-        """Return the families whose repair showed at their commit, and not on the finished series."""
+        """Return the families that were repaired at their commit, but not on the finished series."""
         return sorted(self.families & self.repaired - {row.family for row in self.rows if row.better})
 
     def add(self, planned: PlannedCommit) -> None:
-        """Repair the families of a commit and commit that with its tests, if it shows that something is repaired."""
+        """Repair the families of a commit, and commit that with its tests if `verify` shows a repair."""
         space, name = self.space, ", ".join(planned.families)
         tree = space.series_tree
         if not any(map(space.is_faulty, planned.families)) and not space.options.include_unreproduced:
@@ -72,7 +72,7 @@ class SeriesBuild:
             return
         space.step(f"{name}: repair")
         fixes = self._write(planned)
-        # what the fixers would change without us is put back
+        # restore what the fixers change on the base too
         foreign = [file for file in tree.changed_files() if file in space.drift and file not in planned.paths]
         if foreign:
             tree.restore(foreign)
@@ -83,13 +83,13 @@ class SeriesBuild:
         space.step(f"{name}: verify after the repair")
         rows, imported = space.rows(families, [".".join(path.parts) for path in paths])
         better = {row.family for row in rows if row.better}
-        unshown = [family for family in planned.families if family not in better]
+        unreproduced = [family for family in planned.families if family not in better]
         if better.isdisjoint(planned.families) and not space.options.include_unreproduced:
             tree.restore()
             failed = [f"{ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok]
             self.left_out |= dict.fromkeys(planned.families, "; ".join([NO_EFFECT, *failed]))
             return
-        self.unreproduced += unshown
+        self.unreproduced += unreproduced
         self.drifted |= space.drift & planned.paths
         self.repaired |= better & set(planned.families)
         space.step(f"{name}: regression test")
@@ -104,13 +104,13 @@ class SeriesBuild:
         tree.run("clean", "-d", "--force", "--quiet")
         space.base_tree.restore()
         files = tree.changed_files()
-        if not files:  # an earlier commit brought it along as a copy, or nothing is left of it
+        if not files:  # an earlier commit made these changes in a copy, or upstream's scripts reverted them all
             self.left_out |= dict.fromkeys(planned.families, REVERTED)
             return
         regenerated = [file for file in files if space.tools.has_converter and file in space.plan.generated]
-        brought = [file for file in files if file not in {*planned.paths, *test_paths, *regenerated}]
+        by_checkers = [file for file in files if file not in {*planned.paths, *test_paths, *regenerated}]
         source = any(map(is_model_file, files))
-        message = message_of(planned, source=source, regenerated=regenerated, brought=brought, tests=tests)
+        message = message_of(planned, source=source, regenerated=regenerated, by_checkers=by_checkers, tests=tests)
         sha = tree.commit(space.base, message)
         tree.restore()
         self.unsafe += planned.breaking
@@ -124,13 +124,13 @@ class SeriesBuild:
                 files=tuple(files),
                 imported=imported,
                 regenerated=tuple(regenerated),
-                checkers=tuple(brought),
+                checkers=tuple(by_checkers),
                 fixes=fixes,
             )
         )
 
     def _write(self, planned: PlannedCommit) -> tuple[CommandRun, ...]:
-        """Write the codemods' changes, then run upstream's converter, which alone writes generated files, and fixers.
+        """Write the codemods' changes except to generated files, then run upstream's converter and fixers.
 
         Raises UpstreamError if a file cannot be written in its own encoding.
         """
@@ -151,7 +151,7 @@ class SeriesBuild:
             if problem:
                 raise UpstreamError(str(problem))
         unchanged = not any(any(changed_signatures(base, series, path)) for path in planned.paths)
-        # a docstring follows a signature; other faults of docstrings in the same file are not ours to mend
+        # a docstring has to follow its signature; other faults of docstrings in the file are not ours to fix
         return space.tools.fix(series, leave_out=(DOCSTRINGS,) if unchanged else ())
 
     def _regression_tests(self, planned: PlannedCommit, rows: Sequence[ModelRow]) -> list[RegressionTest]:
@@ -174,14 +174,14 @@ class SeriesBuild:
 
 
 def build_series(space: Workspace, planned: Sequence[PlannedCommit]) -> SeriesBuild:
-    """Make these commits on the base, in the worktree of the series, and return what came of it."""
+    """Make these commits on the base, in the worktree of the series, and return the result."""
     space.series_tree.run("checkout", "--quiet", "--detach", "--force", space.base.sha)
     space.series_tree.restore()
     build = SeriesBuild(space)
     for entry in planned:
         build.add(entry)
     if len(build.commits) > 1:
-        # A later commit may touch what an earlier one repairs, and the claim is about the whole series.
+        # a later commit may change what an earlier one repairs, and the claim is about the whole series
         space.step("verify the whole series")
         earlier, _ = space.rows(build.families - set(build.commits[-1].families))
         build.rows = tuple(sorted((*earlier, *build.rows), key=lambda row: row.family))
@@ -194,25 +194,25 @@ def message_of(
     *,
     source: bool,
     regenerated: Sequence[str],
-    brought: Sequence[str],
+    by_checkers: Sequence[str],
     tests: Sequence[RegressionTest],
 ) -> str:
     """Return the message of a planned commit: what changed, by which rule, and that a program made it.
 
     Args:
-        source: whether the commit changes models; if not, an earlier one brought these changes along.
+        source: whether the commit changes models; if not, an earlier one has made these changes.
         regenerated: files that upstream's converter wrote.
-        brought: files that only upstream's other scripts changed.
+        by_checkers: files that only upstream's other scripts changed.
         tests: the regression tests of its families.
     """
     lines = [f"{'Repair' if source else 'Test'} gradient checkpointing of {listed(planned.families)}"]
     if source and planned.findings:
-        # in the words of each rule, said of the class of a finding
+        # each rule words its commits, with a place for the class of the finding
         wording = {finding: rule_of(finding.code).commit for finding in planned.findings}
         lines += ["", *sorted({f"- {text.format(f.class_name)} ({f.code})" for f, text in wording.items() if text})]
     for title, files in (
         ("Regenerated by the converter of this repository:", regenerated),
-        ("Updated by the other scripts of this repository:", brought),
+        ("Updated by the other scripts of this repository:", by_checkers),
     ):
         lines += ["", title, *(f"- {file}" for file in files)] if files else []
     for test in tests:

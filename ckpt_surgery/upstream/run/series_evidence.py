@@ -20,7 +20,7 @@ from ckpt_surgery.upstream.run.workspace import Workspace
 def gather_evidence(
     space: Workspace, planned: PlannedSeries, build: SeriesBuild, versions: Mapping[str, str]
 ) -> Evidence:
-    """Gather the evidence, not judged yet: its status is that of a series that is not ready."""
+    """Gather the evidence, without judging it: the status is "not ready" until `judged` decides."""
     files = sorted({file for commit in build.commits for file in commit.files})
     codes = {code for commit in build.commits for code in commit.rules}
     base, series = space.base_tree.folder, space.series_tree.folder
@@ -47,13 +47,13 @@ def gather_evidence(
 
 
 def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[CheckerResult, ...]:
-    """Run upstream's checkers, and its tests of every family in the series, as many at once as may run."""
+    """Run upstream's checkers, and its tests of every family in the series, as many in parallel as possible."""
 
     def tests_of(family: str, trees: TreePair) -> CheckerResult:
         space.step(f"{planned.name}: upstream's tests of {family}")
-        shown = [name for test in build.regressions if test.family == family for name in test.tests]
+        proving = [name for test in build.regressions if test.family == family for name in test.tests]
         try:
-            return family_tests(family, trees.base, trees.series, space.tools.python, shown=shown)
+            return family_tests(family, trees.base, trees.series, space.tools.python, proving=proving)
         finally:
             Git(trees.base).restore()
             Git(trees.series).restore()
@@ -68,14 +68,14 @@ def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tup
     if not (space.series_tree.folder / TESTS).is_dir():
         reason = f"this checkout has no {TESTS}"
         tests, missing = [], [CheckerResult("upstream's tests", CheckStatus.NOT_RUN, reason=reason)]
-    # tests take longest, and start first
+    # tests start first, because they take longest
     tasks: list[Callable[[TreePair], CheckerResult]] = [*tests, *checkers]
     results = run_all_in_trees(tasks, space.pairs(len(tasks)), space.tools.python)
     return (*results[len(tests) :], *results[: len(tests)], *missing)
 
 
 def _siblings(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[Sibling, ...]:
-    """List every family with findings of the same rules, and why it is in this series or not."""
+    """List every family with findings of the same rules, and why it is or is not in this series."""
     others = {name: series.name for series in space.plan.series if series != planned for name in series.families}
 
     def reason(family: str) -> str:

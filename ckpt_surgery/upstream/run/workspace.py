@@ -1,4 +1,4 @@
-"""Hold what every series of a run is made with: two worktrees of one checkout, and what works on them."""
+"""The resources that all series of a run share: the worktrees, upstream's tools, the plan, reports on the base."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ckpt_surgery.upstream.run.parallel import TreePair
 from ckpt_surgery.upstream.run.reproduce import verify_tree
 
 _MOST_PAIRS = 4
-"""Each pair has two worktrees, and commands that take more than a gigabyte."""
+"""A limit, because each pair has two worktrees, and its commands may take more than a gigabyte."""
 
 
 @dataclass(slots=True)
 class Workspace:
-    """The resources that every series of a run is made with."""
+    """The resources that all series of a run share."""
 
     base: BaseCommit
     base_tree: Git
@@ -35,16 +35,16 @@ class Workspace:
     options: PrepareOptions
     progress: Progress | None
     step: Callable[[str], None]
-    """Called with a few words on what is done now."""
+    """Called with a few words on what is being done."""
     drift: frozenset[str] = frozenset()
     """Files that upstream's fixers change on the base already: not ours to change."""
     checkers_on_base: dict[str, CommandRun] = field(default_factory=dict)
-    """What upstream's checkers did on the base, as far as they were run there."""
+    """The runs of upstream's checkers on the base, by name, as far as there were any."""
     _base_reports: dict[str, tuple[Report, ...]] = field(default_factory=dict)
     _more_pairs: list[TreePair] = field(default_factory=list)
 
     def base_reports(self, families: Collection[str]) -> Mapping[str, tuple[Report, ...]]:
-        """Return the reports of `verify` on the base by family, with these families at least; each is run once."""
+        """Return the reports of `verify` on the base by family, at least for these; each family is run once."""
         missing = sorted(set(families) - set(self._base_reports))
         if missing:
             tree = self.base_tree.folder
@@ -59,10 +59,10 @@ class Workspace:
     def rows(
         self, families: Collection[str], modules: Sequence[str] = ()
     ) -> tuple[tuple[ModelRow, ...], CommandRun | None]:
-        """Return the classes of these families on the base and on the series as it is now, and an import.
+        """Compare the classes of these families on the base and on the series as it is now.
 
-        Args:
-            modules: modules of the series to import; the import is None if none is named.
+        Returns:
+            A row for each class and mode, and the run that imported `modules` of the series, if any are given.
         """
         if not families:
             return (), None
@@ -75,7 +75,7 @@ class Workspace:
         return tuple(rows), after.imported
 
     def pairs(self, most: int) -> list[TreePair]:
-        """Return worktrees at the base and at the tip of the series, for at most `most` commands that run at once."""
+        """Return pairs of worktrees, at the base and the tip of the series, for at most `most` parallel commands."""
         count = min(self.options.jobs or cores(), most, _MOST_PAIRS)
         for number in range(len(self._more_pairs) + 2, count + 1):
             pair = TreePair(*(self.base_tree.folder.with_name(f"{name}-{number}") for name in ("base", "series")))

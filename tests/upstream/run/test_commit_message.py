@@ -29,10 +29,12 @@ OTHERS = [RegressionTest("elm", RegressionKind.COVERED), RegressionTest("elm", R
     [
         (
             "repair",
-            message_of(PLANNED, source=True, regenerated=["a.py"], brought=["b.py", "c.py"], tests=[REMOVED, ADDED]),
+            message_of(
+                PLANNED, source=True, regenerated=["a.py"], by_checkers=["b.py", "c.py"], tests=[REMOVED, ADDED]
+            ),
         ),
-        ("plain_repair", message_of(PLANNED, source=True, regenerated=[], brought=[], tests=OTHERS)),
-        ("tests_alone", message_of(PLANNED, source=False, regenerated=[], brought=[], tests=[ADDED])),
+        ("plain_repair", message_of(PLANNED, source=True, regenerated=[], by_checkers=[], tests=OTHERS)),
+        ("tests_alone", message_of(PLANNED, source=False, regenerated=[], by_checkers=[], tests=[ADDED])),
     ],
 )
 def test_the_message_is_the_snapshot(name: str, message: str) -> None:
@@ -41,5 +43,5 @@ def test_the_message_is_the_snapshot(name: str, message: str) -> None:
 
 @pytest.mark.parametrize("source", [True, False])
 def test_every_message_discloses_the_program(source: bool) -> None:
-    message = message_of(PLANNED, source=source, regenerated=[], brought=[], tests=[])
+    message = message_of(PLANNED, source=source, regenerated=[], by_checkers=[], tests=[])
     assert message.endswith(f"\n\n{TRAILER} {__version__}\n")

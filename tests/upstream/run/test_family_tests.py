@@ -56,7 +56,7 @@ def test_failures_of_a_family_are_compared_with_the_base(
 def test_a_test_that_shows_the_repair_may_not_fail(trees: Trees) -> None:
     both: Answers = {"T::shown": "failed", "T::other": "failed"}
     python = Scripted(Path("python"), lambda _: both)
-    result = family_tests("elm", trees.base, trees.series, python, shown=[f"{ELM}::T::shown"])
+    result = family_tests("elm", trees.base, trees.series, python, proving=[f"{ELM}::T::shown"])
     assert (result.status, result.reason) == ("failed", f"on the series alone: {ELM}::T::shown")
 
 
