@@ -1,13 +1,13 @@
-"""Keep results of one block call by a policy: note them in the forward, and give them to the recompute.
+"""Keep results of one block call by a policy: record them in the forward, and return them in the recompute.
 
-Torch's own selective checkpointing gives a result once, leaves operators that write in place where they are, and does
-not let generators go on behind what it did not run again. Here
+torch's own selective checkpointing returns a kept result once, keeps nothing of operators that write in place, and
+does not advance generators past operators that it skips. Here
 
-1. a result may be given again: to a second backward, and to the further runs of the self-check;
-2. what draws in place, as dropout does on a CPU, is kept by its values;
-3. after a kept operator that draws, the generators stand where the forward left them;
-4. an operator that gets other shapes or numbers than in the forward, or whose result was written since, is refused by
-   name, and the self-check compares what it is given: what is kept would hide that something else was made before it.
+1. a result can be used again: by a second backward, and by further runs of the self-check;
+2. what an operator draws in place, as dropout does on a CPU, is kept as a copy;
+3. after a kept operator that draws, generators are where the forward left them;
+4. an operator that gets other shapes or numbers than in the forward, or whose result was written to since, is refused
+   by name. The self-check compares its inputs, because a kept result would hide any difference before it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from ckpt_surgery.runtime.tools.tensors import changing_saved, version, versions
 from ckpt_surgery.torch_names import TorchDispatchMode, tracing_context, tree_leaves
 
 _ALIASING = "aten::_unsafe_view"
-"""The operator that makes a tensor of the same memory with a count of writes of its own."""
+"""The operator that makes a tensor of the same memory with a version counter of its own."""
 
 
 class KeptResults:
     """The results that the `policy` of a surgery keeps of one call of a block until its recompute.
 
-    `place` names the block in messages. `show`, where it is set, is given what operators get whose results are kept,
-    in each run of the block. With `moves` what is kept goes where the inputs of the block go.
+    `place` names the block in messages. `show`, if set, is called in each run of the block with the inputs of
+    operators whose results are kept. With `moves`, what is kept is offloaded with the inputs of the block.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class KeptResults:
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] | None = None
-        self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
+        self.recomputing = 0  # recomputes that run now, also inside the forward, for a backward in it
         self._results: dict[Any, list[OperatorResult]] = {}
         self._storages: dict[int, OperatorResult] = {}
         self._ended = False
         self._sequence: list[_WatchedCall | None] | None = None
-        self._plainly = False
+        self._runs_all = False
         self._counted: KeptOfCall | None = None
 
     def forward(self) -> AbstractContextManager[Any]:
@@ -85,7 +85,7 @@ class KeptResults:
         if self._ended:
             self.policy.recomputed()
         else:  # a backward inside the forward
-            self._plainly = True
+            self._runs_all = True
         if self._sequence is None:
             return self._giving()
         return Watching(_GivingCalls(self, self._sequence), self._shortcuts)
@@ -130,10 +130,10 @@ class KeptResults:
         if self._counted is not None:
             self.policy.dropped(self._counted)
 
-    def note(
+    def record(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> OperatorResult:
-        """Note that an operator has run; its result is not kept yet."""
+        """Record that an operator has run; its result is not kept yet."""
         noted = OperatorResult(operator, _form(args))
         if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
@@ -156,8 +156,8 @@ class KeptResults:
         self._show(noted, args)
         self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in noted.tensors()), noted)
 
-    def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Note any operator of the forward. Raises SurgeryError if it wrote to a kept result."""
+    def check_operator(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Check any operator of the forward once it has run. Raises SurgeryError if it wrote to a kept result."""
         self.policy.ran(operator)
         if not self._storages:
             return
@@ -171,14 +171,14 @@ class KeptResults:
         elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
             noted.watch(result)
 
-    def kept_by(self, plan: Replay, choices: Sequence[Choice], output: Any) -> OperatorResult:
+    def keep_output(self, plan: Replay, choices: Sequence[Choice], output: Any) -> OperatorResult:
         """Keep the output of a call, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
         result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
-        self._results.setdefault(None, []).append(result)  # the modes count theirs by operator
+        self._results.setdefault(None, []).append(result)  # under None: those of the modes are counted by operator
         return result
 
-    def given_again(
+    def replayed(
         self,
         plan: Replay,
         result: OperatorResult,
@@ -189,7 +189,7 @@ class KeptResults:
         """Return the kept output of a call, and save again what it saved. Raises SurgeryError if it was written to."""
         self._check_written(result)
         self.show_read(args[: plan.read])
-        if self._plainly:
+        if self._runs_all:
             return run(*args, **kwargs)
         return plan.again([alias_of(tensor) for tensor in result.value], args, kwargs)
 
@@ -198,7 +198,7 @@ class KeptResults:
         """Whether the forward has not ended yet: a backward inside it has asked for a recompute."""
         return not self._ended
 
-    def differs(self, operator: Any) -> SurgeryError:
+    def difference_error(self, operator: Any) -> SurgeryError:
         """Return the error for a recompute that calls an operator differently than its forward."""
         return SurgeryError(
             f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
@@ -209,13 +209,13 @@ class KeptResults:
         """Return the forward's record of an operator that runs again. Raises SurgeryError if the call differs."""
         results = self._results.get(operator, [])
         if index >= len(results) or results[index].form != _form(args):
-            raise self.differs(operator)
+            raise self.difference_error(operator)
         self._check_written(results[index])
         self._show(results[index], args)
         return results[index]
 
     def _show(self, result: OperatorResult, args: tuple[Any, ...]) -> None:
-        # what a router chooses by may differ, and what an operator only writes has no values yet
+        # copies are kept for routers, whose inputs may differ; what an operator only writes has no values yet
         if result.kept and not result.copied:
             self.show_read(args[: arguments_read(result.operator)])
 
@@ -238,7 +238,7 @@ class KeptResults:
 
 @dataclass(frozen=True, slots=True)
 class _WatchedCall:
-    """A call of a watched operator in a forward: its kept result with the plan to replay it; neither under a mode."""
+    """A call of a watched operator in a forward: its kept result and the plan to replay it, if no mode keeps it."""
 
     operator: Any
     form: Any
@@ -264,7 +264,7 @@ class _KeepingCalls:
         form = form_of(operator, args, kwargs)
         plan = self._plans.get(form) if form is not None else None
         if plan is None:
-            return self._learned(operator, run, form, args, kwargs)
+            return self._learn(operator, run, form, args, kwargs)
         if plan is OTHER:
             return run(*args, **kwargs)
         if plan is BY_MODE:
@@ -276,11 +276,11 @@ class _KeepingCalls:
             return run(*args, **kwargs)
         self._kept.show_read(args[: plan.read])
         output = run(*args, **kwargs)
-        result = self._kept.kept_by(plan, chosen, output)
+        result = self._kept.keep_output(plan, chosen, output)
         self._sequence.append(_WatchedCall(operator, form, plan, result))
         return output
 
-    def _learned(
+    def _learn(
         self, operator: Any, run: Callable[..., Any], form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         if tracing_context() is not None:
@@ -304,10 +304,10 @@ class _KeepingCalls:
             role = self._kept.policy.role(result.operator)
             if role is not None and role.is_fixed and not (result.restore or result.copied):
                 plan = Replay.of(saved, output, args, kwargs, result.operator, role.choices, flops)
-        saved.clear()  # the graph holds the function that has noted them
+        saved.clear()  # the graph holds `record`, and with it the list
         if form is not None:
             self._plans[form] = plan
-        if noted or form is None:  # a recompute finds the others by their forms
+        if noted or form is None:  # a recompute recognizes the other calls by their forms
             self._sequence.append(_WatchedCall(operator, form))
         return output
 
@@ -340,15 +340,15 @@ class _GivingCalls:
         if self._place >= len(self._sequence):
             if self._kept.in_forward:
                 return run(*args, **kwargs)
-            raise self._kept.differs(operator)
+            raise self._kept.difference_error(operator)
         call = self._sequence[self._place]
         self._place += 1
         if call is None:
             return run(*args, **kwargs)
         if call.operator is not operator or call.form != form:
-            raise self._kept.differs(operator)
+            raise self._kept.difference_error(operator)
         if call.plan is not None and call.result is not None:
-            return self._kept.given_again(call.plan, call.result, run, args, kwargs)
+            return self._kept.replayed(call.plan, call.result, run, args, kwargs)
         if self._mode is None:
             self._mode = _Giving(self._kept)
         with self._mode:
@@ -356,7 +356,7 @@ class _GivingCalls:
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """A mode that compiled parts of a block ignore, as they do torch's selective checkpointing."""
+    """A dispatch mode that compiled parts of a block ignore, as they ignore torch's selective checkpointing."""
 
     supports_higher_order_operators = True
 
@@ -376,10 +376,9 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
         self._selector = selector or Selector()
-        self.noted: list[tuple[OperatorResult, int]] | None = None  # with the work of making it
-        self._scores: list[
-            tuple[OperatorResult, weakref.ref[Tensor], int]
-        ] = []  # that a router may choose by; with versions
+        self.noted: list[tuple[OperatorResult, int]] | None = None  # with the flops of each
+        # what a router may choose by, with version counters
+        self._scores: list[tuple[OperatorResult, weakref.ref[Tensor], int]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -388,17 +387,17 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if self._kept.recomputing:
             return result
-        self._kept.passed(func, args, kwargs, result)
+        self._kept.check_operator(func, args, kwargs, result)
         role = self._kept.policy.role(func)
         if role is None:
             return result
-        noted = self._kept.note(role, func, args, kwargs, result)
+        noted = self._kept.record(role, func, args, kwargs, result)
         if self.noted is not None:
             self.noted.append((noted, flops_of(func, args, kwargs, result)))
         if chosen := self._selector.chosen(func, role, args, kwargs):
             self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
-                # the scores that the router has just chosen by, so that it weighs by them too
+                # also keep the scores that the router has just chosen by, since it weighs by them too
                 for score, reference, before in self._scores:
                     tensor = reference()
                     if tensor is not None and tensor.numel() == args[0].numel() and version(tensor) == before:

@@ -1,4 +1,4 @@
-"""Sum up what a surgery did to each stack of its model, as data and as a table."""
+"""Summarize what a surgery did to each stack of its model, as data and as a table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NUMBER = re.compile(r"\b\d+\b")
 class BlockRepair:
     """The repair of the blocks of one class in one stack.
 
-    A block of kind "layer" checkpoints by its class, and a "plain" one is made to. `inline_off` says whether
-    a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would,
-    and `nested_off` counts the checkpointing layers inside a block.
+    A block of kind "layer" checkpoints by its class, and a "plain" one is made to. `inline_off` says whether the
+    inline branch of a module around them is switched off, `stages_off` whether a checkpointing layer around them is,
+    and `nested_off` counts the checkpointing layers inside a block that are.
     """
 
     kind: Literal["layer", "plain"]
@@ -57,9 +57,9 @@ class StackSummary:
 
 @dataclass(frozen=True, slots=True)
 class SurgerySummary:
-    """A surgery in short; `function` checkpoints, and is None while checkpointing is switched off.
+    """A summary of one surgery; `function` checkpoints, and is None while checkpointing is switched off.
 
-    `left_to_library` counts, by class, the modules that checkpoint by themselves what the surgery has no block for.
+    `left_to_library` counts, by class, the modules that checkpoint by themselves something in which there is no block.
     `kept` is what `save` kept, name by name.
     """
 
