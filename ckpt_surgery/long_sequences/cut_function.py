@@ -1,4 +1,4 @@
-"""Put one call of a block that is cut into autograd's graph, as one node."""
+"""Put one call of a cut block into autograd's graph, as one node."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class CutFunction(torch.autograd.Function):
 
 
 def _tile(values: Tensor, index: int, part: slice) -> Tensor:
-    return values.detach()[:, part]  # torch's module trackers fail where what needs a gradient has no graph
+    return values.detach()[:, part]  # torch's module trackers fail on a tensor that requires gradient and has no graph
 
 
 class _Lone(torch.autograd.Function):
-    """Records how often a gradient that nothing else holds is referenced."""
+    """Records the references to a gradient that nobody else holds, for `_holders_of_one`."""
 
     seen: tuple[int, ...] = ()
 
@@ -86,5 +86,5 @@ def _holders_of_one(kind: type) -> tuple[int, ...]:
 
 
 def _holders(tensor: Tensor) -> tuple[int, ...]:
-    """Count the references to a tensor from Python, from the engine, and to its memory."""
+    """Count the references to a tensor from Python and from the engine, and those to its memory."""
     return sys.getrefcount(tensor), *use_counts(tensor), tensor._is_view()

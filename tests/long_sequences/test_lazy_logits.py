@@ -229,7 +229,7 @@ def test_after_a_fused_loss_they_can_still_be_looked_at() -> None:
 def test_what_changed_since_the_forward_is_an_error() -> None:
     logits, _, _ = lazy()
     with torch.no_grad():
-        logits._noted.call.weight.add_(1.0)
+        logits._formula.call.weight.add_(1.0)
     with pytest.raises(SurgeryError, match="written to since the forward"):
         logits.argmax(-1)
 

@@ -89,10 +89,7 @@ class SelfCheck:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Note what operators save in the forward inside, and which experts it chooses."""
-        with (
-            self._choices(self._forward_trace),
-            self._saved_tensors(lambda tensor: self._note(self._forward_trace, tensor)),
-        ):
+        with self._choices(self._forward_trace), self._saved_tensors(partial(self._note, self._forward_trace)):
             yield
         self._forward_trace.recent.clear()
         self._attributes = _plain_attributes(self._block)

@@ -116,25 +116,26 @@ class DigestPlan:
         if self.entries is None or len(saved) > len(self.entries):
             return None
         distinct: list[Tensor] = []
-        for tensor, (kind, shape, strides, last) in zip(saved, self.entries, strict=False):
+        # the form is a shape, or the id of a parameter; the last is a dtype, or the place of a shared sum
+        for tensor, (kind, form, strides, last) in zip(saved, self.entries, strict=False):
             if kind == "own":
                 if type(tensor) is not Tensor or tensor.dtype is not last or tensor.layout is not _STRIDED:
                     return None
-                if tensor.shape != shape or tensor.stride() != strides or not tensor.untyped_storage().nbytes():
+                if tensor.shape != form or tensor.stride() != strides or not tensor.untyped_storage().nbytes():
                     return None
                 if tensor.is_neg() or (last.is_complex and tensor.is_conj()):
                     return None
                 distinct.append(tensor)
             elif kind == "parameter":
                 owner = tensor._base
-                if id(tensor if owner is None else owner) != shape or strides_of_view(tensor) != strides:
+                if id(tensor if owner is None else owner) != form or strides_of_view(tensor) != strides:
                     return None
             elif kind == "shared":
                 if tensor.data_ptr() != distinct[last].data_ptr() or tensor.dtype is not distinct[last].dtype:
                     return None
-                if tensor.shape != shape or tensor.stride() != strides or tensor.is_neg() or tensor.is_conj():
+                if tensor.shape != form or tensor.stride() != strides or tensor.is_neg() or tensor.is_conj():
                     return None
-            elif tensor.shape != shape or tensor.dtype is not last:
+            elif tensor.shape != form or tensor.dtype is not last:
                 return None
         return distinct
 
