@@ -150,7 +150,7 @@ def sync_gradients(
 ) -> SyncStats:
     """Average every `.grad` over the ranks, in place. Every rank calls it after backward, before clipping and step.
 
-    For a loop that has to stay as it is and bypasses its DistributedDataParallel. Where the wrapper has averaged
+    For a loop that has to stay as it is and bypasses its DistributedDataParallel. If the wrapper has averaged
     already, averaging equal gradients changes nothing but rounding. A frozen parameter counts as long as it has a
     `.grad`, on which SGD would step. With one rank there is nothing to do.
 

@@ -20,7 +20,7 @@ from ckpt_surgery.text import size as in_bytes
 from ckpt_surgery.undo import UndoableHooks
 
 Placed = dict[str, list[nn.Parameter]]
-"""Parameters by the device on which they lie."""
+"""Parameters by the device that they are on."""
 
 _ALONE = "in one process (python train.py instead of torchrun)"
 _SHARDED = "FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard)"
@@ -42,7 +42,7 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
     The world is the default process group or, before there is one, what the launcher set: WORLD_SIZE and RANK.
 
     transformers' Trainer refuses a part of this, through accelerate: in a world of several ranks, every
-    `hf_device_map` of more than one entry, also where all name one device. It passes a split model without that
+    `hf_device_map` of more than one entry, also if all name one device. It passes a split model without that
     attribute and, in one process, offloaded parameters that never train. Nobody checks a plain loop.
 
     Args:
@@ -51,7 +51,7 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
             DistributedDataParallel around models that each have several devices to themselves.
 
     Raises:
-        PlacementError: on each rank for itself; it says what lies on which device, and what a whole copy takes.
+        PlacementError: on each rank for itself; it says what is on which device, and what a whole copy takes.
         DistributedError: `model` is not a module.
     """
     check_module(model, "check_placement")
@@ -75,7 +75,7 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
 
 
 class PlacementGuard(UndoableHooks):
-    """Checks a model's placement at its first training forward until `undo`, or for the length of a `with`."""
+    """A check of a model's placement at its first training forward, until `undo` or for the length of a `with`."""
 
 
 def guard_placement(model: nn.Module, *, allow_split: bool = False) -> PlacementGuard:
@@ -223,7 +223,7 @@ def _name(device: int | str | torch.device) -> str:
 
 
 def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) -> str:
-    """Say what is wrong, what lies where, and the ways out: a whole copy on each device, or `ways`."""
+    """Say what is wrong, which device holds what, and the ways out: a whole copy on each device, or `ways`."""
     rank, ranks = _world()
     places = "; ".join(
         f"{place}: {sum(p.numel() for p in parameters):,} parameters, {in_bytes(sum(p.nbytes for p in parameters))}"

@@ -83,7 +83,7 @@ def towers_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
-    """Name the topmost modules, or parameters, beside the text model and around the others, by configurations."""
+    """Name the topmost modules, or parameters, that the text model does not use, by configurations."""
     texts = [name for name, module in core.named_modules() if type(vars(module).get("config")) is text]
     towers = [name for name, module in core.named_modules() if type(vars(module).get("config")) in others]
     if not (texts and towers) or not _takes(core.get_submodule(texts[0]), "inputs_embeds"):

@@ -344,7 +344,7 @@ class GroupGraph:
 
 
 class _Source(torch.autograd.Function):
-    """Makes a tensor whose gradient can be taken without its node in the graph holding it."""
+    """A source of the graph whose gradient can be taken, although its node does not hold the tensor."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, values: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def _tile(values: Tensor, index: int, part: slice) -> Tensor:
 
 
 class _Lone(torch.autograd.Function):
-    """Records the references to a gradient that nobody else holds, for `_holders_of_one`."""
+    """A probe that records the references to a gradient that nobody else holds."""
 
     seen: tuple[int, ...] = ()
 

@@ -19,7 +19,7 @@ class DeviceRoom:
         return DeviceRoom, (self.bytes,)
 
     def take(self, bytes: int) -> RoomTaken | None:
-        """Reserve so many bytes until the returned object is deleted; None if not as many are left."""
+        """Reserve this many bytes until the returned object is deleted; None if fewer are left."""
         with self._lock:
             if bytes > self._left:
                 return None
@@ -34,7 +34,7 @@ class DeviceRoom:
 
 @dataclass(frozen=True, slots=True)
 class RoomTaken:
-    """Bytes of a room, held until this is deleted."""
+    """Bytes of a budget, held until this is deleted."""
 
     room: DeviceRoom
     bytes: int

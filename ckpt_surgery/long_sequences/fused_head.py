@@ -100,7 +100,7 @@ def fuse_loss(model: nn.Module) -> FusedLoss:
     without this call. So `outputs.logits` costs memory when it is used, and not before. A loss for which logits had to
     be made gives a SurgeryWarning, once for each reason.
 
-    `num_items_in_batch` alone will do for labels: transformers' Trainer gives it where it smooths labels or has a
+    `num_items_in_batch` alone will do for labels: transformers' Trainer gives it if it smooths labels or has a
     `compute_loss_func`. Log-softmax, logsumexp, and what label smoothing takes of them are followed as well.
 
     Without labels, in evaluation mode, without gradients, while torch compiles, and if FSDP2 shards the head by
@@ -232,7 +232,7 @@ class LossState:
         self.running.append((threading.get_ident(), id(model)))
 
     def end(self, model: nn.Module, *_: Any) -> None:
-        """Note, as a hook, that a forward ends, with labels or without, also where it raises."""
+        """Note, as a hook, that a forward ends, with or without labels, even if it raises."""
         call = (threading.get_ident(), id(model))
         if call in self.running:
             self.running.remove(call)

@@ -285,7 +285,7 @@ def _of_logits(
 
 
 def _places(targets: Tensor, ignore_index: int) -> Tensor:
-    """Return the column of each row's target, (rows, 1); any column where it is ignored."""
+    """Return the column of each row's target, (rows, 1); any column if that is ignored."""
     return torch.where(targets == ignore_index, 0, targets)[:, None]
 
 

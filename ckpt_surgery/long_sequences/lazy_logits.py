@@ -1,7 +1,7 @@
 """Logits that are never made: a linear head returns them in a training step, until something needs their values.
 
 1. A loss that is `F.cross_entropy` of them is computed from the hidden states, a chunk of logits at a time.
-2. What lies between head and loss (casts, views, scale, softcap, a bias) is noted, and becomes part of that loss.
+2. What lies between head and loss (casts, views, scale, softcap, a bias) is recorded, and becomes part of that loss.
 3. Everything else makes the logits, by the operations of the model's own code in their order, as without this.
 
 `fused_head` decides which calls of a head return them; how operations and losses are followed is in `logits_formula`.
@@ -96,7 +96,7 @@ class LazyLogits(Tensor):
 
 
 class _Graph(torch.autograd.Function):
-    """Connects lazy logits with their sources in the graph, for gradients that do not come from a fused loss."""
+    """The node between lazy logits and their sources, for gradients that do not come from a fused loss."""
 
     @staticmethod
     def forward(ctx: Any, formula: LogitsFormula, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -149,7 +149,7 @@ _NO_GRADIENT = (
     "see it, or put a hook on them before their loss is computed"
 )
 _WAITING = ("torch", __name__.partition(".")[0])
-"""Packages whose hooks wait at every output for the first that the backward reaches: the loss is one as well."""
+"""Packages whose hooks wait at every output for the first that the backward reaches: the loss is one too."""
 
 
 def _refuse_hook(hook: Any = None) -> None:

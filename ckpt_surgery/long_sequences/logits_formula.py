@@ -354,7 +354,7 @@ class LogitsFormula:
 
 
 class _Once(torch.autograd.Function):
-    """Refuses a second derivative of a loss whose gradient has no graph: torch would silently leave it out."""
+    """A loss without second derivative: its gradient has no graph, and torch would silently leave that out."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor) -> Tensor:

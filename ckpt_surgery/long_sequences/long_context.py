@@ -79,8 +79,8 @@ def long_context(
         returns the same object.
 
     Raises:
-        SurgeryError: the model cannot be wrapped, `tokens` is no whole number of at least 1, `keep` is no size,
-            `offload` no place, or no host memory beside `host`; the model is left as it was.
+        SurgeryError: the model cannot be wrapped, `tokens` is not a whole number of at least 1, `keep` not a size or
+            `offload` not a place, or `host` was given without host memory; the model is left as it was.
     """
     given: object = tokens
     if given is not None and (type(given) is not int or given < 1):

@@ -54,8 +54,8 @@ def tile_mlp(
     of whole blocks work as they do without tiling. torch.compile tiles too.
 
     Before the first call in a training mode, dtype and number of dimensions, the module runs on four tokens together,
-    in another order, and on each alone, without gradients or hooks and with the mean of every random draw. Where
-    results differ beyond rounding the call is refused: the module mixes tokens, or carries state from one to the next.
+    in another order, and on each alone, without gradients or hooks and with the mean of every random draw. If
+    results differ beyond rounding, the call is refused: the module mixes tokens, or carries state between them.
     Buffers, attributes and generators are as before.
 
     Not noticed by it: tokens mixed only four or more places apart, or only in longer sequences (the capacity of a

@@ -167,7 +167,7 @@ class _WideSum:
 
 
 class _Tap(torch.autograd.Function):
-    """Takes the gradient of one shard out of the graph; `_End` still waits for it."""
+    """The parameter for one shard: its gradient leaves the graph here, while `_End` waits for all of them."""
 
     @staticmethod
     def forward(ctx: Any, total: _WideSum, parameter: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class _Tap(torch.autograd.Function):
 
 
 class _End(torch.autograd.Function):
-    """Puts the sum back into the graph when all shards are done."""
+    """The parameter itself: when all shards are done, the sum comes back into the graph here."""
 
     @staticmethod
     def forward(ctx: Any, total: _WideSum, parameter: Tensor) -> Tensor:

@@ -45,10 +45,10 @@ _Likeness = tuple[type[nn.Module], ...]
 def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ...]:
     """List the blocks in the stacks of `model` besides those in `found`: stages, and also the blocks in them.
 
-    Modules are blocks if their class comes twice in the model and holds at least `MODEL_SHARE` of its parameters. The
+    Modules are blocks if their class occurs twice in the model and holds at least `MODEL_SHARE` of its parameters. The
     other modules of their stack are blocks too if most of it repeats, and so is every module of a stack whose owner
-    checkpoints by itself. Left out are what lies in or around checkpointing layers, and towers of transformers with
-    blocks in `found`, except stacks that their owner runs by an inline branch.
+    checkpoints by itself. Modules in or around checkpointing layers are left out, and so are towers of transformers
+    with blocks in `found`, except stacks that their owner runs by an inline branch.
     """
     modules = dict(model.named_modules())
     towers = {tower_of(block.name, modules) for block in found}

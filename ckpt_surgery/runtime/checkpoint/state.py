@@ -52,9 +52,9 @@ UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 HOOKING = {"accelerate", "deepspeed", "diffusers", "peft", "torch", "transformers"}
 """The libraries whose hooks around forwards are a part of what a block computes."""
 _SMALL = 4096
-"""A buffer of at most so many elements is copied in every call: that costs next to nothing."""
+"""A buffer of at most this many elements is copied in every call: that costs next to nothing."""
 _MOST_COPIED = 64 * 2**20
-"""A frozen parameter of at most so many bytes is copied in watched calls, in case the block writes to it."""
+"""A frozen parameter of at most this many bytes is copied in watched calls, in case the block writes to it."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -235,7 +235,7 @@ class StateEntry:
 
 
 class BlockState:
-    """Learns what the forward of `block` writes to its modules, and restores it for a recompute."""
+    """The knowledge of what the forward of `block` writes to its modules, with which a recompute restores that."""
 
     def __init__(self, block: nn.Module) -> None:
         self._block = block

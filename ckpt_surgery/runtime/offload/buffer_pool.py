@@ -23,9 +23,9 @@ from ckpt_surgery.runtime.offload.host_memory import HostMemory, processes_on_ho
 from ckpt_surgery.text import size as in_words
 
 _LARGEST_FIT = 2
-"""A buffer may be so many times as large as what it is lent for: lengths change from step to step."""
+"""A buffer may be this many times as large as what it is lent for: lengths change from step to step."""
 _KEPT_STEPS = 2
-"""A buffer that was not used in so many steps is freed."""
+"""A buffer that was not used for more steps than this is freed."""
 _PINNED_SHARE = 0.5
 """The default limit on pinned memory, as a share of what is free at the first use."""
 _PINNED_UNKNOWN = 4 * 2**30

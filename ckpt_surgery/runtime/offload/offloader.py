@@ -37,7 +37,7 @@ _SAVING = threading.local()
 
 
 class Transport(Protocol):
-    """Takes tensors to a store and brings them back.
+    """A way to take tensors to a store and back.
 
     Every method may return before its copy is done. Dropping a copy means that it is no longer needed. An offloader
     that is copied or pickled takes its transport along.
@@ -94,10 +94,10 @@ class Offloader:
     whether a failure to move a tensor is raised; the tensor then stays.
 
     Args:
-        transport: takes the tensors where they go; by default to host memory.
+        transport: takes the tensors to their store; by default host memory.
         minimum_bytes: smaller tensors stay.
         in_flight: the most tensors on their way at once, in each direction: before another one leaves, the oldest is
-            waited for. For a call with kept results, so many more may leave at once.
+            waited for. Of a call with kept results, as many more may leave at once as it has results.
 
     Raises:
         OptionError: `in_flight` is below 1 or `minimum_bytes` below 0.

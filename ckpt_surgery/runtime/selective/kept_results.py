@@ -247,7 +247,7 @@ class _WatchedCall:
 
 
 class _KeepingCalls:
-    """Runs the watched operators of a forward, and keeps what the policy chooses."""
+    """The watcher of a forward: it runs the watched operators, and keeps what the policy chooses."""
 
     __slots__ = ("_kept", "_mode", "_plans", "_selector", "_sequence", "operators")
 
@@ -318,7 +318,7 @@ class _KeepingCalls:
 
 
 class _GivingCalls:
-    """Gives the watched operators of a recompute their kept results, and runs the others."""
+    """The watcher of a recompute: it returns kept results of the watched operators, and runs the others."""
 
     __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
 
@@ -371,7 +371,7 @@ class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 
 class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
-    """Runs the operators of a forward, and keeps what the policy chooses."""
+    """The mode of a forward: it runs all operators, and keeps what the policy chooses."""
 
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
@@ -409,7 +409,7 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
 
 
 class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
-    """Gives the operators of a recompute their kept results, and runs the others."""
+    """The mode of a recompute: it returns kept results of operators, and runs the others."""
 
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)

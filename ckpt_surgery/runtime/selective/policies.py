@@ -223,7 +223,7 @@ def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bo
 
 
 class Selector:
-    """Chooses which results of one run of a block are kept. Ask it for each operator with a role, in order."""
+    """The choice of the results to keep in one run of a block. Ask it for each operator with a role, in order."""
 
     def __init__(self) -> None:
         self._counts: Counter[Choice] = Counter()
@@ -287,7 +287,7 @@ def _operator(name: str) -> str:
         )
     packet = getattr(getattr(torch.ops, space), operator, None)
     if packet is None and space == "aten":
-        raise SurgeryError(f"save names {name}, which is no operator of torch")
+        raise SurgeryError(f"save names {name}, which is not an operator of torch")
     overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
     if overload and packet is not None:
         overloads = [each for each in overloads if each._overloadname == overload[0]]

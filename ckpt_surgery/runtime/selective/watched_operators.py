@@ -38,7 +38,7 @@ Shortcuts = Sequence[tuple[dict[str, Any], Callable[..., Any]]]
 
 
 class Watcher(Protocol):
-    """Receives each call of its `operators`, and returns the result."""
+    """The receiver of each call of its `operators`, which returns the result."""
 
     @property
     def operators(self) -> Collection[int]:

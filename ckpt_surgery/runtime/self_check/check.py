@@ -69,7 +69,7 @@ class CloseTrace(_Trace):
 
 
 class SelfCheck:
-    """Compares one call of `block` with its recompute. `place` names the block in messages.
+    """A comparison of one call of `block` with its recompute. `place` names the block in messages.
 
     If the two differ, that is raised or reported, as `error_policy` says. What is learned about the block is noted on
     its `schedule`.
@@ -148,14 +148,16 @@ class SelfCheck:
         if may_be_unset(tensor, self._block):
             return Fingerprint.placeholder(tensor)
         elements = _elements(tensor)
-        seen = next((made for held, those, made in trace.recent if those == elements == _elements(held)), None)
+        seen = next(
+            (fingerprint for held, key, fingerprint in trace.recent if key == elements == _elements(held)), None
+        )
         if seen is not None:
             return seen
         index = len(trace.prints)
-        made = Fingerprint.of(tensor, trace.expected[index] if index < len(trace.expected) else None)
+        fingerprint = Fingerprint.of(tensor, trace.expected[index] if index < len(trace.expected) else None)
         if elements is not None:
-            trace.recent.append((tensor.detach(), elements, made))
-        return made
+            trace.recent.append((tensor.detach(), elements, fingerprint))
+        return fingerprint
 
     def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
         return RoutingRecord(trace.choices) if has_router(self._block) else nullcontext()

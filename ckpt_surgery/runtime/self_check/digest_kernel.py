@@ -2,7 +2,7 @@
 
 Each word of 32 bits is multiplied by an odd number below 2**33 that no other word of its tensor has, and all are added
 up modulo 2**64. So a change of one word, or a swap of two, always changes the sum: the difference of two words
-is below 2**32, and times an odd number it is no multiple of 2**64; nor is it times the difference of two of the
+is below 2**32, and times an odd number it is not a multiple of 2**64; nor is it times the difference of two of the
 numbers. The order in which programs add does not matter, for they are integers.
 """
 
@@ -34,7 +34,7 @@ def _add_words(memories, sums, chunk: tl.constexpr, step: tl.constexpr):  # type
         for offset in range(0, chunk, step):
             index = first + offset + tl.arange(0, step)
             word = tl.load(words + index, mask=index < whole, other=0).to(tl.int64)
-            left = tl.where(index == whole, size % 4, 0)  # bytes behind the last whole word
+            left = tl.where(index == whole, size % 4, 0)  # bytes after the last whole word
             for byte in tl.static_range(3):
                 word += tl.load(single + index * 4 + byte, mask=left > byte, other=0).to(tl.int64) << (8 * byte)
             mixed = index.to(tl.uint32) * 0x9E3779B1

@@ -53,7 +53,7 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 _NOT_COMPARED = -1
 _STRIDED = torch.strided
 _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
-"""A tensor is cut into rows of words, to which the same weights apply: so long, or so many, at most."""
+"""The limits of cutting a tensor into rows of words, to all of which the same weights apply."""
 
 
 _Kind = Literal["parameter", "own", "shared", "not compared"]
@@ -269,7 +269,7 @@ def _is_readable(tensor: Tensor) -> bool:
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:
     """Return a tensor with the same elements in one piece of memory, overlapping ones once, and its size in bytes.
 
-    It is a copy where there are gaps between the elements.
+    It is a copy if there are gaps between the elements.
     """
     count = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -343,5 +343,5 @@ def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Return a context that switches autocast off for a device type where it is on."""
+    """Return a context that switches autocast off for a device type, if it is on."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING

@@ -23,7 +23,7 @@ _GROUP = 127
 may be constant, as for a softmax."""
 
 _FEW = 4096
-"""Up to so many elements are weighted one by one: adding up neighbours first is only faster for more."""
+"""Up to this many elements are weighted one by one: adding up neighbours first is only faster for more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _waiting: deque[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = deque()
 
 
 class QuickCheck(SelfCheck):
-    """Compares what one call of a block saves with its recompute, by exact sums."""
+    """A comparison of what one call of a block and its recompute save, by exact sums."""
 
     __slots__ = ("_forward_digest",)
 

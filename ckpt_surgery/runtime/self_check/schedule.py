@@ -16,7 +16,7 @@ SelfCheckOption = Literal["first", "always", "never"] | int
 FIRST_STEPS = 3
 """The steps in which all blocks are checked, and closely."""
 _MOST_SHAPES = 256
-"""The shapes that are told apart: where lengths always differ, hardly a call would go unchecked otherwise."""
+"""The most shapes that are told apart: if lengths vary without end, nearly every call would be checked otherwise."""
 
 CheckDepth = Literal["quick", "close"]
 """The depths of a check: exact sums alone, or also by how far two runs are apart."""

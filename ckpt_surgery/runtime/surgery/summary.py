@@ -59,7 +59,7 @@ class StackSummary:
 class SurgerySummary:
     """A summary of one surgery; `function` checkpoints, and is None while checkpointing is switched off.
 
-    `left_to_library` counts, by class, the modules that checkpoint by themselves something in which there is no block.
+    `left_to_library` counts, by class, the modules in and around no block that checkpoint by themselves.
     `kept` is what `save` kept, name by name.
     """
 

@@ -46,11 +46,11 @@ def wrap_blocks(
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
     A block is checkpointed while it is in training mode and gradients are on. It is also checkpointed in evaluation
-    mode where its library does that, or where, in a model that is not one of transformers, its whole stack was in
+    mode if its library does that, or if, in a model that is not one of transformers, its whole stack was in
     evaluation mode already, as a frozen base of adapters is. Checkpointing is always non-reentrant, so that every
     tensor with gradient that a block is given or returns keeps it, of whatever shape and wherever it sits. Of stages
-    and the blocks in them, those that keep less are checkpointed. Where a library checkpoints by itself something that
-    no block covers, it keeps doing so.
+    and the blocks in them, those that keep less are checkpointed. If a library checkpoints by itself something that no
+    block covers, it keeps doing so.
 
     Args:
         model: a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
@@ -93,7 +93,7 @@ def wrap_blocks(
     on its modules, hooks inside the block (of libraries, and those of the script that returned something), training
     flags, autocast and attention kernels. Caches that the model makes for itself are left out; a cache that the caller
     gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside it,
-    writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. Where that changes
+    writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. If that changes
     gradients, the self-check raises SurgeryError, as does a recompute that finds its weights or arguments modified.
     While torch compiles, blocks are checkpointed without offload and without self-check.
 
