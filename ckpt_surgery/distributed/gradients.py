@@ -277,7 +277,7 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
 
     The number of a device may differ, but not which parameters share a device: that makes the buckets.
     """
-    places: dict[torch.device, int] = {}
+    device_numbers: dict[torch.device, int] = {}
     worded: dict[Hashable, str] = {}
     for name, parameter in named:
         shape = None if bool(is_lazy(parameter)) else parameter.shape
@@ -285,12 +285,12 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
         wide = _gradient_dtype(parameter)
         kind = (shape, dtype, wide, device, parameter.requires_grad)
         if kind not in worded:
-            place = places.setdefault(device, len(places))
+            place = device_numbers.setdefault(device, len(device_numbers))
             size = "no shape yet" if shape is None else f"shape {tuple(shape)}"
-            kept = "" if wide == dtype else f" with gradients of {wide}"
+            gradients = "" if wide == dtype else f" with gradients of {wide}"
             others = f", device {place + 1} of the model" if place else ""
-            held = "" if parameter.requires_grad else ", frozen with a gradient"
-            worded[kind] = f"({size}, {dtype}{kept}, {device.type}{others}{held})"
+            frozen = "" if parameter.requires_grad else ", frozen with a gradient"
+            worded[kind] = f"({size}, {dtype}{gradients}, {device.type}{others}{frozen})"
         yield name, worded[kind]
 
 

@@ -133,26 +133,26 @@ def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequenc
 def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_ObservedStep]:
     """Run a step for each batch. Raises DistributedError if one fails."""
     steps = []
-    with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as holders:
+    with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as pairs:
         for _, module, non_reentrant in reentrant_modules(model):  # reentrant mode may lose gradients
             vars(module)[FUNCTION] = non_reentrant
         if not model.training:
             model.train()
         for number, batch in enumerate(batches):
             try:
-                steps.append(_step(model, batch, holders))
+                steps.append(_step(model, batch, pairs))
             except Exception as error:
                 failure = f"batch {number} fails without DistributedDataParallel too: {error_line(error)}"
                 raise DistributedError(failure) from error
     return steps
 
 
-def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequence[nn.Parameter]]) -> _ObservedStep:
+def _step(model: nn.Module, batch: Mapping[str, Any], pairs: Mapping[str, Sequence[nn.Parameter]]) -> _ObservedStep:
     # the calls of the outermost blocks are counted, each under its first name
     calls: Counter[str] = Counter()
-    first = {module: name for name, module in reversed(outer_blocks(model).items())}
+    names = {module: name for name, module in reversed(outer_blocks(model).items())}
     handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in first.items()
+        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in names.items()
     ]
     try:
         with torch.enable_grad():
@@ -163,12 +163,12 @@ def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequ
     reached = _leaves(loss)
     # not `autograd.grad`, which does not see what a custom backward accumulates by a backward of its own
     loss.backward()  # type: ignore[no-untyped-call]
-    unused = frozenset(name for name, among in holders.items() if all(parameter.grad is None for parameter in among))
-    outside = {name for name, among in holders.items() if any(id(parameter) in reached for parameter in among)}
-    for among in holders.values():
-        for parameter in among:
+    unused = frozenset(name for name, pair in pairs.items() if all(parameter.grad is None for parameter in pair))
+    outside = {name for name, pair in pairs.items() if any(id(parameter) in reached for parameter in pair)}
+    for pair in pairs.values():
+        for parameter in pair:
             parameter.grad = None
-    return _ObservedStep(unused, frozenset(holders) - unused - outside, dict(calls))
+    return _ObservedStep(unused, frozenset(pairs) - unused - outside, dict(calls))
 
 
 def _leaves(loss: Tensor) -> set[int]:

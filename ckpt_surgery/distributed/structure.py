@@ -44,7 +44,7 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
         if id(parameter) in names:
             block = next((outer for outer in enclosing(name) if outer in blocks), "")
             places.setdefault(names[id(parameter)], set()).add(block)
-    return tuple(name for name, among in places.items() if len(among) > 1)
+    return tuple(name for name, users in places.items() if len(users) > 1)
 
 
 def check_module(model: object, caller: str) -> None:
@@ -65,9 +65,9 @@ def towers_of(model: nn.Module) -> tuple[str, ...]:
         return ()
     root, core = outermost
     parameters = inspect.signature(core.forward).parameters
-    wanted = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
+    required = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
     # contrastive models, which have `return_loss`, need both inputs for their loss
-    if "input_ids" not in parameters or "return_loss" in parameters or not wanted <= {"input_ids"}:
+    if "input_ids" not in parameters or "return_loss" in parameters or not required <= {"input_ids"}:
         return ()
     # the class of the text's configuration, and those of the other parts; none if one configuration serves all
     config: Any = getattr(core, "config", None)

@@ -100,25 +100,25 @@ class CutCall:
         with self.as_called():
             attended = self._attended(self.heads(read))
             pieces = [attended[:, part] for part in self.parts]
-            made: Tensor | None = None
+            whole: Tensor | None = None
             for index, part in enumerate(self.parts):
                 result = self.after(read(index, part), index, part, pieces[index])
-                if made is None:
-                    made = self._output_memory(result, attended)
-                made[:, part] = result
-            assert made is not None
-            return made
+                if whole is None:
+                    whole = self._output_memory(result, attended)
+                whole[:, part] = result
+            assert whole is not None
+            return whole
 
     def _attended(self, groups: list[list[HeadStore]]) -> Tensor:
         """Return what attention returns for all groups of heads, which are removed from the list on the way."""
         whole: Tensor | None = None
-        first, count = 0, len(groups)
+        start, count = 0, len(groups)
         for group in range(count):
             result = self.attend(group, [_on_device(store, self.parts) for store in groups.pop(0)])
             if whole is None:
                 whole = result.new_empty((*result.shape[:2], result.shape[2] * count, result.shape[3]))
-            whole[:, :, first : first + result.shape[2]] = result
-            first += result.shape[2]
+            whole[:, :, start : start + result.shape[2]] = result
+            start += result.shape[2]
         assert whole is not None
         return whole
 
@@ -133,11 +133,11 @@ class CutCall:
         return attended.resize_(shape) if same else result.new_empty(shape)
 
     def gradients(
-        self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], made: Tensor | None
+        self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], of_input: Tensor | None
     ) -> list[Tensor | None]:
-        """Return the gradients of `trained` parameters from that of the output; that of the input goes into `made`.
+        """Return the gradients of `trained` parameters from that of the output; write that of the input to `of_input`.
 
-        `made` may share its memory with the gradient of the output.
+        `of_input` may share its memory with the gradient of the output.
         """
         self.state.check(type(self.block).__name__, self.block)
         aliases = [parameter.detach().requires_grad_() for parameter in trained]
@@ -161,7 +161,7 @@ class CutCall:
 
         def tiles() -> Iterator[tuple[int, slice, Tensor]]:
             for index, part in enumerate(self.parts):
-                yield index, part, read(index, part).detach().requires_grad_(made is not None)
+                yield index, part, read(index, part).detach().requires_grad_(of_input is not None)
 
         with ExitStack() as stack:
             stack.enter_context(self.as_called())
@@ -174,12 +174,12 @@ class CutCall:
                 attended = _of_part([graph.result.detach() for graph in graphs], part).requires_grad_()
                 result = self.after(tile.view_as(tile), index, part, attended)  # trackers of modules take no leaf
                 of_tile, of_attended = back([result], [gradient[:, part]], tile, attended)
-                if made is not None:
-                    made[:, part] = 0 if of_tile is None else of_tile
-                first = 0
-                for store in reached:
-                    store[:, part] = 0 if of_attended is None else of_attended[:, :, first : first + store.shape[2]]
-                    first += store.shape[2]
+                if of_input is not None:
+                    of_input[:, part] = 0 if of_tile is None else of_tile
+                start = 0
+                for each in reached:
+                    each[:, part] = 0 if of_attended is None else of_attended[:, :, start : start + each.shape[2]]
+                    start += each.shape[2]
                 del result, of_tile, of_attended
             of_heads = [graphs.pop(0).gradients(reached.pop(0)) for _ in range(len(graphs))]
             for index, part, tile in tiles():
@@ -189,8 +189,8 @@ class CutCall:
                     for place in range(len(heads))
                 ]
                 (of_tile,) = back(heads, of_part, tile)
-                if made is not None and of_tile is not None:
-                    made[:, part] += of_tile
+                if of_input is not None and of_tile is not None:
+                    of_input[:, part] += of_tile
         return [None if s is None else s.to(p.dtype) for s, p in zip(sums, trained, strict=True)]
 
     @contextmanager
@@ -262,29 +262,29 @@ class CutCall:
     @torch.no_grad()
     def heads(self, read: Read) -> list[list[HeadStore]]:
         """Return queries, keys and values of the whole sequence for each group of heads. Raises CannotCut."""
-        made: list[list[HeadStore]] = []
+        groups: list[list[HeadStore]] = []
         for index, part in enumerate(self.parts):
             tile = read(index, part)
             call, heads = self.before(tile, index, part)
-            if not made:
+            if not groups:
                 self._call = call
                 count = call.groups(heads, _GROUPS)
                 self.token = TokenBytes.of(self.arguments, tile, heads, count)
                 count = 1 if self.together else count
-                made = [[self._new_store(each, count) for each in heads] for _ in range(count)]
+                groups = [[self._new_store(each, count) for each in heads] for _ in range(count)]
             elif self._call is None or not call.is_like(self._call):
                 raise CannotCut("its attention is given something else for each tile")
             for place, each in enumerate(heads):
-                width = each.shape[_HEADS] // len(made)
-                for group, stores in enumerate(made):
+                width = each.shape[_HEADS] // len(groups)
+                for group, stores in enumerate(groups):
                     piece = each[:, group * width : (group + 1) * width].transpose(_HEADS, _TOKENS)
                     if isinstance(store := stores[place], ParkedTiles):
                         store.put(piece)
                     else:
                         store[:, part] = piece
-        for store in (store for stores in made for store in stores if isinstance(store, ParkedTiles)):
+        for store in (store for stores in groups for store in stores if isinstance(store, ParkedTiles)):
             store.finish()
-        return made
+        return groups
 
     def _new_store(self, like: Tensor, groups: int) -> HeadStore:
         if self.transport is not None:
@@ -338,9 +338,9 @@ class GroupGraph:
 
     def gradients(self, gradient: Tensor) -> Sequence[Tensor]:
         """Return the gradients of queries, keys and values, and let go of all else."""
-        made = torch.autograd.grad(self.result, self._heads, gradient)
+        found = torch.autograd.grad(self.result, self._heads, gradient)
         self._loaded.clear()
-        return made
+        return found
 
 
 class _Source(torch.autograd.Function):

@@ -47,16 +47,16 @@ class CutFunction(torch.autograd.Function):
             )
         (given,), parked = ctx.saved_tensors, ctx.parked
         read = partial(_tile, given) if parked is None else lambda index, part: parked.read(index)
-        made: Tensor | None = None
+        of_input: Tensor | None = None
         if ctx.needs_input_grad[1]:
             like, shape = ctx.like
             reuses = is_alone and gradient.shape == shape and gradient.dtype == like.dtype and gradient.is_contiguous()
-            made = gradient if reuses else like.new_empty(shape)
+            of_input = gradient if reuses else like.new_empty(shape)
         ctx.call.entered()
-        of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
+        of_trained = ctx.call.gradients(read, gradient, ctx.trained, of_input)
         if not keeps_graph():  # the loss, and with it this node, may live on into the next forward
             ctx.parked = ctx.call.taken = None
-        return None, made, *of_trained
+        return None, of_input, *of_trained
 
 
 def _tile(values: Tensor, index: int, part: slice) -> Tensor:

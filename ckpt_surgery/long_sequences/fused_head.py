@@ -149,7 +149,7 @@ class FusedLoss(Undoable):
         for _, owner in _owners(model):
             takes_labels = not set(_LABELS).isdisjoint(inspect.signature(owner.forward).parameters)
             if takes_labels and not fused.isdisjoint(owner.modules()):
-                given = _LabelsGiven(owner, self.state)
+                given = _LabelsHook(owner, self.state)
                 self._hooks += [
                     owner.register_forward_pre_hook(given, prepend=True, with_kwargs=True),
                     owner.register_forward_hook(self.state.end, always_call=True),
@@ -317,8 +317,8 @@ class FusedHead:
         return not is_sharded(self.module)
 
 
-class _LabelsGiven:
-    """A hook before a model's forward that counts it while it or its caller has labels."""
+class _LabelsHook:
+    """A forward pre-hook that notes a forward of a model, if that is given labels."""
 
     def __init__(self, model: nn.Module, state: LossState) -> None:
         self.state = state

@@ -245,8 +245,8 @@ def _with_graph(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Tensor | N
         tensor for tensor, need in zip((hidden, weight, bias), needed, strict=True) if need and tensor is not None
     ]
     values, gradients = zip(*pairs, strict=True)
-    made = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True))
-    return *(next(made) if need else None for need in needed), *_NO_MORE
+    found = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True))
+    return *(next(found) if need else None for need in needed), *_NO_MORE
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:

@@ -95,7 +95,7 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
     """Run what is kept again in the recompute, and use the kept values."""
     from ckpt_surgery.runtime.selective import kept_results
 
-    giving: Any = kept_results._Giving
+    giving: Any = kept_results._GivingMode
     dispatch = giving.__torch_dispatch__
 
     def twice(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

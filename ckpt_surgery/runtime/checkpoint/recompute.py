@@ -63,7 +63,7 @@ class Computation:
         self._recomputed = recomputed
         self._kept = kept
         if kept is not None and check is not None:
-            kept.show = check.given
+            kept.show = check.note_inputs
         self._arguments: Arguments | None = arguments  # until the first pass
         self._originals: dict[int, Any] = {}  # by index: class and attributes of a tensor, or the parameter
         self._failure: BaseException | None = None

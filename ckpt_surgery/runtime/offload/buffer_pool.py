@@ -42,7 +42,7 @@ _NONE_LEFT = (
 
 
 Shortage = Literal["pinned memory", "host memory", "folder", "disk"]
-"""What ran short: memory that may be pinned, memory at all, room in the folder, or the folder is not on a disk."""
+"""What is lacking: memory that may be pinned, host memory at all, room in the folder, or a folder on a disk."""
 
 
 class Buffer:

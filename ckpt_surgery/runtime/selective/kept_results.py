@@ -76,9 +76,9 @@ class KeptResults:
         """Return a context for the forward, in which results are kept."""
         self.policy.begin(self._block)
         if not self.policy.by_calls:
-            return _Keeping(self)
+            return _KeepingMode(self)
         self._sequence = []
-        return Watching(_KeepingCalls(self, self._sequence), self._shortcuts)
+        return Watching(_KeepingWatcher(self, self._sequence), self._shortcuts)
 
     def recompute(self) -> AbstractContextManager[Any]:
         """Return a context for the recompute, which gets the kept results. Raises as `SavePolicy` does."""
@@ -88,13 +88,13 @@ class KeptResults:
             self._runs_all = True
         if self._sequence is None:
             return self._giving()
-        return Watching(_GivingCalls(self, self._sequence), self._shortcuts)
+        return Watching(_GivingWatcher(self, self._sequence), self._shortcuts)
 
     @contextmanager
     def _giving(self) -> Iterator[None]:
         self.recomputing += 1
         try:
-            with _Giving(self):
+            with _GivingMode(self):
                 yield
         finally:
             self.recomputing -= 1
@@ -246,7 +246,7 @@ class _WatchedCall:
     result: OperatorResult | None = None
 
 
-class _KeepingCalls:
+class _KeepingWatcher:
     """The watcher of a forward: it runs the watched operators, and keeps what the policy chooses."""
 
     __slots__ = ("_kept", "_mode", "_plans", "_selector", "_sequence", "operators")
@@ -257,7 +257,7 @@ class _KeepingCalls:
         self._sequence = sequence
         self._plans = kept.policy.plans
         self._selector = Selector()
-        self._mode: _Keeping | None = None
+        self._mode: _KeepingMode | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operator's call, which `run` executes."""
@@ -311,13 +311,13 @@ class _KeepingCalls:
             self._sequence.append(_WatchedCall(operator, form))
         return output
 
-    def _keeping(self) -> _Keeping:
+    def _keeping(self) -> _KeepingMode:
         if self._mode is None:
-            self._mode = _Keeping(self._kept, self._selector)
+            self._mode = _KeepingMode(self._kept, self._selector)
         return self._mode
 
 
-class _GivingCalls:
+class _GivingWatcher:
     """The watcher of a recompute: it returns kept results of the watched operators, and runs the others."""
 
     __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
@@ -328,7 +328,7 @@ class _GivingCalls:
         self._plans = kept.policy.plans
         self._sequence = sequence
         self._place = 0
-        self._mode: _Giving | None = None
+        self._mode: _GivingMode | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operator's call, kept or from `run`. Raises SurgeryError if the call differs."""
@@ -350,7 +350,7 @@ class _GivingCalls:
         if call.plan is not None and call.result is not None:
             return self._kept.replayed(call.plan, call.result, run, args, kwargs)
         if self._mode is None:
-            self._mode = _Giving(self._kept)
+            self._mode = _GivingMode(self._kept)
         with self._mode:
             return run(*args, **kwargs)
 
@@ -370,7 +370,7 @@ class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return True
 
 
-class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
+class _KeepingMode(_OperatorMode):  # type: ignore[no-untyped-call]
     """The mode of a forward: it runs all operators, and keeps what the policy chooses."""
 
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
@@ -408,7 +408,7 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
+class _GivingMode(_OperatorMode):  # type: ignore[no-untyped-call]
     """The mode of a recompute: it returns kept results of operators, and runs the others."""
 
     def __init__(self, kept: KeptResults) -> None:
@@ -422,7 +422,7 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         expected = self._kept.expected(func, self._indices[func], args)
         self._indices[func] += 1
-        return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
+        return expected.again(args) if expected.kept else func(*args, **(kwargs or {}))
 
 
 def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -80,7 +80,7 @@ class OperatorResult:
             return True
         return versions((*self.tensors(), *self.aliases)) != self.versions
 
-    def given(self, args: tuple[Any, ...]) -> Any:
+    def again(self, args: tuple[Any, ...]) -> Any:
         """Return the operator's result again, in place of running it."""
         for restore in self.restore:
             restore()

@@ -94,7 +94,7 @@ class SelfCheck:
         self._forward_trace.recent.clear()
         self._attributes = _plain_attributes(self._block)
 
-    def given(self, tensors: Iterable[Tensor]) -> None:
+    def note_inputs(self, tensors: Iterable[Tensor]) -> None:
         """Note the inputs of an operator whose result is kept: in the recompute its result says nothing about them."""
         if (note := self._note_now) is not None:
             for tensor in tensors:
@@ -148,9 +148,7 @@ class SelfCheck:
         if may_be_unset(tensor, self._block):
             return Fingerprint.placeholder(tensor)
         elements = _elements(tensor)
-        seen = next(
-            (fingerprint for held, key, fingerprint in trace.recent if key == elements == _elements(held)), None
-        )
+        seen = next((made for held, key, made in trace.recent if key == elements == _elements(held)), None)
         if seen is not None:
             return seen
         index = len(trace.prints)

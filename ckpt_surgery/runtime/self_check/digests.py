@@ -248,8 +248,8 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
             sums.append(0)
     for device, memory in elsewhere.items():
         with unseen(), torch.no_grad(), without_autocast(device.type):
-            made = sums_on_device([tensor for _, tensor, _ in memory], [size for *_, size in memory]).unbind()
-        for (index, *_), each in zip(memory, made, strict=True):
+            computed = sums_on_device([tensor for _, tensor, _ in memory], [size for *_, size in memory]).unbind()
+        for (index, *_), each in zip(memory, computed, strict=True):
             sums[index] = each
     return sums, not elsewhere
 
@@ -257,8 +257,8 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
 def sum_over(parts: Sequence[Tensor]) -> Tensor:
     """Return one exact sum over the bits of strided tensors on one device, as int64 of shape ()."""
     sums, _ = _sums([part for part in parts if not _has_nothing_to_read(part)])
-    made = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
-    return reduce(lambda total, more: _PART_FACTOR * total + more, made, parts[0].new_zeros((), dtype=torch.int64))
+    of_parts = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
+    return reduce(lambda total, more: _PART_FACTOR * total + more, of_parts, parts[0].new_zeros((), dtype=torch.int64))
 
 
 def _is_readable(tensor: Tensor) -> bool:
