@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
 Cut = Callable[[Callable[..., Any], BlockSignature, Arguments, Callable[..., Any]], Any]
-"""Runs one call, given the forward, its signature and arguments and the checkpoint function; or NotImplemented."""
+"""Runs a call, given its forward, signature and arguments and the checkpoint function, or returns NotImplemented."""
 _NO_TRANSFORMS: frozenset[TransformType] = frozenset()
 
 

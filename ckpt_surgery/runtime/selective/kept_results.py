@@ -134,27 +134,27 @@ class KeptResults:
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> OperatorResult:
         """Record that an operator has run; its result is not kept yet."""
-        noted = OperatorResult(operator, _form(args))
+        record = OperatorResult(operator, _form(args))
         if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
-            noted.restore.append(partial(set_torch_states, states))
+            record.restore.append(partial(set_torch_states, states))
         if (generator := kwargs.get("generator")) is not None:
-            noted.restore.append(partial(generator.set_state, generator.get_state()))
-        self._results.setdefault(operator, []).append(noted)
-        return noted
+            record.restore.append(partial(generator.set_state, generator.get_state()))
+        self._results.setdefault(operator, []).append(record)
+        return record
 
     def keep(
-        self, noted: OperatorResult, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+        self, record: OperatorResult, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
     ) -> None:
         """Keep the result of an operator that took `flops` operations, because of these choices."""
-        if noted.kept:
+        if record.kept:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
-        noted.keep(result, args, copied=copied)
-        noted.choices, noted.flops = choices, flops
-        self._show(noted, args)
-        self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in noted.tensors()), noted)
+        record.keep(result, args, copied=copied)
+        record.choices, record.flops = choices, flops
+        self._show(record, args)
+        self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in record.tensors()), record)
 
     def check_operator(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Check any operator of the forward once it has run. Raises SurgeryError if it wrote to a kept result."""
@@ -166,10 +166,10 @@ class KeptResults:
                 if argument.alias_info is None or not argument.alias_info.is_write:
                     continue
                 written = args[index] if index < len(args) else kwargs.get(argument.name)
-                if isinstance(written, Tensor) and (noted := self._storages.get(memory_of(written)[0])):
-                    raise self._written(noted, in_words(operator_name(operator)))
-        elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
-            noted.watch(result)
+                if isinstance(written, Tensor) and (record := self._storages.get(memory_of(written)[0])):
+                    raise self._write_error(record, in_words(operator_name(operator)))
+        elif operator_name(operator) == _ALIASING and (record := self._storages.get(memory_of(args[0])[0])):
+            record.watch(result)
 
     def keep_output(self, plan: Replay, choices: Sequence[Choice], output: Any) -> OperatorResult:
         """Keep the output of a call, because of these choices."""
@@ -226,9 +226,9 @@ class KeptResults:
 
     def _check_written(self, result: OperatorResult) -> None:
         if result.is_written():
-            raise self._written(result, "something")
+            raise self._write_error(result, "something")
 
-    def _written(self, result: OperatorResult, writer: str) -> SurgeryError:
+    def _write_error(self, result: OperatorResult, writer: str) -> SurgeryError:
         name = in_words(operator_name(result.operator))
         return SurgeryError(
             f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
@@ -286,7 +286,7 @@ class _KeepingWatcher:
         if tracing_context() is not None:
             return run(*args, **kwargs)
         mode = self._keeping()
-        mode.noted = []
+        mode.records = []
         saved: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -295,19 +295,19 @@ class _KeepingWatcher:
 
         with mode, changing_saved(note):
             output = run(*args, **kwargs)
-        noted, mode.noted = mode.noted, None
+        records, mode.records = mode.records, None
         plan: Replay | str = BY_MODE
-        if not noted:
+        if not records:
             plan = OTHER
-        elif form is not None and len(noted) == 1:
-            result, flops = noted[0]
+        elif form is not None and len(records) == 1:
+            result, flops = records[0]
             role = self._kept.policy.role(result.operator)
             if role is not None and role.is_fixed and not (result.restore or result.copied):
                 plan = Replay.of(saved, output, args, kwargs, result.operator, role.choices, flops)
         saved.clear()  # the graph holds `record`, and with it the list
         if form is not None:
             self._plans[form] = plan
-        if noted or form is None:  # a recompute recognizes the other calls by their forms
+        if records or form is None:  # a recompute recognizes the other calls by their forms
             self._sequence.append(_WatchedCall(operator, form))
         return output
 
@@ -376,7 +376,7 @@ class _KeepingMode(_OperatorMode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
         self._selector = selector or Selector()
-        self.noted: list[tuple[OperatorResult, int]] | None = None  # with the flops of each
+        self.records: list[tuple[OperatorResult, int]] | None = None  # with the flops of each
         # what a router may choose by, with version counters
         self._scores: list[tuple[OperatorResult, weakref.ref[Tensor], int]] = []
 
@@ -391,11 +391,11 @@ class _KeepingMode(_OperatorMode):  # type: ignore[no-untyped-call]
         role = self._kept.policy.role(func)
         if role is None:
             return result
-        noted = self._kept.record(role, func, args, kwargs, result)
-        if self.noted is not None:
-            self.noted.append((noted, flops_of(func, args, kwargs, result)))
+        record = self._kept.record(role, func, args, kwargs, result)
+        if self.records is not None:
+            self.records.append((record, flops_of(func, args, kwargs, result)))
         if chosen := self._selector.chosen(func, role, args, kwargs):
-            self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
+            self._kept.keep(record, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
                 # also keep the scores that the router has just chosen by, since it weighs by them too
                 for score, reference, before in self._scores:
@@ -404,7 +404,7 @@ class _KeepingMode(_OperatorMode):  # type: ignore[no-untyped-call]
                         self._kept.keep(score, chosen, tensor, ())
                 self._scores.clear()
         elif role.score_of is not None:
-            self._scores.append((noted, weakref.ref(result), version(result)))
+            self._scores.append((record, weakref.ref(result), version(result)))
         return result
 
 
