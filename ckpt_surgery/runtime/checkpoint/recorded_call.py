@@ -49,13 +49,13 @@ class RecordedCall:
         self._objects: list[tuple[str, Any]] = []
         self._ended = False
         flat = Flattener()
-        spec, note, names = flat.flatten, self._note, signature.names
+        spec, spec_of, names = flat.flatten, self._spec_of, signature.names
         args, kwargs = arguments
         self._specs: Arguments = (
             tuple(
-                [spec(v) if type(v) in NEVER_PAST else note(name_at(names, i), v, flat) for i, v in enumerate(args)]
+                [spec(v) if type(v) in NEVER_PAST else spec_of(name_at(names, i), v, flat) for i, v in enumerate(args)]
             ),
-            {name: spec(v) if type(v) in NEVER_PAST else note(name, v, flat) for name, v in kwargs.items()},
+            {name: spec(v) if type(v) in NEVER_PAST else spec_of(name, v, flat) for name, v in kwargs.items()},
         )
         self.tensors = flat.tensors
         self._constants = flat.constants
@@ -141,7 +141,7 @@ class RecordedCall:
             written = next(tensor for tensor, old, new in pairs if old != new)
             raise self._refusal(f"its argument {self.signature.holder_of(written, *self._specs)}")
 
-    def _note(self, name: str, value: Any, flattener: Flattener) -> Any:
+    def _spec_of(self, name: str, value: Any, flattener: Flattener) -> Any:
         """Return the spec of an argument that may be past state; note an object to which a recompute could add."""
         if self.signature.is_past(name, value):
             cache = CacheAtEntry.of(value)
