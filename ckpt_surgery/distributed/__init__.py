@@ -1,4 +1,4 @@
-"""Training on several ranks without silent faults. The engine is torch.distributed; this watches and repairs."""
+"""Training on several ranks without silent faults. torch.distributed does the work; this watches and repairs."""
 
 # ruff: noqa: E402
 

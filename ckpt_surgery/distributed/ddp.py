@@ -1,7 +1,7 @@
-"""Losses that bypass a DistributedDataParallel: notice them, or run the method that computes them through it.
+"""Notice losses that bypass a DistributedDataParallel, or run the method that computes them through it.
 
 DDP averages the gradients of one backward for each of its forwards. Any other gradient stays on its rank without a
-warning: each rank then trains its own model, and rank 0's is saved.
+warning: each rank then trains a model of its own, and that of rank 0 is saved.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _CURE = (
 
 
 _Fate = Literal["averaged", "accumulated", "left"]
-"""What becomes of one backward's gradients: "accumulated" under no_sync, as the user wants."""
+"""What becomes of one backward's gradients: "accumulated" is meant, under no_sync, and "left" on the rank is not."""
 
 
 class DDPWatch(UndoableHooks):
-    """Watches every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
+    """A watch over every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
 
     Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards whose gradients were not averaged
     (more than once where reentrant checkpointing runs others inside), or with `when="step"` the optimizer's steps on
@@ -56,7 +56,7 @@ class DDPWatch(UndoableHooks):
         self._when = when
         self._action = action
         self._prepared = False  # the reducer waits for a backward
-        self._reached_since = False  # and a backward has reached a parameter since
+        self._reached_since = False  # a backward has reached a parameter since then
         self._learnt = not ddp.static_graph  # a static graph's first reduction depends on the outputs of the forward
         self._running: WeakSet[partial[None]] = WeakSet()  # the backwards that began at a marked output
         self._last_from_outputs = -1
@@ -91,20 +91,20 @@ class DDPWatch(UndoableHooks):
         else:
             self._unspent.add(self._forwards)
         if not synchronises or not self._learnt:
-            # DDP learns a static graph from what torch knows how to look into
+            # DDP learns a static graph from outputs in containers that torch can look into
             for tensor in tensors(outputs) if self._learnt else tree_leaves(outputs):
                 if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
-                    tensor.register_hook(partial(self._from_output, self._forwards))  # type: ignore[no-untyped-call]
+                    tensor.register_hook(partial(self._begin_from_output, self._forwards))  # type: ignore[no-untyped-call]
 
-    def _from_output(self, forward: int, gradient: Tensor) -> None:
+    def _begin_from_output(self, forward: int, gradient: Tensor) -> None:
         """Note that a backward begins at an output of a marked forward; reentrant ones inside belong to it."""
         self._unspent.discard(forward)
         self._last_from_outputs = current_graph_task_id()
-        ends = partial(self._from_outputs_ends)  # only the engine holds it, until the backward has ended or failed
+        ends = partial(self._end_from_output)  # only the engine holds it, until the backward has ended or failed
         self._running.add(ends)
         engine.queue_callback(ends)
 
-    def _from_outputs_ends(self) -> None:
+    def _end_from_output(self) -> None:
         if self._prepared and not self._learnt:
             self._learnt, self._reached_since = True, True
 
@@ -112,11 +112,11 @@ class DDPWatch(UndoableHooks):
         task = current_graph_task_id()
         if task != self._task:
             self._task = task
-            self._fate = self._judged(parameter)
+            self._fate = self._decide_fate(parameter)
             if self._fate == "left":
-                self._leave(parameter)
+                self._report_left(parameter)
             elif self._fate == "averaged":
-                self._accumulated.clear()  # also those that this backward does not reach, or DDP would still wait
+                self._accumulated.clear()  # also those it will not reach: then DDP still waits
         if self._fate == "left":
             self._left[id(parameter)] = parameter
         elif self._fate == "accumulated":
@@ -124,27 +124,27 @@ class DDPWatch(UndoableHooks):
         elif self._left:
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
-    def _judged(self, first: Tensor) -> _Fate:
-        """Tell what becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
+    def _decide_fate(self, first: Tensor) -> _Fate:
+        """Decide what becomes of a backward as it reaches its first parameter, before the reducer has seen that."""
         if self._prepared and not self._learnt:
-            if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
-                engine.queue_callback(partial(self._first_ends, self._task, first))
+            if not self._running:  # a head outside the model is reached before the outputs that it uses
+                engine.queue_callback(partial(self._end_first_backward, self._task, first))
             return "averaged"
         if self._prepared and not (self._reached_since and _has_finished(self._ddp)):
             self._reached_since = True
             return "averaged"
-        if self._running or self._unspent:  # unspent: the loss may have left the forward by another way
+        if self._running or self._unspent:  # unspent: the loss may not come from an output
             return "accumulated"
         return "left"
 
-    def _first_ends(self, task: int, parameter: Tensor) -> None:
+    def _end_first_backward(self, task: int, parameter: Tensor) -> None:
         """Note whether the first backward of a static graph was averaged: only if it came from outputs."""
         if self._last_from_outputs != task:
             self._left[id(parameter)] = parameter
-            self._leave(parameter)
+            self._report_left(parameter)
 
-    def _leave(self, parameter: Tensor) -> None:
-        """Report a backward whose gradients nobody averages."""
+    def _report_left(self, parameter: Tensor) -> None:
+        """Report a backward whose gradients are not averaged."""
         if self._when == "step":
             return
         place = f"a backward reached {self._names[id(parameter)]} of {type(self._ddp.module).__name__}"
@@ -159,7 +159,7 @@ class DDPWatch(UndoableHooks):
                 f"{place} without a forward of its DistributedDataParallel: the gradients stay those of rank "
                 f"{_this_rank()}"
             )
-        self._tell(f"{what}; {_CURE}")
+        self._report(f"{what}; {_CURE}")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._unspent.clear()
@@ -169,12 +169,12 @@ class DDPWatch(UndoableHooks):
         model = type(self._ddp.module).__name__
         if (parameter := self._with_gradient(self._left, optimizer)) is not None:
             name = self._names[id(parameter)]
-            self._tell(f"{place} a gradient of {name} of {model} that only rank {_this_rank()} has; {_CURE}")
+            self._report(f"{place} a gradient of {name} of {model} that only rank {_this_rank()} has; {_CURE}")
             return
         # a step inside no_sync is meant for this rank alone
         parameter = self._with_gradient(self._accumulated, optimizer)
         if parameter is not None and self._ddp.require_backward_grad_sync:
-            self._tell(
+            self._report(
                 f"{place} a gradient of {self._names[id(parameter)]} of {model} that only rank {_this_rank()} has: "
                 "every backward since the last average was under no_sync; run the last forward and backward before "
                 "each step outside no_sync, also where an epoch ends in the middle of an accumulation; a step that is "
@@ -182,7 +182,7 @@ class DDPWatch(UndoableHooks):
             )
             return
         if self._prepared and self._learnt and self._reached_since and not _has_finished(self._ddp):
-            self._tell(
+            self._report(
                 f"{place} gradients that DistributedDataParallel has not averaged: it still waits for those of other "
                 "parameters of its last forward; find_unused_parameters=True looks for what a step does not use, and "
                 "ddp_ready(model, batch) names it"
@@ -200,7 +200,7 @@ class DDPWatch(UndoableHooks):
                 return parameter
         return None
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.bypassed += 1
         if self._action == "raise":
             raise DistributedError(text)
@@ -217,8 +217,8 @@ def watch_ddp(
     """Notice gradients that a DistributedDataParallel does not average, because their loss bypassed it.
 
     Each rank watches itself; nothing is sent. The watch knows what DDP does: for every forward with gradients it
-    averages one backward, whatever that starts from, if it reaches every parameter that DDP waits for; a second one
-    it does not average. Accumulation under `no_sync`, unused outputs, several forwards before one backward, reentrant
+    averages one backward, whatever that starts from, if it reaches every parameter that DDP waits for; it does not
+    average a second one. Accumulation under `no_sync`, unused outputs, several forwards before one backward, reentrant
     checkpointing and forwards without gradients are not reported.
 
     Not seen: `ddp.forward(...)` called directly, which runs no hooks; parameters that got `requires_grad` after the
@@ -232,7 +232,7 @@ def watch_ddp(
         when: "backward" reports as soon as such a backward reaches a parameter; "step" reports before a step of
             `optimizer` if DDP has not averaged the gradients by then, also where all were made under `no_sync`. A
             step inside `no_sync` is meant for its rank alone.
-        action: "warn" warns once with DistributedWarning; "raise" raises DistributedError in the backward or step.
+        action: "warn" gives one DistributedWarning; "raise" raises DistributedError in the backward or step.
 
     Returns:
         The watch; `undo()` ends it.
@@ -258,11 +258,11 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
 
     The gradients of one backward from what it returns are averaged in buckets during the backward, as after
     `ddp(...)`; buffers and devices are handled the same way. The wrapper's hooks run; those of the inner model run
-    only if the method calls the model. Nothing is left behind, even where the method raises.
+    only if the method calls the model. Nothing is left behind, even if the method raises.
 
-    DDP waits for every parameter, also where the method runs only a part of the model. Where a backward has ended and
-    DDP still waits, that backward raises DistributedError, which names the parameters that it did not reach: gradients
-    would stay those of each rank. A wrapper made with `find_unused_parameters=True` averages those of a part. A head
+    DDP waits for every parameter, even if the method runs only a part of the model. If DDP still waits when a backward
+    has ended, that backward raises DistributedError, which names the parameters that it did not reach: each rank would
+    keep gradients of its own. A wrapper made with `find_unused_parameters=True` averages those of a part. A head
     that is called on what this returns, before the one backward, counts as reached.
 
     A method that raises on one rank tells the others nothing: they wait for it in their backward. If its process ends,
@@ -297,8 +297,8 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
         modules["module"] = inner
         return function(*args, **kwargs) if isinstance(method, str) else function(inner, *args, **kwargs)
 
-    # Until the method is called, a module like the model takes its place, without its hooks: those of the wrapper may
-    # look at it.
+    # the wrapper calls a stand-in for the model, which runs the method without the model's hooks; it looks like the
+    # model, since hooks of the wrapper may inspect it
     stand_in = object.__new__(type(inner))
     hooks = {name: OrderedDict[int, Any]() for name in CALL_HOOKS}
     vars(stand_in).update({**vars(inner), **hooks, "forward": run, "_compiled_call_impl": None})
@@ -307,8 +307,8 @@ def call_through_ddp(ddp: nn.Module, method: str | Callable[..., Any], /, *args:
         outputs = wrapper(*args, **kwargs)
     finally:
         modules["module"] = inner
-    looks = wrapper.find_unused_parameters or wrapper.static_graph  # then it needs no help
-    if torch.is_grad_enabled() and wrapper.require_backward_grad_sync and not looks:
+    finds_unused = wrapper.find_unused_parameters or wrapper.static_graph
+    if torch.is_grad_enabled() and wrapper.require_backward_grad_sync and not finds_unused:
         _Awaited(wrapper, outputs)
     return outputs
 
@@ -322,15 +322,15 @@ def _checked_ddp(ddp: Any, caller: str) -> DistributedDataParallel:
     raise DistributedError(f"{caller} got a {type(ddp).__name__}: {advice}")
 
 
-_LATER = 3
-"""Callbacks at the end of a backward queue others: those of DistributedDataParallel are over after so many."""
+_REQUEUED = 3
+"""How often a callback at the end of a backward queues itself again, to run after those of DistributedDataParallel."""
 
 
 class _Awaited:
-    """Raises DistributedError at the end of a backward if DDP still waits for parameters.
+    """A check at the end of a backward: it raises DistributedError if DDP still waits for parameters.
 
-    Only hooks of the outputs hold it, and its hooks on parameters go with it: a model that keeps an output keeps no
-    wrapper.
+    Only hooks of the outputs hold it, its hooks on parameters go with it, and it does not hold the wrapper: a model
+    that keeps an output would keep that alive.
     """
 
     def __init__(self, ddp: DistributedDataParallel, outputs: Any) -> None:
@@ -338,30 +338,30 @@ class _Awaited:
         self._task = -1
         self._reached: set[int] = set()
         self._handles: list[RemovableHandle] = []
-        ends = [tensor for tensor in tensors(outputs) if tensor.grad_fn is not None]
-        if not ends:
+        starts = [tensor for tensor in tensors(outputs) if tensor.grad_fn is not None]
+        if not starts:
             return
-        reached = self._reached  # so that the hooks hold no more than the set
+        reached = self._reached  # the hooks are to hold the set alone
         for parameter in ddp.module.parameters():
             if parameter.requires_grad:
                 handle = parameter.register_post_accumulate_grad_hook(lambda p: reached.add(id(p)))
                 self._handles.append(handle)
         finalize(self, self._remove, self._handles)
-        for tensor in ends:
+        for tensor in starts:
             tensor.register_hook(self._begins)  # type: ignore[no-untyped-call]
 
     def _begins(self, gradient: Tensor) -> None:
         task = current_graph_task_id()
         if self._handles and task != self._task:
             self._task = task
-            engine.queue_callback(partial(self._ends, _LATER))
+            engine.queue_callback(partial(self._ends, _REQUEUED))
 
-    def _ends(self, later: int) -> None:
-        if later:
-            engine.queue_callback(partial(self._ends, later - 1))
+    def _ends(self, more_turns: int) -> None:
+        if more_turns:
+            engine.queue_callback(partial(self._ends, more_turns - 1))
             return
         ddp = self._ddp()
-        if ddp is None or not self._reached:  # torch.autograd.grad leaves nothing in parameters
+        if ddp is None or not self._reached:  # torch.autograd.grad reaches no parameter
             return
         self._remove(self._handles)
         if _has_finished(ddp):
@@ -386,7 +386,7 @@ class _Awaited:
 
 
 def _has_finished(ddp: DistributedDataParallel) -> bool:
-    """Tell whether the reducer has averaged what its last forward asked for."""
+    """Tell whether the reducer has averaged all gradients that it waits for since the last forward."""
     try:
         ddp.reducer._check_reducer_finalized()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Average and compare gradients of replicas by hand, for loops that compute the loss around the wrapper.
+"""Average and compare gradients of replicas by hand, for loops whose loss bypasses the wrapper.
 
 Why a loop misses its synchronisation does not matter here; only the gradients that it left do.
 """
@@ -32,7 +32,7 @@ _NARROW = (torch.float16, torch.bfloat16)
 """Their sums may overflow where their means do not."""
 
 _SUMMED = (*_NARROW, torch.float32, torch.float64, torch.complex64, torch.complex128)
-"""Others, such as float8, some backends do not add up, and torch does not divide."""
+"""The dtypes that are averaged: others, such as float8, some backends do not sum, and torch does not divide."""
 
 Named = Sequence[tuple[str, nn.Parameter]]
 Facts = tuple[tuple[str, str], ...]
@@ -88,16 +88,16 @@ class Ranks:
             yield ranks_in_words(having, self.size), value
 
     def raise_faults(self, caller: str, faults: Sequence[str | None]) -> None:
-        """Raise DistributedError in the name of `caller` where any rank has a fault; there is one entry for each."""
+        """Raise DistributedError in the name of `caller` if any rank has a fault; `faults` has one entry per rank."""
         if any(fault is not None for fault in faults):
             seen = " And ".join(f"on {who}, {fault}" for who, fault in self.by_value(faults) if fault is not None)
             raise DistributedError(f"{caller}: {seen}")
 
     def agree(self, facts: Facts, frozen: frozenset[str], fault: str | None, device: torch.device) -> None:
-        """Raise DistributedError on every rank where any has a fault, or sees other facts than another.
+        """Raise DistributedError on every rank if any has a fault, or if the ranks have different facts.
 
         `facts` are what all ranks must agree on, in order. `frozen` are the names of parameters without gradient,
-        which only explain a difference. Takes one collective of three int64 on `device` where all is well.
+        which only explain a difference. If all is well this takes one collective, of three int64 on `device`.
         """
         number = int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:8], "big") >> 1
         extremes = torch.tensor([number, -number, int(fault is not None)], dtype=torch.int64, device=device)
@@ -107,7 +107,7 @@ class Ranks:
             return
         gathered: list[tuple[str | None, Facts, frozenset[str]]] = self.gather((fault, facts, frozen))
         self.raise_faults("sync_gradients", [theirs for theirs, _, _ in gathered])
-        # What differs first between the models, and what it is on each rank
+        # the first difference between the models, and what each rank has there
         by_name = [dict.fromkeys(frozen, "frozen") | dict(facts) for _, facts, frozen in gathered]
         for name in dict.fromkeys(name for _, facts, _ in gathered for name, _ in facts):
             what, values = f"'{name}'", [theirs.get(name, "missing") for theirs in by_name]
@@ -127,7 +127,7 @@ class Ranks:
     def average(self, bucket: Sequence[Tensor]) -> None:
         """Replace the gradients of a bucket by their means.
 
-        What travels has their elements in order and not as they lie in memory: strides may be others on another rank.
+        Elements travel in logical order and not as they lie in memory: strides may differ between ranks.
         """
         parts = [gradient.reshape(-1).contiguous() for gradient in bucket]
         whole = len(parts) == 1 and not parts[0].is_conj() and not parts[0].is_neg()
@@ -150,14 +150,14 @@ def sync_gradients(
 ) -> SyncStats:
     """Average every `.grad` over the ranks, in place. Every rank calls it after backward, before clipping and step.
 
-    For a loop that has to stay as it is and bypasses its DistributedDataParallel. Where the wrapper has averaged
+    For a loop that has to stay as it is and bypasses its DistributedDataParallel. If the wrapper has averaged
     already, averaging equal gradients changes nothing but rounding. A frozen parameter counts as long as it has a
     `.grad`, on which SGD would step. With one rank there is nothing to do.
 
     Every rank takes part in the same collectives, whatever gradients it has: one compares the models, one finds the
     parameters that have a gradient on any rank, then there is one for each gradient of 1 MiB or more, and one for
     each `bucket_bytes` of the smaller ones of one device and dtype. A rank that has no gradient contributes zeros and
-    gets a gradient of the parameter's shape, strides and dtype. Where no rank has one it stays None. The result is
+    gets a gradient of the parameter's shape, strides and dtype. If no rank has one, it stays None. The result is
     the sum divided by the number of ranks (in half precision divided before it is summed), and equal bit for bit on
     every rank.
 
@@ -194,7 +194,7 @@ def sync_gradients(
     if not named:
         return SyncStats(collectives=1)
     with torch.no_grad():
-        # The gradients that any rank has, in order; those that only this one lacks are made of zeros
+        # the gradients that any rank has, in order; those that only this one lacks become zeros
         present = torch.tensor([p.grad is not None for _, p in named], dtype=torch.uint8, device=device)
         dist.all_reduce(present, dist.ReduceOp.MAX, ranks.group)
         chosen: list[Tensor] = []
@@ -203,7 +203,7 @@ def sync_gradients(
             if not wanted:
                 continue
             if parameter.grad is None:
-                with torch.inference_mode(False):  # else no later backward could add to it
+                with torch.inference_mode(False):  # otherwise no later backward could add to it
                     parameter.grad = torch.zeros_like(parameter, dtype=_gradient_dtype(parameter))
                 created += 1
             chosen.append(parameter.grad)
@@ -226,7 +226,7 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
         group: the ranks that take part; by default the wrapper's, or all.
 
     Returns:
-        The names; none where all gradients are the same.
+        The names; none if all gradients are the same.
 
     Raises:
         DistributedError: on every rank, any rank has sharded gradients, which differ by design, or one that cannot be
@@ -250,10 +250,10 @@ def gradients_in_sync(model: nn.Module, group: dist.ProcessGroup | None = None) 
 def _module_and_ranks(model: nn.Module, group: dist.ProcessGroup | None, caller: str) -> tuple[nn.Module, Ranks]:
     """Return the module inside compilation and wrapper, and the ranks: of `group`, or else of the wrapper, or all.
 
-    Raises DistributedError in the name of `caller` where there is no process group, or this rank is not in it.
+    Raises DistributedError in the name of `caller` if there is no process group, or this rank is not in it.
     """
     check_module(model, caller)
-    module = getattr(model, "_orig_mod", model)  # what torch.compile holds
+    module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if isinstance(module, DistributedDataParallel):
         group = module.process_group if group is None else group
         module = module.module
@@ -277,7 +277,7 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
 
     The number of a device may differ, but not which parameters share a device: that makes the buckets.
     """
-    places: dict[torch.device, int] = {}
+    device_numbers: dict[torch.device, int] = {}
     worded: dict[Hashable, str] = {}
     for name, parameter in named:
         shape = None if bool(is_lazy(parameter)) else parameter.shape
@@ -285,17 +285,17 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
         wide = _gradient_dtype(parameter)
         kind = (shape, dtype, wide, device, parameter.requires_grad)
         if kind not in worded:
-            place = places.setdefault(device, len(places))
+            place = device_numbers.setdefault(device, len(device_numbers))
             size = "no shape yet" if shape is None else f"shape {tuple(shape)}"
-            kept = "" if wide == dtype else f" with gradients of {wide}"
+            gradients = "" if wide == dtype else f" with gradients of {wide}"
             others = f", device {place + 1} of the model" if place else ""
-            held = "" if parameter.requires_grad else ", frozen with a gradient"
-            worded[kind] = f"({size}, {dtype}{kept}, {device.type}{others}{held})"
+            frozen = "" if parameter.requires_grad else ", frozen with a gradient"
+            worded[kind] = f"({size}, {dtype}{gradients}, {device.type}{others}{frozen})"
         yield name, worded[kind]
 
 
 def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
-    """Return the dtype that torch lets its gradient have: since 2.9 it may be another than the parameter's."""
+    """Return the dtype that torch expects of its gradient: since 2.9 it may differ from the parameter's."""
     wanted: torch.dtype | None = getattr(parameter, "grad_dtype", parameter.dtype)
     if wanted is None:
         return parameter.dtype if parameter.grad is None else parameter.grad.dtype
@@ -341,7 +341,7 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | Non
 
 
 def _unreadable(module: nn.Module, named: Named) -> str | None:
-    """Say why this rank's gradients are not those of a replica, or cannot be read at all; None where they are."""
+    """Say why this rank's gradients are not those of a replica, or cannot be read; None if neither is so."""
     if any(descends(type(part), "FullyShardedDataParallel") for part in module.modules()):
         return "the model is sharded by FullyShardedDataParallel, which synchronises gradients itself. Leave this out."
     for name, parameter in named:

@@ -1,7 +1,4 @@
-"""Hold what a DistributedDataParallel run of a model needs, as data, and the words for it.
-
-What leads to a need is found out in `ready`.
-"""
+"""The needs of a DistributedDataParallel run, as data and in words. `ready` finds them."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _SHOWN = 3  # names in a line of the table
 
 
 class DDPOption(Enum):
-    """A setting that a run needs, as users write it."""
+    """A setting that a run may need, as users write it."""
 
     FIND_UNUSED = "find_unused_parameters=True"
     NON_REENTRANT = "use_reentrant=False"
@@ -29,7 +26,7 @@ _LEFT_WAITING = (
 
 
 class NeedReason(Enum):
-    """Why a run needs an option: the option, and the reason in one to three sentences."""
+    """Why a run needs an option: each value is the option, and the reason in one to three sentences."""
 
     OPTIONAL_INPUT = (
         DDPOption.FIND_UNUSED,

@@ -20,7 +20,7 @@ from ckpt_surgery.text import size as in_bytes
 from ckpt_surgery.undo import UndoableHooks
 
 Placed = dict[str, list[nn.Parameter]]
-"""Parameters by the device on which they lie."""
+"""Parameters by the device that they are on."""
 
 _ALONE = "in one process (python train.py instead of torchrun)"
 _SHARDED = "FSDP, which shards it over ranks (torch.distributed.fsdp.fully_shard)"
@@ -42,16 +42,16 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
     The world is the default process group or, before there is one, what the launcher set: WORLD_SIZE and RANK.
 
     transformers' Trainer refuses a part of this, through accelerate: in a world of several ranks, every
-    `hf_device_map` of more than one entry, also where all name one device. It passes a split model without that
-    attribute and, in one process, offloaded parameters that never train. A plain loop nobody looks at.
+    `hf_device_map` of more than one entry, also if all name one device. It passes a split model without that
+    attribute and, in one process, offloaded parameters that never train. Nobody checks a plain loop.
 
     Args:
         model: the model, also inside wrappers.
-        allow_split: accept parameters on several devices. Say so only where no two ranks share an accelerator, as for
-            DistributedDataParallel around models that have several devices each to themselves.
+        allow_split: accept parameters on several devices. Only do so if no two ranks share an accelerator, as for
+            DistributedDataParallel around models that each have several devices to themselves.
 
     Raises:
-        PlacementError: on each rank for itself; it says what lies on which device, and what a whole copy takes.
+        PlacementError: on each rank for itself; it says what is on which device, and what a whole copy takes.
         DistributedError: `model` is not a module.
     """
     check_module(model, "check_placement")
@@ -75,13 +75,13 @@ def check_placement(model: nn.Module, *, allow_split: bool = False) -> None:
 
 
 class PlacementGuard(UndoableHooks):
-    """Checks a model's placement at its first training forward until `undo`, or for the length of a `with`."""
+    """A check of a model's placement at its first training forward, until `undo` or for the length of a `with`."""
 
 
 def guard_placement(model: nn.Module, *, allow_split: bool = False) -> PlacementGuard:
     """Have every training forward of `model` begin with `check_placement`.
 
-    A forward is a training forward where `model.training` is set, gradients are on and a parameter requires one;
+    A forward is a training forward if `model.training` is set, gradients are on and a parameter requires one;
     others pass. Once the check has passed it is made again only in a world of another size: parameters that are
     moved, unfrozen or added later need `check_placement`, or another guard. The model may be inside
     DistributedDataParallel or PEFT, or be wrapped later. For wrappers that call `model.forward`, past its hooks, the
@@ -110,7 +110,7 @@ class _Hook:
     """A forward pre-hook that checks `whole`, or else the called module, until it passes."""
 
     def __init__(self, whole: nn.Module | None, allow_split: bool) -> None:
-        # A child that held its parent would keep a deleted model in memory until the next collection.
+        # a child that held its parent would keep a deleted model in memory until the next garbage collection
         self._whole = None if whole is None else weakref.ref(whole)
         self._allow_split = allow_split
         self._passed_in = 0
@@ -179,14 +179,14 @@ def _world() -> tuple[int, int]:
 
 
 def _number(variable: str) -> int | None:
-    """Read a number from the environment; -1, with which some launchers say "not distributed", is none."""
+    """Read a number from the environment; None for -1, by which some launchers mean "not distributed"."""
     value = os.environ.get(variable, "")
     return int(value) if value.isdigit() else None
 
 
 def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
-    """Group the parameters by their devices or, where that is one device, by those that `hf_device_map` names."""
-    # the device in the innermost `hf_device_map` for each parameter that a map speaks of
+    """Group the parameters by their devices or, if that is one device, by those that `hf_device_map` names."""
+    # the device of each parameter in the innermost `hf_device_map` that has it
     planned: dict[int, str] = {}
     for module in model.modules():
         device_map: Mapping[str, Any] = vars(module).get("hf_device_map") or {}
@@ -202,13 +202,13 @@ def _placed(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Placed:
         offloaded = plan in ("cpu", "disk")
         place = f"meta, offloaded to {plan}" if parameter.is_meta and offloaded else _name(parameter.device)
         real.setdefault(place, []).append(parameter)
-        # An entry for the host under a parameter that lies elsewhere is left from hooks that are gone.
+        # an entry for the host is outdated if the parameter is elsewhere: its hooks are gone
         mapped.setdefault(place if plan is None or offloaded else plan, []).append(parameter)
     return real if len(real) > 1 else mapped
 
 
 def _name(device: int | str | torch.device) -> str:
-    """Return one name for each device or "disk": where the current one is 0, "cuda" and 0 are both "cuda:0"."""
+    """Return one name for each device or "disk": if the current one is 0, "cuda" and 0 are both "cuda:0"."""
     if isinstance(device, int):
         kind = torch.accelerator.current_accelerator()
         return f"{'cuda' if kind is None else kind.type}:{device}"
@@ -223,7 +223,7 @@ def _name(device: int | str | torch.device) -> str:
 
 
 def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) -> str:
-    """Say what is wrong, what lies where, and the ways out: a whole copy on each device, or `ways`."""
+    """Say what is wrong, which device holds what, and the ways out: a whole copy on each device, or `ways`."""
     rank, ranks = _world()
     places = "; ".join(
         f"{place}: {sum(p.numel() for p in parameters):,} parameters, {in_bytes(sum(p.nbytes for p in parameters))}"

@@ -1,7 +1,6 @@
 """`ddp_ready`: find what a DistributedDataParallel run of a model needs, by its structure or by running steps.
 
-The model is left as it was. What a model consists of, as far as that matters here, is in `structure`; the needs and
-their words are in `needs`.
+The model is left as it was. `structure` looks at the parts of a model; the needs and their words are in `needs`.
 """
 
 from __future__ import annotations
@@ -35,9 +34,10 @@ from ckpt_surgery.text import error_line
 
 @dataclass(frozen=True, slots=True)
 class _ObservedStep:
-    """The observations of one step, and the number of calls of each block.
+    """The observations of one step: its parameters, and the number of calls of each block.
 
-    `unused` are the parameters without gradient; those of `inside` have one, but the loss's graph does not reach them.
+    `unused` parameters got no gradient; those `inside` got one, but from a backward inside the backward: the graph of
+    the loss does not reach them.
     """
 
     unused: frozenset[str]
@@ -85,9 +85,9 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     needs = list(searched)
     if any(need.reason is not NeedReason.NEVER_USED for need in searched):
         needs.append(Need(NeedReason.STEPS_DIFFER))
-    # Reentrant checkpointing marks ready more than once what is shared, or belongs to a block that is called again
-    again = {name for step in steps for name, times in step.calls.items() if times > 1}
-    called = {id(p) for name in again for p in target.get_submodule(name).parameters()}
+    # reentrant checkpointing marks a parameter ready more than once if it is shared, or if its block is called again
+    called_again = {name for step in steps for name, times in step.calls.items() if times > 1}
+    called = {id(p) for name in called_again for p in target.get_submodule(name).parameters()}
     shared = set(shared_parameters(target))
     twice = tuple(name for name, p in trainable(target).items() if name in shared or id(p) in called)
     if twice:
@@ -98,8 +98,8 @@ def ddp_ready(model: nn.Module, *batches: Mapping[str, Any]) -> DDPReady:
     if inside:
         needs.append(Need(NeedReason.INNER_BACKWARD, tuple(sorted(inside))))
     reentrant = reentrant_modules(target) if twice or searched else ()
-    if now := tuple(name for name, module, _ in reentrant if getattr(module, FLAG, False)):
-        needs.append(Need(NeedReason.REENTRANT_NOW, now))
+    if reentrant_now := tuple(name for name, module, _ in reentrant if getattr(module, FLAG, False)):
+        needs.append(Need(NeedReason.REENTRANT_NOW, reentrant_now))
     return DDPReady(type(target).__name__, tuple(needs), measured=bool(steps))
 
 
@@ -119,7 +119,7 @@ def _checked(model: Any, batches: Sequence[Any]) -> nn.Module:
 
 
 def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequence[Need]) -> list[Need]:
-    """Return what the steps showed of the parameters that do not go by chance."""
+    """Return the needs that the steps showed, for parameters that are not left to chance."""
     if not steps:
         return []
     by_chance = {id(p) for need in chances for name in need.names for p in model.get_submodule(name).parameters()}
@@ -131,28 +131,28 @@ def _by_steps(model: nn.Module, steps: Sequence[_ObservedStep], chances: Sequenc
 
 
 def _run(model: nn.Module, batches: Sequence[Mapping[str, Any]]) -> list[_ObservedStep]:
-    """Run a step for each batch. Raises DistributedError where one fails."""
+    """Run a step for each batch. Raises DistributedError if one fails."""
     steps = []
-    with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as holders:
+    with torch.inference_mode(False), model_state_kept(model), _stand_ins(model) as pairs:
         for _, module, non_reentrant in reentrant_modules(model):  # reentrant mode may lose gradients
             vars(module)[FUNCTION] = non_reentrant
         if not model.training:
             model.train()
         for number, batch in enumerate(batches):
             try:
-                steps.append(_step(model, batch, holders))
+                steps.append(_step(model, batch, pairs))
             except Exception as error:
                 failure = f"batch {number} fails without DistributedDataParallel too: {error_line(error)}"
                 raise DistributedError(failure) from error
     return steps
 
 
-def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequence[nn.Parameter]]) -> _ObservedStep:
+def _step(model: nn.Module, batch: Mapping[str, Any], pairs: Mapping[str, Sequence[nn.Parameter]]) -> _ObservedStep:
     # the calls of the outermost blocks are counted, each under its first name
     calls: Counter[str] = Counter()
-    first = {module: name for name, module in reversed(outer_blocks(model).items())}
+    names = {module: name for name, module in reversed(outer_blocks(model).items())}
     handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in first.items()
+        module.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for module, name in names.items()
     ]
     try:
         with torch.enable_grad():
@@ -163,12 +163,12 @@ def _step(model: nn.Module, batch: Mapping[str, Any], holders: Mapping[str, Sequ
     reached = _leaves(loss)
     # not `autograd.grad`, which does not see what a custom backward accumulates by a backward of its own
     loss.backward()  # type: ignore[no-untyped-call]
-    unused = frozenset(name for name, among in holders.items() if all(parameter.grad is None for parameter in among))
-    outside = {name for name, among in holders.items() if any(id(parameter) in reached for parameter in among)}
-    for among in holders.values():
-        for parameter in among:
+    unused = frozenset(name for name, pair in pairs.items() if all(parameter.grad is None for parameter in pair))
+    outside = {name for name, pair in pairs.items() if any(id(parameter) in reached for parameter in pair)}
+    for pair in pairs.values():
+        for parameter in pair:
             parameter.grad = None
-    return _ObservedStep(unused, frozenset(holders) - unused - outside, dict(calls))
+    return _ObservedStep(unused, frozenset(pairs) - unused - outside, dict(calls))
 
 
 def _leaves(loss: Tensor) -> set[int]:
@@ -187,10 +187,10 @@ def _leaves(loss: Tensor) -> set[int]:
 
 @contextmanager
 def _stand_ins(model: nn.Module) -> Iterator[Mapping[str, Sequence[nn.Parameter]]]:
-    """Put another parameter over the same memory in the place of each trainable one; both, by name.
+    """Put another parameter over the same memory in the place of each trainable one; yield both, by name.
 
-    A reducer, which hangs on the parameter that it was given, takes no notice then. What a module keeps of its
-    parameters elsewhere stays, so that either of the two may get the gradient.
+    A reducer does not notice the step then: its hooks are on the original. References to parameters that modules keep
+    elsewhere stay, so that either of the two may get the gradient.
     """
     own = trainable(model)
     others = {id(parameter): nn.Parameter(parameter.detach()) for parameter in own.values()}

@@ -1,6 +1,6 @@
-"""Read from a model's structure what matters to data parallelism: what is shared, skipped or checkpointed.
+"""Find in a model's structure what matters to data parallelism: what is shared, skipped or checkpointed.
 
-Nothing is run. What follows from the structure is in `ready`.
+Nothing is run. `ready` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, enclosing, find_blocks
 from ckpt_surgery.runtime.blocks.library_switch import options_of, takes_switch
 
-_TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
-"""Names of inputs of a model that may come from token ids."""
+_TEXT_INPUTS = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
+"""The names of inputs that may come from token ids."""
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -30,7 +30,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def outer_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the blocks that lie in no other block, under every name that they have in the model."""
+    """Return the blocks that are not inside other blocks, under every name that they have in the model."""
     outermost = {block.module for block in find_blocks(model) if not block.inside}
     return {n: module for n, module in model.named_modules(remove_duplicate=False) if module in outermost}
 
@@ -44,7 +44,7 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
         if id(parameter) in names:
             block = next((outer for outer in enclosing(name) if outer in blocks), "")
             places.setdefault(names[id(parameter)], set()).add(block)
-    return tuple(name for name, among in places.items() if len(among) > 1)
+    return tuple(name for name, users in places.items() if len(users) > 1)
 
 
 def check_module(model: object, caller: str) -> None:
@@ -65,14 +65,14 @@ def towers_of(model: nn.Module) -> tuple[str, ...]:
         return ()
     root, core = outermost
     parameters = inspect.signature(core.forward).parameters
-    wanted = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    # Contrastive models, which can return their own loss, need both inputs for it
-    if "input_ids" not in parameters or "return_loss" in parameters or not wanted <= {"input_ids"}:
+    required = {n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
+    # contrastive models, which have `return_loss`, need both inputs for their loss
+    if "input_ids" not in parameters or "return_loss" in parameters or not required <= {"input_ids"}:
         return ()
-    # The class of the text's configuration, and those of the other parts; none where one serves all
+    # the class of the text's configuration, and those of the other parts; none if one configuration serves all
     config: Any = getattr(core, "config", None)
     text: Any = config
-    with suppress(AttributeError, ValueError):  # no text, or several
+    with suppress(AttributeError, ValueError):  # it has no text, or several
         text = config.get_text_config()
     others: set[type] = set()
     if text is not config:
@@ -83,14 +83,14 @@ def towers_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def _beside_text(core: nn.Module, text: type, others: set[type]) -> set[str]:
-    """Name the topmost modules, or parameters, beside the text model and around the others, by configurations."""
+    """Name the topmost modules, or parameters, that the text model does not use, by configurations."""
     texts = [name for name, module in core.named_modules() if type(vars(module).get("config")) is text]
     towers = [name for name, module in core.named_modules() if type(vars(module).get("config")) in others]
     if not (texts and towers) or not _takes(core.get_submodule(texts[0]), "inputs_embeds"):
         return set()
     shared = next(
         (outer for outer in enclosing(texts[0]) if all(outer in enclosing(tower) for tower in towers)), ""
-    )  # the innermost module around all of them
+    )  # the innermost module around all text models and towers
     around = core.get_submodule(shared)
     kept = {id(p) for name in texts for p in core.get_submodule(name).parameters()} | _heads(core)
     inside = {id(p) for p in around.parameters()}
@@ -107,10 +107,10 @@ def _of_other_inputs(core: nn.Module) -> set[str]:
     """Name the outermost models inside that take nothing of the text. Projectors around them are not found."""
     models: dict[str, nn.Module] = {}
     for name, module in core.named_modules():
-        other = takes_switch(module) and not _takes(module, *_TEXT)
+        other = takes_switch(module) and not _takes(module, *_TEXT_INPUTS)
         if other and models.keys().isdisjoint(enclosing(name)):
             models[name] = module
-    kept = _heads(core)  # a model that holds them is the text's, whatever it calls its input
+    kept = _heads(core)  # a model with embeddings takes text, whatever it calls its input
     return {n for n, module in models.items() if trainable(module) and kept.isdisjoint(map(id, module.parameters()))}
 
 
@@ -128,8 +128,8 @@ def _heads(core: nn.Module) -> set[int]:
 
 
 def layers_dropped(model: nn.Module) -> tuple[str, ...]:
-    """Name the blocks with trainable parameters in a tower with LayerDrop; its lists where it has no block."""
-    # The share of its layers that a module drops, if its forward reads one
+    """Name the blocks with trainable parameters in a tower with LayerDrop; its lists if it has no block."""
+    # the share of its layers that a module drops, if its forward reads such a rate
     rates: dict[str, float] = {}
     for name, module in model.named_modules():
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
@@ -164,7 +164,7 @@ def experts_of(model: nn.Module) -> tuple[str, ...]:
 def reentrant_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[..., Any]]]:
     """Yield by name the modules that checkpoint in reentrant mode, each with its function without that mode.
 
-    They do so while their flag is on. A surgery avoids that mode in DDP by itself.
+    They do so while their flag is on. Blocks of a surgery are never checkpointed in that mode.
     """
     for name, module in model.named_modules():
         function = vars(module).get(FUNCTION)

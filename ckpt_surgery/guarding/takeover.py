@@ -293,7 +293,7 @@ class Takeover:
             surgery = self._tried(trained.problems, partial(self._change, model, running=running))
             if surgery is not None and options.on_fault != "raise":
                 for change in surgeries_in(model):
-                    change.refusals.tell = partial(self._refused, trained, ref(change))
+                    change.error_policy.report = partial(self._refused, trained, ref(change))
                     self._look_for_own_call(trained, change.model, partial(self._leave_to_script, trained, change))
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")

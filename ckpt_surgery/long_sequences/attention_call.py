@@ -1,8 +1,8 @@
-"""Answer a block's one call of a registered attention function while the block's own code runs.
+"""Intercept a block's one call of a registered attention function, while the block's own code runs.
 
-Transformers looks the function up by the name that a module's configuration has. While a block runs here, its modules
-have a stand-in for that configuration, whose name leads to a function of ours; it belongs to this thread, and other
-models keep theirs.
+transformers looks the function up by a name in a module's configuration. While a block runs here, its modules have a
+stand-in for that configuration, whose name leads to a function of ours. That function asks what is set on its thread;
+other models keep their configuration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ckpt_surgery.model_patches.release_names import (
 from ckpt_surgery.runtime.tools.containers import PLAIN
 
 _NOW = threading.local()
-"""What answers the calls in a thread, as `answer`."""
+"""What answers the intercepted calls on a thread, as `answer`."""
 Answer = Callable[["AttentionCall", "Heads"], Tensor]
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values, each (batch, heads, tokens, width)."""
@@ -35,7 +35,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionCall:
-    """A call of `function` by `module`, but for the heads."""
+    """A call of `function` by `module`, without the heads."""
 
     function: Callable[..., Any]
     module: nn.Module
@@ -48,7 +48,7 @@ class AttentionCall:
         return result
 
     def groups(self, heads: Heads, most: int) -> int:
-        """Return into how many groups, `most` at the most, the heads fall: a key and its queries stay together."""
+        """Return into how many groups, at most `most`, the heads can be split: a key and its queries stay together."""
         queries, keys, values = (each.shape[1] for each in heads)
         by_head = isinstance(self.mask, Tensor) and self.mask.dim() == 4 and self.mask.shape[1] != 1
         if by_head or queries % keys or values != keys:
@@ -56,7 +56,7 @@ class AttentionCall:
         return max(count for count in range(1, min(most, keys) + 1) if keys % count == 0)
 
     def is_like(self, other: AttentionCall) -> bool:
-        """Tell whether another call, of another tile, is given the same but for the heads."""
+        """Tell whether the call of another tile is given the same arguments, except the heads."""
         if self.mask is not other.mask or self.module is not other.module:
             return False
         if self.options.keys() != other.options.keys():
@@ -70,7 +70,7 @@ class CannotCut(SurgeryError):
 
 
 class Captured(BaseException):
-    """Ends a run of a block at its attention. No `except Exception` of the block takes it for an error."""
+    """The end of a run of a block at its attention. No `except Exception` in the block catches it."""
 
     def __init__(self, call: AttentionCall, heads: Heads) -> None:
         self.call = call
@@ -79,9 +79,9 @@ class Captured(BaseException):
 
 @contextmanager
 def intercepted(block: nn.Module) -> Iterator[None]:
-    """Let the attention of a block ask `answering` for its results inside, in this thread.
+    """Have the attention calls of a block answered as `answering` says, inside the `with` and on this thread.
 
-    Raises CannotCut where no module of the block has the name of an attention function.
+    Raises CannotCut if no module of the block has a configuration that names an attention function.
     """
     every = [vars(part) for part in block.modules()]
     homes = [home for home in every if isinstance(getattr(home.get("config"), ATTENTION_NAME, None), str)]
@@ -99,7 +99,7 @@ def intercepted(block: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[None]:
-    """Let `answer` give the results of attention that is intercepted, in this thread."""
+    """Let `answer` give the results of intercepted attention, on this thread."""
     outer, _NOW.answer = getattr(_NOW, "answer", None), answer
     try:
         yield
@@ -108,26 +108,26 @@ def answering(answer: Answer) -> Iterator[None]:
 
 
 def capture(call: AttentionCall, heads: Heads) -> Tensor:
-    """Answer by ending the run of the block. Raises Captured."""
+    """Answer a call by ending the run of the block. Raises Captured."""
     raise Captured(call, heads)
 
 
 class _StandIn:
-    """Stands in for a configuration: all that it has, but another name of the attention function."""
+    """A stand-in for a configuration, with another name for the attention function."""
 
     def __init__(self, config: Any) -> None:
-        self.__dict__["_own"] = config
+        self.__dict__["_config"] = config
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.__dict__["_own"], name)
+        value = getattr(self.__dict__["_config"], name)
         return _registered(value) if name == ATTENTION_NAME else value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__dict__["_own"], name, value)
+        setattr(self.__dict__["_config"], name, value)
 
 
-class _Name(str):
-    """The name of an attention function to who reads it, and to a registry another one."""
+class _RegisteredName(str):
+    """The name of an attention function: equal to the original when compared, but a key of its own in a registry."""
 
     __slots__ = ()
 
@@ -135,7 +135,7 @@ class _Name(str):
         return id(self)
 
     def __eq__(self, other: object) -> bool:
-        # code that compares it with "eager" would call that function without a look into the registry
+        # never equal to "eager": code that compares with it would call that function without the registry
         return self is other or (other != EAGER_NAME and str.__eq__(self, other) is True)
 
     def __ne__(self, other: object) -> bool:
@@ -143,9 +143,9 @@ class _Name(str):
 
 
 @cache
-def _registered(name: str) -> _Name:
+def _registered(name: str) -> _RegisteredName:
     registry = getattr(sys.modules["transformers.modeling_utils"], ATTENTION_REGISTRY)
-    ours = _Name(name)
+    ours = _RegisteredName(name)
     type(registry).register(ours, partial(_called, registry, name))
     return ours
 

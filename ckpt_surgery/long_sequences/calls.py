@@ -1,4 +1,4 @@
-"""The calls of a plan as data: `wrap_blocks`, `tile_mlp` and `fuse_loss` by name, with their arguments."""
+"""Make the calls of a plan on a model: `wrap_blocks`, `tile_mlp` and `fuse_loss`, given by name with arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ckpt_surgery.undo import Undoable
 
 
 class AppliedPlan(Undoable):
-    """What a plan has changed on a model, until `undo`; `parts` are its changes, in the order of their making."""
+    """What a plan has changed on a model, until `undo`; `parts` are the changes, in the order they were made."""
 
     def __init__(self, parts: Sequence[Undoable]) -> None:
         self.parts = tuple(parts)
@@ -29,17 +29,17 @@ class AppliedPlan(Undoable):
 
     @property
     def surgery(self) -> Surgery | None:
-        """The surgery of `wrap_blocks`; None where no block is checkpointed."""
+        """The surgery of `wrap_blocks`; None if no block is checkpointed."""
         return next((part for part in self.parts if isinstance(part, Surgery)), None)
 
     def begin_within(self, model: nn.Module) -> None:
-        """Let the forward of `model` count that is running already: to be called in it, before a block runs."""
+        """Include the forward of `model` that is running already: call this in it, before a block runs."""
         for part in self.parts:
             if isinstance(part, FusedLoss):
                 part.begin_within(model)
 
     def undo(self) -> None:
-        """Take all of it back. Raises SurgeryError where a part was undone before."""
+        """Undo all changes. Raises SurgeryError if a part was undone before."""
         for part in reversed(self.parts):
             part.undo()
         self._undone = True
@@ -66,7 +66,7 @@ class LibrarySwitchOff(Undoable):
 
 
 def apply_calls(model: nn.Module, calls: Calls, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
-    """Make the calls on a model. Raises SurgeryError as they do; what was done before is then taken back."""
+    """Make the calls on a model. Raises SurgeryError as they do, after undoing those that were made before."""
     done: list[Undoable] = []
     try:
         for name in filter(calls.__contains__, FUNCTIONS):
@@ -80,16 +80,16 @@ def apply_calls(model: nn.Module, calls: Calls, *, self_check: Literal["first", 
                 done.append(wrap_blocks(model, **{"self_check": self_check, **given}))
     except BaseException as error:
         AppliedPlan(done).undo()
-        if isinstance(error, TypeError):  # an argument that is none
+        if isinstance(error, TypeError):  # not an argument of that function
             raise SurgeryError(f"the plan cannot be applied: {error_line(error)}") from error
         raise
     return AppliedPlan(done)
 
 
 def apply_plan(calls: Calls, model: nn.Module, *, running: bool = False) -> AppliedPlan:
-    """Make the calls of a plan in place of what the library of the script checkpoints; raises as `apply_calls`.
+    """Make the calls of a plan, and switch off what the script checkpoints by its library; raises as `apply_calls`.
 
-    `running` says that a forward of the model has begun, and no block of it has.
+    `running` says that a forward of the model has begun, but no block of it yet.
     """
     off = LibrarySwitchOff(model)
     try:

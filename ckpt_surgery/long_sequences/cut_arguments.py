@@ -1,4 +1,4 @@
-"""Cut a block's arguments into those of a tile, and keep those of attention for the whole sequence."""
+"""Cut a block's arguments to those of a tile, and find the whole ones for attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_surgery.torch_names import tree_map
 
 
 class _Input:
-    """Stands for the input of the block among its arguments: nothing holds on to the input itself."""
+    """A marker for the input of the block among its arguments: nothing holds on to the input itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,14 +28,14 @@ class CutArguments:
 
     @classmethod
     def of(cls, given: Arguments, values: Tensor) -> CutArguments:
-        """Note the arguments of a call whose input is `values`."""
+        """Record the arguments of a call whose input is `values`."""
         without = tree_map(lambda value: _Input if value is values else value, given)
         return cls(without, values.shape[0], values.shape[1])
 
     def tile(self, values: Tensor, part: slice) -> tuple[Arguments, dict[int, Tensor]]:
-        """Return the arguments with `values` for a part of the input, and what has its tokens cut to that part.
+        """Return the arguments for one part of the input, `values`, with other tensors of tokens cut to that part.
 
-        With them come the whole tensors of what was cut, by the id of that.
+        Also returns the whole tensor of each piece, by the id of the piece.
         """
         wholes: dict[int, Tensor] = {}
 
@@ -62,12 +62,12 @@ class CutArguments:
 
     @property
     def bytes_beside(self) -> int:
-        """The bytes of a token's part of the arguments but the input: rotary tables, a mask."""
+        """The bytes per token of the arguments other than the input: rotary tables, a mask."""
         return sum(tensor.nbytes for tensor in tensors(self.given)) // (self.batch * self.tokens)
 
 
 def whole_argument(known: Mapping[int, Tensor], name: str, value: Any) -> Any:
-    """Return an argument of attention as it is for the whole sequence. Raises CannotCut."""
+    """Return an argument of attention for the whole sequence. Raises CannotCut if it is not known."""
     if isinstance(value, Tensor):
         if id(value) not in known:
             raise CannotCut(f"its attention is given {name}, a tensor that the block makes or holds")

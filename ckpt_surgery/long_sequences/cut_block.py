@@ -1,7 +1,7 @@
 """Decide whether the calls of a block can be cut at its attention, and run them so.
 
-A block can be cut where it mixes tokens in one call of an attention function of transformers alone. That is tried on
-a few tokens in its first call: together, and in two halves.
+A block can be cut if it mixes tokens only in one call of an attention function of transformers. That is tried on a few
+tokens in its first call: together, and in two halves.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, FakeTensor, disable_current_modes
 
 _PROBED = 8
-"""Tokens on which a block is tried."""
+"""The tokens on which a block is tried."""
 _ROUNDS = 3
-"""A router may choose other experts in rounding; hardly three times in a row."""
+"""How often a block is tried: rounding may make a router choose other experts, but hardly three times in a row."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _FEWEST = 1024
-"""Tokens of a tile of all sequences, so that the device has more to do than the host."""
+"""The fewest tokens in a tile, all sequences together, so that the device has more to do than the host."""
 
 
 class BlockCut:
     """The forward of `block`, cut at its attention.
 
-    A tile of all sequences has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a
-    batch, a sequence has as many tiles as that needs. A batch that fits in one tile is not cut unless it `parks` or
-    there is `room`: that would save nothing, and cost the host more. With `parks`, the input and heads that wait are
-    on the host, tile by tile; with None where they and the gradients of `model` that are to come do not fit on the
-    device. Inputs stay there as far as `room` has them. `reason` says why the last call was not cut, `calls` counts
-    those that were, `parked` whether the last one was, and `token` what a token took in it.
+    A tile has as many tokens, all sequences together, as the block is wide, and at least 1,024; if `tokens`, those of
+    a batch, are given, every batch has as many tiles as those need. A batch that fits in one tile is not cut unless it
+    `parks` or there is `room`: that would save nothing, and cost the host time. With `parks`, the input and the heads
+    wait on the host, tile by tile; None decides that by whether they, and the gradients of `model` still to come, fit
+    on the device. Inputs stay on the device as far as `room` allows. `reason` says why the last call was not cut,
+    `calls` counts those that were, `parked` says whether the last of them was, and `token` what a token took in it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BlockCut:
         self.token: TokenBytes | None = None
         self._model, self._tokens, self._parks, self._room = model, tokens, parks, room
         self._tried: list[tuple[nn.Module, Any]] = []
-        self._never = False
+        self._cannot_be_cut = False
 
     @property
     def way(self) -> str:
@@ -83,9 +83,9 @@ class BlockCut:
         arguments: Arguments,
         function: Callable[..., Any],
     ) -> Any:
-        """Return what the block returns; NotImplemented where the call is not cut."""
+        """Return what the block returns; NotImplemented if the call is not cut."""
         parts = [(part, vars(part).get("forward")) for part in self.block.modules()]
-        if self._never and parts == self._tried:
+        if self._cannot_be_cut and parts == self._tried:
             return NotImplemented
         try:
             values = _input_of(signature, arguments)
@@ -103,9 +103,9 @@ class BlockCut:
                 entered=getattr(function, "entered", nothing),
             )
             if parts != self._tried:
-                self._tried, self._never = parts, True
+                self._tried, self._cannot_be_cut = parts, True
                 self._examine(call, values)
-                self._never = False
+                self._cannot_be_cut = False
             if call.size >= values.shape[1] and not self._parks and self._room is None:
                 self.reason = None
                 return NotImplemented
@@ -145,7 +145,7 @@ class BlockCut:
         return self.token.on_device(parks=False) * values.shape[:2].numel() > free - to_come
 
     def _trained(self) -> list[nn.Parameter]:
-        """Return the parameters that have gradients. Raises CannotCut."""
+        """Return the parameters that require gradient. Raises CannotCut."""
         inner = (part for part in self.block.modules() if part is not self.block)
         hooks = (hook for part in inner for table in CALL_HOOKS for hook in getattr(part, table).values())
         if any(library_of(hook) != PACKAGE for hook in hooks):
@@ -158,8 +158,8 @@ class BlockCut:
         return trained
 
     def _examine(self, call: CutCall, like: Tensor) -> None:
-        """Try the block on a few tokens. Raises CannotCut."""
-        if not _is_real(like):  # nothing to compare
+        """Try the block on a few tokens. Raises CannotCut if it cannot be cut."""
+        if not _is_real(like):  # there are no values to compare
             if any(isinstance(part, _CONVOLUTIONS) and max(part.kernel_size) > 1 for part in self.block.modules()):
                 raise CannotCut("it has a convolution")
             return
@@ -188,7 +188,7 @@ class BlockCut:
         return CutCall(self.block, call.forward, CutArguments.of(given, values), size, together=True)
 
     def _written(self, call: CutCall, values: Tensor) -> str | None:
-        """Name what a run writes on modules."""
+        """Name an attribute that a run writes on modules, if any."""
         whole = self._part(call, values, values.shape[1])
         state = BlockState(self.block)
         with whole.as_called():
@@ -213,7 +213,7 @@ class BlockCut:
         return not all(is_close(ours, theirs) for ours, theirs in pairs)
 
     def _attended(self, whole: CutCall, values: Tensor) -> Tensor:
-        """Return what attention might return."""
+        """Return random values in the form of what attention returns."""
         query, _, value = whole.heads_of(values)
         return torch.randn((*query.shape[:3], value.shape[3]), device=query.device).to(query.dtype)
 

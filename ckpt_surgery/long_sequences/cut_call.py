@@ -6,7 +6,7 @@ again with gradients, from the end. Only the input of the block is kept for it.
 
 1. Parameters have one gradient each, as their hooks and DistributedDataParallel see it: tiles run on aliases of them.
 2. Weights of half precision have their gradients added up over the tiles in float32.
-3. Where anything cannot be cut, nothing has been written, and the block runs as it would otherwise.
+3. If the call turns out not to be cuttable, nothing has been written, and the block runs as it would otherwise.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from ckpt_surgery.runtime.tools.untiled import untiled
 _HEADS, _TOKENS = 1, 2
 """The dimensions of queries, keys and values."""
 _GROUPS = 8
-"""Of heads at most, for which attention runs one after another."""
+"""The most groups of heads, for which attention runs one after another."""
 _HALVES = (torch.bfloat16, torch.float16)
 Read = Callable[[int, slice], Tensor]
 """Gives a tile of the input by its index and its tokens."""
-Room = Tensor | ParkedTiles
+HeadStore = Tensor | ParkedTiles
 """Queries, keys or values of a group of heads, (batch, tokens, heads, width)."""
 
 
@@ -58,10 +58,10 @@ Room = Tensor | ParkedTiles
 class CutCall:
     """A call of `forward`, which runs `block`, in tiles of at most `size` tokens of each sequence.
 
-    Attention runs for groups of heads, one after another, unless they stay `together`. With a `seed`, what draws
-    random numbers draws the same in both runs of a tile, and in the recompute. With a `transport` heads that wait for
-    their turn are on the host, and so is the input, unless room was `taken` for it on the device. `entered` is called
-    as the forward and the backward begin.
+    Attention runs for groups of heads, one after another, unless they stay `together`. With a `seed`, the same random
+    numbers are drawn in both runs of a tile, and in the recompute. With a `transport`, heads wait for their turn on
+    the host, and so does the input, unless room was `taken` for it on the device. `entered` is called as the forward
+    and the backward begin.
     """
 
     block: nn.Module
@@ -75,9 +75,9 @@ class CutCall:
     entered: Callable[[], object] = nothing
     state: ModuleState = field(init=False)
     rest: tuple[Any, ...] | None = None
-    """What the block returns behind its tensor, where it returns a tuple."""
+    """What the block returns after its tensor, if it returns a tuple."""
     token: TokenBytes | None = None
-    """What a token takes, once heads were made."""
+    """What a token takes, known once heads were computed."""
     _autocast: Sequence[tuple[str, bool, torch.dtype]] = ()
     _call: AttentionCall | None = None
     draws: bool = False
@@ -91,7 +91,7 @@ class CutCall:
 
     @property
     def parts(self) -> list[slice]:
-        """Return the tiles of the sequence."""
+        """The tiles of the sequence."""
         tokens = self.arguments.tokens
         return [slice(start, min(start + self.size, tokens)) for start in range(0, tokens, self.size)]
 
@@ -100,43 +100,44 @@ class CutCall:
         with self.as_called():
             attended = self._attended(self.heads(read))
             pieces = [attended[:, part] for part in self.parts]
-            made: Tensor | None = None
+            whole: Tensor | None = None
             for index, part in enumerate(self.parts):
                 result = self.after(read(index, part), index, part, pieces[index])
-                if made is None:
-                    made = self._room_of(result, attended)
-                made[:, part] = result
-            assert made is not None
-            return made
+                if whole is None:
+                    whole = self._output_memory(result, attended)
+                whole[:, part] = result
+            assert whole is not None
+            return whole
 
-    def _attended(self, groups: list[list[Room]]) -> Tensor:
-        """Return what attention returns for all groups of heads, which are taken from the list."""
+    def _attended(self, groups: list[list[HeadStore]]) -> Tensor:
+        """Return what attention returns for all groups of heads, which are removed from the list on the way."""
         whole: Tensor | None = None
-        first, count = 0, len(groups)
+        start, count = 0, len(groups)
         for group in range(count):
-            result = self.attend(group, [_on_device(room, self.parts) for room in groups.pop(0)])
+            result = self.attend(group, [_on_device(store, self.parts) for store in groups.pop(0)])
             if whole is None:
                 whole = result.new_empty((*result.shape[:2], result.shape[2] * count, result.shape[3]))
-            whole[:, :, first : first + result.shape[2]] = result
-            first += result.shape[2]
+            whole[:, :, start : start + result.shape[2]] = result
+            start += result.shape[2]
         assert whole is not None
         return whole
 
-    def _room_of(self, result: Tensor, attended: Tensor) -> Tensor:
-        """Return where the whole result goes: into the memory of what attention returned, where that is as large.
+    def _output_memory(self, result: Tensor, attended: Tensor) -> Tensor:
+        """Return memory for the whole result: that of what attention returned, if it is as large.
 
-        Each tile of that is read before a tile of the result is written. No view: that could not be written into.
+        Each tile of that is read before a tile of the result is written. It is resized and not viewed, since a block's
+        result that is a view could not be written to.
         """
         shape = (result.shape[0], self.arguments.tokens, *result.shape[2:])
         same = attended.dtype == result.dtype and attended.shape[2:].numel() == result.shape[2:].numel()
         return attended.resize_(shape) if same else result.new_empty(shape)
 
     def gradients(
-        self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], made: Tensor | None
+        self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], of_input: Tensor | None
     ) -> list[Tensor | None]:
-        """Return the gradients of `trained` parameters from that of the output; that of the input goes into `made`.
+        """Return the gradients of `trained` parameters from that of the output; write that of the input to `of_input`.
 
-        That may lie in the memory of the gradient of the output.
+        `of_input` may share its memory with the gradient of the output.
         """
         self.state.check(type(self.block).__name__, self.block)
         aliases = [parameter.detach().requires_grad_() for parameter in trained]
@@ -160,7 +161,7 @@ class CutCall:
 
         def tiles() -> Iterator[tuple[int, slice, Tensor]]:
             for index, part in enumerate(self.parts):
-                yield index, part, read(index, part).detach().requires_grad_(made is not None)
+                yield index, part, read(index, part).detach().requires_grad_(of_input is not None)
 
         with ExitStack() as stack:
             stack.enter_context(self.as_called())
@@ -173,12 +174,12 @@ class CutCall:
                 attended = _of_part([graph.result.detach() for graph in graphs], part).requires_grad_()
                 result = self.after(tile.view_as(tile), index, part, attended)  # trackers of modules take no leaf
                 of_tile, of_attended = back([result], [gradient[:, part]], tile, attended)
-                if made is not None:
-                    made[:, part] = 0 if of_tile is None else of_tile
-                first = 0
-                for room in reached:
-                    room[:, part] = 0 if of_attended is None else of_attended[:, :, first : first + room.shape[2]]
-                    first += room.shape[2]
+                if of_input is not None:
+                    of_input[:, part] = 0 if of_tile is None else of_tile
+                start = 0
+                for each in reached:
+                    each[:, part] = 0 if of_attended is None else of_attended[:, :, start : start + each.shape[2]]
+                    start += each.shape[2]
                 del result, of_tile, of_attended
             of_heads = [graphs.pop(0).gradients(reached.pop(0)) for _ in range(len(graphs))]
             for index, part, tile in tiles():
@@ -188,18 +189,18 @@ class CutCall:
                     for place in range(len(heads))
                 ]
                 (of_tile,) = back(heads, of_part, tile)
-                if made is not None and of_tile is not None:
-                    made[:, part] += of_tile
+                if of_input is not None and of_tile is not None:
+                    of_input[:, part] += of_tile
         return [None if s is None else s.to(p.dtype) for s, p in zip(sums, trained, strict=True)]
 
     @contextmanager
     def as_called(self) -> Iterator[None]:
-        """Inside, autocast is what it was, MLPs run untiled, and what is drawn is drawn from no generator outside."""
+        """Set the autocast of the call inside, run MLPs untiled, and leave the generators outside as they were."""
         with ExitStack() as stack:
             stack.enter_context(untiled())
             stack.enter_context(intercepted(self.block))
             for kind, enabled, dtype in self._autocast:
-                # what autocast keeps of a weight belongs to the graph of one tile
+                # a weight that autocast has cast belongs to the graph of one tile
                 stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False))
             if self.seed is not None:
                 stack.enter_context(random_state_kept({p.device for p in self.block.parameters()}))
@@ -207,7 +208,7 @@ class CutCall:
             self._note_draws()
 
     def before(self, values: Tensor, index: int, part: slice) -> tuple[AttentionCall, Heads]:
-        """Run the block on a tile until its attention, and return the call for the whole. Raises CannotCut."""
+        """Run the block on a tile until its attention; return the call, for the whole, and heads. Raises CannotCut."""
         (args, kwargs), wholes = self.arguments.tile(values, part)
         self._draw(index)
         try:
@@ -227,7 +228,7 @@ class CutCall:
         return AttentionCall(call.function, call.module, whole("a mask", call.mask), options), heads
 
     def after(self, values: Tensor, index: int, part: slice, attended: Tensor) -> Tensor:
-        """Run the block on a tile with what its attention has returned there. Raises CannotCut."""
+        """Run the block on a tile, with what attention has returned for it. Raises CannotCut."""
         (args, kwargs), _ = self.arguments.tile(values, part)
         calls = []
 
@@ -254,38 +255,38 @@ class CutCall:
         return self._call.run((query, key, value))
 
     def heads_of(self, values: Tensor) -> list[Tensor]:
-        """Return the queries, keys and values that a whole input on the device has together. Raises CannotCut."""
+        """Return the queries, keys and values of a whole input on the device, in one group. Raises CannotCut."""
         (heads,) = self.heads(lambda index, part: values[:, part])
         return [each for each in heads if isinstance(each, Tensor)]
 
     @torch.no_grad()
-    def heads(self, read: Read) -> list[list[Room]]:
+    def heads(self, read: Read) -> list[list[HeadStore]]:
         """Return queries, keys and values of the whole sequence for each group of heads. Raises CannotCut."""
-        made: list[list[Room]] = []
+        groups: list[list[HeadStore]] = []
         for index, part in enumerate(self.parts):
             tile = read(index, part)
             call, heads = self.before(tile, index, part)
-            if not made:
+            if not groups:
                 self._call = call
                 count = call.groups(heads, _GROUPS)
                 self.token = TokenBytes.of(self.arguments, tile, heads, count)
                 count = 1 if self.together else count
-                made = [[self._room(each, count) for each in heads] for _ in range(count)]
+                groups = [[self._new_store(each, count) for each in heads] for _ in range(count)]
             elif self._call is None or not call.is_like(self._call):
                 raise CannotCut("its attention is given something else for each tile")
             for place, each in enumerate(heads):
-                width = each.shape[_HEADS] // len(made)
-                for group, rooms in enumerate(made):
+                width = each.shape[_HEADS] // len(groups)
+                for group, stores in enumerate(groups):
                     piece = each[:, group * width : (group + 1) * width].transpose(_HEADS, _TOKENS)
-                    if isinstance(room := rooms[place], ParkedTiles):
-                        room.put(piece)
+                    if isinstance(store := stores[place], ParkedTiles):
+                        store.put(piece)
                     else:
-                        room[:, part] = piece
-        for room in (room for rooms in made for room in rooms if isinstance(room, ParkedTiles)):
-            room.finish()
-        return made
+                        store[:, part] = piece
+        for store in (store for stores in groups for store in stores if isinstance(store, ParkedTiles)):
+            store.finish()
+        return groups
 
-    def _room(self, like: Tensor, groups: int) -> Room:
+    def _new_store(self, like: Tensor, groups: int) -> HeadStore:
         if self.transport is not None:
             return ParkedTiles(self.transport)
         batch, heads, _, width = like.shape
@@ -305,13 +306,13 @@ class CutCall:
 
 
 class GroupGraph:
-    """The graph of attention for one group of heads. Those that are parked wait on the host until its backward."""
+    """The graph of attention for one group of heads. Parked heads wait on the host until its backward."""
 
-    def __init__(self, call: CutCall, group: int, rooms: Sequence[Room]) -> None:
-        self._rooms, self._parts = rooms, call.parts
+    def __init__(self, call: CutCall, group: int, stores: Sequence[HeadStore]) -> None:
+        self._stores, self._parts = stores, call.parts
         self._loaded: dict[int, Tensor] = {}
-        heads = [_on_device(room, call.parts) for room in rooms]
-        if not any(isinstance(room, ParkedTiles) for room in rooms):
+        heads = [_on_device(store, call.parts) for store in stores]
+        if not any(isinstance(store, ParkedTiles) for store in stores):
             self._heads: Sequence[Any] = [each.requires_grad_() for each in heads]
             self.result = call.attend(group, heads)
             return
@@ -332,18 +333,18 @@ class GroupGraph:
             return packed
         place, *layout = packed
         if place not in self._loaded:
-            self._loaded[place] = _on_device(self._rooms[place], self._parts)
+            self._loaded[place] = _on_device(self._stores[place], self._parts)
         return self._loaded[place].as_strided(*layout)
 
     def gradients(self, gradient: Tensor) -> Sequence[Tensor]:
         """Return the gradients of queries, keys and values, and let go of all else."""
-        made = torch.autograd.grad(self.result, self._heads, gradient)
+        found = torch.autograd.grad(self.result, self._heads, gradient)
         self._loaded.clear()
-        return made
+        return found
 
 
 class _Source(torch.autograd.Function):
-    """A tensor with a gradient that its node in the graph does not hold."""
+    """A source of the graph whose gradient can be taken, although its node does not hold the tensor."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, values: Tensor) -> Tensor:
@@ -354,8 +355,8 @@ class _Source(torch.autograd.Function):
         return None, None
 
 
-def _on_device(room: Room, parts: Sequence[slice]) -> Tensor:
-    return room.whole(parts) if isinstance(room, ParkedTiles) else room
+def _on_device(store: HeadStore, parts: Sequence[slice]) -> Tensor:
+    return store.whole(parts) if isinstance(store, ParkedTiles) else store
 
 
 def _of_part(groups: Sequence[Tensor], part: slice) -> Tensor:
@@ -368,4 +369,4 @@ def _added(total: Tensor | None, new: Tensor | None, *, wide: bool) -> Tensor | 
         return total
     if total is None:
         return new.float() if wide else new
-    return total.add_(new) if wide else total + new  # what autograd returns may be shared
+    return total.add_(new) if wide else total + new  # not in place: what autograd returned may be shared

@@ -1,4 +1,4 @@
-"""Put one call of a block that is cut into autograd's graph, as one node."""
+"""Put one call of a cut block into autograd's graph, as one node."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ class CutFunction(torch.autograd.Function):
             )
         (given,), parked = ctx.saved_tensors, ctx.parked
         read = partial(_tile, given) if parked is None else lambda index, part: parked.read(index)
-        made: Tensor | None = None
+        of_input: Tensor | None = None
         if ctx.needs_input_grad[1]:
             like, shape = ctx.like
             reuses = is_alone and gradient.shape == shape and gradient.dtype == like.dtype and gradient.is_contiguous()
-            made = gradient if reuses else like.new_empty(shape)
+            of_input = gradient if reuses else like.new_empty(shape)
         ctx.call.entered()
-        of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
+        of_trained = ctx.call.gradients(read, gradient, ctx.trained, of_input)
         if not keeps_graph():  # the loss, and with it this node, may live on into the next forward
             ctx.parked = ctx.call.taken = None
-        return None, made, *of_trained
+        return None, of_input, *of_trained
 
 
 def _tile(values: Tensor, index: int, part: slice) -> Tensor:
-    return values.detach()[:, part]  # torch's module trackers fail where what needs a gradient has no graph
+    return values.detach()[:, part]  # torch's module trackers fail on a tensor that requires gradient and has no graph
 
 
 class _Lone(torch.autograd.Function):
-    """Records how often a gradient that nothing else holds is referenced."""
+    """A probe that records the references to a gradient that nobody else holds."""
 
     seen: tuple[int, ...] = ()
 
@@ -86,5 +86,5 @@ def _holders_of_one(kind: type) -> tuple[int, ...]:
 
 
 def _holders(tensor: Tensor) -> tuple[int, ...]:
-    """Count the references to a tensor from Python, from the engine, and to its memory."""
+    """Count the references to a tensor from Python and from the engine, and those to its memory."""
     return sys.getrefcount(tensor), *use_counts(tensor), tensor._is_view()

@@ -1,4 +1,4 @@
-"""Count the room on the device for inputs of blocks, which need not wait on the host as long as they fit."""
+"""A budget of device memory for inputs of blocks: those that fit in it need not wait on the host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class DeviceRoom:
     def __init__(self, bytes: int) -> None:
         self.bytes = bytes
         self._left = bytes
-        self._lock = threading.Lock()  # a backward ends on a thread of its own
+        self._lock = threading.Lock()  # a backward may end on another thread
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceRoom, (self.bytes,)
 
     def take(self, bytes: int) -> RoomTaken | None:
-        """Take so many until what is returned goes; None where there are not as many left."""
+        """Reserve this many bytes until the returned object is deleted; None if fewer are left."""
         with self._lock:
             if bytes > self._left:
                 return None
@@ -27,14 +27,14 @@ class DeviceRoom:
         return RoomTaken(self, bytes)
 
     def give_back(self, bytes: int) -> None:
-        """Have so many more again."""
+        """Return reserved bytes to the budget."""
         with self._lock:
             self._left += bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RoomTaken:
-    """Bytes of a room, held until this is deleted."""
+    """Bytes of a budget, held until this is deleted."""
 
     room: DeviceRoom
     bytes: int

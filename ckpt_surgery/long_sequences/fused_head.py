@@ -1,6 +1,6 @@
 """`fuse_loss`: a model whose training loss never makes its logits, because its head returns `lazy_logits`.
 
-Which heads do, in which calls, and what has come of it. The loss itself is in `fused_loss`.
+This decides which heads do, and in which calls, and counts the losses. The loss itself is in `fused_loss`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
+from ckpt_surgery.long_sequences.logits_formula import FusedBy, HeadCall, LogitsFormula, MadeLogits
 from ckpt_surgery.runtime.tools.classes import is_sharded
 from ckpt_surgery.torch_names import FakeTensor, innermost_transform
 from ckpt_surgery.undo import Undoable
@@ -30,11 +30,11 @@ from ckpt_surgery.undo import Undoable
 FUSED_LOSS = "_ckpt_surgery_fused_loss"
 """The attribute of a model that holds what `fuse_loss` did to it."""
 _PLAIN = frozenset({Tensor, Parameter, FakeTensor, type(None)})
-"""What hidden states and a head are made of where its loss is fused."""
+"""The types of hidden states, weight and bias with which a loss can be fused."""
 _LABELS = ("labels", "shift_labels")
 """The arguments of a model's forward that mean that it computes its loss."""
 _ITEMS = "num_items_in_batch"
-"""What transformers' Trainer gives in a training step, also where it keeps the labels for its own loss."""
+"""What transformers' Trainer passes in a training step, even if it keeps the labels for its own loss."""
 
 
 class HeadReason(StrEnum):
@@ -56,7 +56,7 @@ class HeadReason(StrEnum):
         if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
             return cls.NOT_LINEAR
         forward = vars(head).get("forward")
-        if forward is not None and not getattr(forward, "retired", False):  # one of an undone `fuse_loss` does nothing
+        if forward is not None and not getattr(forward, "retired", False):  # an undone one does nothing
             return cls.REPLACED
         return None
 
@@ -72,7 +72,7 @@ class Head:
 
     @property
     def reason_now(self) -> HeadReason | None:
-        """The reason, also where FSDP2 has sharded the head since it was found."""
+        """The reason, also if FSDP2 has sharded the head since it was found."""
         sharded = self.module is not None and is_sharded(self.module)
         return self.reason or (HeadReason.SHARDED if sharded else None)
 
@@ -95,15 +95,15 @@ def fuse_loss(model: nn.Module) -> FusedLoss:
     mode, with gradients and `labels`, runs as its own code says, and the head returns a stand-in for its logits, a
     `torch.Tensor` of their shape, dtype and device without memory. Casts, views, slices and masks of tokens, scale,
     softcap and a bias of the vocabulary are followed; `F.cross_entropy` of the stand-in, in the model, in its
-    `loss_function` or in yours, becomes `fused_linear_cross_entropy`; with weights of classes, in single precision or
-    more, torch's own `linear_cross_entropy` (2.13 and later). Anything else that is done with it makes the logits, and
-    goes on as without this call. So `outputs.logits` costs memory when it is used, and not before. A loss
-    for which logits had to be made is a SurgeryWarning, once for each reason.
+    `loss_function` or in yours, becomes `fused_linear_cross_entropy`; with class weights, in single precision or more,
+    torch's own `linear_cross_entropy` (2.13 and later). Any other operation on it makes the logits, and goes on as
+    without this call. So `outputs.logits` costs memory when it is used, and not before. A loss for which logits had to
+    be made gives a SurgeryWarning, once for each reason.
 
-    `num_items_in_batch` alone will do for labels: transformers' Trainer gives it where it smooths labels or has a
+    `num_items_in_batch` alone will do for labels: transformers' Trainer gives it if it smooths labels or has a
     `compute_loss_func`. Log-softmax, logsumexp, and what label smoothing takes of them are followed as well.
 
-    Without labels, in evaluation mode, without gradients, while torch compiles, and where FSDP2 shards the head by
+    Without labels, in evaluation mode, without gradients, while torch compiles, and if FSDP2 shards the head by
     itself, heads do what they did. Loss and gradients are those of the model up to rounding: the products are in the
     dtype of the head, the loss in float32 at least.
 
@@ -149,7 +149,7 @@ class FusedLoss(Undoable):
         for _, owner in _owners(model):
             takes_labels = not set(_LABELS).isdisjoint(inspect.signature(owner.forward).parameters)
             if takes_labels and not fused.isdisjoint(owner.modules()):
-                given = _LabelsGiven(owner, self.state)
+                given = _LabelsHook(owner, self.state)
                 self._hooks += [
                     owner.register_forward_pre_hook(given, prepend=True, with_kwargs=True),
                     owner.register_forward_hook(self.state.end, always_call=True),
@@ -173,11 +173,11 @@ class FusedLoss(Undoable):
 
     @property
     def made_logits(self) -> dict[str, int]:
-        """For which functions logits were made before a loss, and how often."""
+        """The functions for which logits were made before a loss, and how often."""
         return dict(self.state.made)
 
     def begin_within(self, model: nn.Module) -> None:
-        """Let the forward of `model` count as one with labels that has begun before the hooks were there."""
+        """Count the running forward of `model`, which began before the hooks were there, as one with labels."""
         if self.state.end in model._forward_hooks.values():
             self.state.begin(model)
 
@@ -190,9 +190,9 @@ class FusedLoss(Undoable):
             raise SurgeryError(f"{self.state.model} computed no loss from the logits of its head")
 
     def undo(self) -> None:
-        """Give the heads back the forward of their class. One that was put over it since stays.
+        """Give the heads back the forward of their class. A forward that was put over ours since stays.
 
-        Raises SurgeryError where that was done before.
+        Raises SurgeryError if that was done before.
         """
         if self._undone:
             raise SurgeryError("the fused loss was undone before: call fuse_loss again for another one")
@@ -217,12 +217,12 @@ class LossState:
 
     model: str
     running: list[tuple[int, int]] = field(default_factory=list)
-    fused: Counter[Fused] = field(default_factory=Counter)
+    fused: Counter[FusedBy] = field(default_factory=Counter)
     made: Counter[str] = field(default_factory=Counter)
     replaced_heads: bool = False
 
     @property
-    def given(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether a forward with labels is running in this thread."""
         thread = threading.get_ident()
         return any(running == thread for running, _ in self.running)
@@ -232,20 +232,21 @@ class LossState:
         self.running.append((threading.get_ident(), id(model)))
 
     def end(self, model: nn.Module, *_: Any) -> None:
-        """Note, as a hook, that a forward ends, with labels or without, also where it raises."""
+        """Note, as a hook, that a forward ends, with or without labels, even if it raises."""
         call = (threading.get_ident(), id(model))
         if call in self.running:
             self.running.remove(call)
 
-    def note(self, use: Fused | Made) -> None:
+    def note(self, use: FusedBy | MadeLogits) -> None:
         """Note a fused loss, or logits that were made; warn the first time that a function needs them.
 
-        What is done later than a fused loss is part of the loss inside the forward, and a look at the logits after.
+        Once a loss was fused, logits made inside the forward belong to another part of the loss, and count; those made
+        after the forward are only looked at, and do not.
         """
-        if isinstance(use, Fused):
+        if isinstance(use, FusedBy):
             self.fused[use] += 1
             return
-        if use.later and not self.given:
+        if use.later and not self.has_labels:
             return
         function = use.function
         if function not in self.made:
@@ -291,7 +292,7 @@ class FusedHead:
         return self.module
 
     def __call__(self, input: Tensor) -> Tensor:
-        """Logits for hidden states, (..., hidden size); lazy while a forward with labels trains."""
+        """Return logits for hidden states, (..., hidden size): lazy ones in a training forward with labels."""
         if self.retired or not self._fuses(input):
             return nn.Linear.forward(self.module, input)
         kind = self.module.weight.device.type
@@ -300,11 +301,11 @@ class FusedHead:
             autocast = torch.get_autocast_dtype(kind)
         call = HeadCall(input, self.module.weight, self.module.bias, autocast, self.state.note)
         dtype = input.dtype if autocast is None or input.dtype == torch.float64 else autocast
-        return LazyLogits.of(Noted(call, (), input, self.module.bias, dtype))
+        return LazyLogits.of(LogitsFormula(call, (), input, self.module.bias, dtype))
 
     def _fuses(self, hidden: Tensor) -> bool:
-        """Tell whether this call belongs to a training step with labels, and everything is at hand and plain."""
-        if not self.state.given or not self.module.training or not torch.is_grad_enabled():
+        """Tell whether this call belongs to a training step with labels, and all its tensors can be fused."""
+        if not self.state.has_labels or not self.module.training or not torch.is_grad_enabled():
             return False
         if torch.compiler.is_compiling() or innermost_transform() is not None:
             return False
@@ -316,8 +317,8 @@ class FusedHead:
         return not is_sharded(self.module)
 
 
-class _LabelsGiven:
-    """A hook before a model's forward that counts it while it or its caller has labels."""
+class _LabelsHook:
+    """A forward pre-hook that notes a forward of a model, if that is given labels."""
 
     def __init__(self, model: nn.Module, state: LossState) -> None:
         self.state = state

@@ -1,6 +1,6 @@
 """Cross-entropy of a linear head without materialising its logits, on whatever devices head and hidden states are.
 
-Computes one loss. Shifting labels, scaling by the number of items and calling it from a model are up to the caller.
+Shifting labels, scaling by the number of items and calling it from a model are up to the caller.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Reduction = Literal["mean", "sum", "none"]
 
 _LIGER_DEVICES = frozenset({"cuda", "xpu"})
 _FEWEST_ROWS, _MOST_ROWS = 256, 1024
-_NOTHING_IGNORED = torch.iinfo(torch.int64).min
+_NOTHING_IGNORED = torch.iinfo(torch.int64).min  # no label
 _NO_MORE = (None,) * 6
-"""The gradients of the arguments that have none."""
+"""In place of gradients of the arguments that have none."""
 
 
 def fused_linear_cross_entropy(
@@ -65,10 +65,10 @@ def fused_linear_cross_entropy(
             default a chunk of logits has about as many elements as `hidden`, and 256 to 1024 rows.
         ignore_index: the label that does not count.
         reduction: "mean" over the labels that count, "sum", or "none" for losses of the shape of `labels`. Divide the
-            sum for another divisor. Where all labels are ignored the mean is 0, with gradients of 0.
+            sum for another divisor. If all labels are ignored, the mean is 0, with gradients of 0.
         softcap: makes the logits `softcap * tanh(logits / softcap)`.
         label_smoothing: as in F.cross_entropy, the share of a label that is spread over the vocabulary, 0 to 1.
-        prefer: "liger" hands the work to the kernel of Liger 0.6.2 or later where it is installed and can do it: all
+        prefer: "liger" hands the work to the kernel of Liger 0.6.2 or later if it is installed and can do it: all
             on one GPU, float32 or bfloat16, reduced, without label smoothing, and a gradient for `hidden` wherever the
             head gets one. It chooses its own chunks.
 
@@ -123,14 +123,14 @@ class TokenStatistics(NamedTuple):
 
     @classmethod
     def of(cls, *arguments: Any) -> TokenStatistics:
-        """Compute them; `arguments` are those of `_TokenLosses`."""
+        """Compute the statistics; `arguments` are those of `_TokenLosses`."""
         return cls(*_TokenLosses.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 def token_statistics(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, softcap: float | None = None
 ) -> TokenStatistics:
-    """Compute what losses other than a plain cross-entropy are made of, without logits, each with its gradient.
+    """Compute, without logits, the statistics that other losses are made of, each with its gradient.
 
     `hidden` is (tokens, hidden size), `labels` (tokens): none is ignored. The rest is as in
     `fused_linear_cross_entropy`.
@@ -172,11 +172,11 @@ class _TokenLosses(torch.autograd.Function):
             losses[chunk] = torch.where(targets == ignore_index, 0, normalisers[chunk] - chosen)
             if totals is not None:
                 totals[chunk] = logits.sum(-1)
-            del logits  # or it lives until that of the next chunk is there
+            del logits  # otherwise it would live until the next chunk has made its own
         ctx.save_for_backward(hidden, weight, bias, labels, normalisers)
         ctx.options = (rows, ignore_index, softcap, dtype)
         ctx.set_materialize_grads(False)
-        # copies: what `to` returns as it is has no gradient where torch 2.11 compiles this
+        # copies: a tensor that `to` returns itself has no gradient when torch 2.11 compiles this
         results = (losses, normalisers, totals) if whole else (losses, None, None)
         return tuple([None if each is None else each.to(hidden.device, copy=True) for each in results])
 
@@ -213,7 +213,7 @@ class _TokenLosses(torch.autograd.Function):
                     of_weight.addmm_(gradient.t(), states)
                 else:
                     of_weight += gradient.t() @ states
-            del logits, gradient  # or they live until those of the next chunk are there
+            del logits, gradient  # otherwise they would live until the next chunk has made its own
         if of_weight is not None:
             of_weight = of_weight.to(weight.dtype)
         if of_bias is not None:
@@ -225,7 +225,7 @@ def _with_graph(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Tensor | N
     """Compute the gradients with a graph of their own, by autograd, from whole logits."""
     *given, labels, _ = cast(Sequence[Any], ctx.saved_tensors)
     _, ignore_index, softcap, dtype = ctx.options
-    # views, because with tied embeddings the hidden states are made of the weight
+    # views, because with tied embeddings the hidden states were computed from the weight
     views = [None if tensor is None else tensor.view_as(tensor) for tensor in given]
     hidden, weight, bias = cast(tuple[Tensor, Tensor, Tensor | None], views)
     states, targets = hidden.to(weight.device, dtype), labels.to(weight.device)
@@ -245,8 +245,8 @@ def _with_graph(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Tensor | N
         tensor for tensor, need in zip((hidden, weight, bias), needed, strict=True) if need and tensor is not None
     ]
     values, gradients = zip(*pairs, strict=True)
-    made = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True))
-    return *(next(made) if need else None for need in needed), *_NO_MORE
+    found = iter(torch.autograd.grad(values, wanted, gradients, create_graph=True))
+    return *(next(found) if need else None for need in needed), *_NO_MORE
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
@@ -285,7 +285,7 @@ def _of_logits(
 
 
 def _places(targets: Tensor, ignore_index: int) -> Tensor:
-    """Return the column of each row's target, (rows, 1); any column where it is ignored."""
+    """Return the column of each row's target, (rows, 1); any column if that is ignored."""
     return torch.where(targets == ignore_index, 0, targets)[:, None]
 
 
@@ -336,9 +336,9 @@ def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor |
 def _liger(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Callable[..., Tensor] | None:
-    """Return Liger's loss, where it is installed, sums gradients in float32 and keeps what this module promises.
+    """Return Liger's loss if it is installed, sums gradients in float32, and keeps what this module promises.
 
-    It puts every tensor it makes on one device, and works in float32. It rounds gradients before a gradient scaler
+    It makes all its tensors on one device, and works in float32. It rounds gradients before a gradient scaler
     scales them, which is too coarse for float16, and computes them only if `hidden` requires one. Those of unreduced
     losses are wrong up to 0.8.1.
     """

@@ -1,10 +1,10 @@
 """Logits that are never made: a linear head returns them in a training step, until something needs their values.
 
 1. A loss that is `F.cross_entropy` of them is computed from the hidden states, a chunk of logits at a time.
-2. What lies between head and loss (casts, views, scale, softcap, a bias) is noted, and becomes part of that loss.
-3. Everything else makes the logits, with the operations of the model's own code, in its order: as without this.
+2. What lies between head and loss (casts, views, scale, softcap, a bias) is recorded, and becomes part of that loss.
+3. Everything else makes the logits, by the operations of the model's own code in their order, as without this.
 
-Which calls of a head return them is in `fused_head`, how an operation is followed, and the losses, in `noted`.
+`fused_head` decides which calls of a head return them; how operations and losses are followed is in `logits_formula`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.long_sequences.noted import Noted
+from ckpt_surgery.long_sequences.logits_formula import LogitsFormula
 from ckpt_surgery.torch_names import DisableTorchFunctionSubclass, make_wrapper_subclass, tree_map
 
 
@@ -29,27 +29,27 @@ class LazyLogits(Tensor):
     `computed()` makes the real logits, once. Any operation that a fused loss cannot follow works on those.
     """
 
-    _noted: Noted
+    _formula: LogitsFormula
     _before: LazyLogits | None
     _computed: Tensor | None
 
     @staticmethod
-    def of(noted: Noted, before: LazyLogits | None = None) -> LazyLogits:
+    def of(formula: LogitsFormula, before: LazyLogits | None = None) -> LazyLogits:
         """Return the logits after these steps; `before` are those before the last one."""
-        call = noted.call
-        logits: LazyLogits = _Graph.apply(noted, call.hidden, call.weight, call.bias)  # type: ignore[no-untyped-call]
+        call = formula.call
+        logits: LazyLogits = _Graph.apply(formula, call.hidden, call.weight, call.bias)  # type: ignore[no-untyped-call]
         logits._before = before
         return logits
 
     def computed(self) -> Tensor:
         """Make the logits themselves, with their graph, as the head and the steps after it do."""
         if self._computed is None:
-            noted = self._noted
+            formula = self._formula
             with torch.enable_grad():
                 if self._before is None:
-                    self._computed = noted.call.logits()
-                else:  # of those before, so that what shares memory with them goes on sharing it
-                    self._computed = noted.steps[-1](self._before.computed())
+                    self._computed = formula.call.logits()
+                else:  # from those before, so that views go on sharing their memory
+                    self._computed = formula.steps[-1](self._before.computed())
         return self._computed
 
     @classmethod
@@ -59,22 +59,22 @@ class LazyLogits(Tensor):
         options = dict(kwargs or {})
         logits = args[0] if args and isinstance(args[0], LazyLogits) else None
         if logits is not None:
-            noted = logits._noted
-            if func in _HOOKS and noted.call.fused:
+            formula = logits._formula
+            if func in _HOOKS and formula.call.fused:
                 _refuse_hook(*args[1:], *options.values())
-            if func in _ABOUT or (func in _HOOKS and noted.call.fused):
+            if func in _ABOUT or (func in _HOOKS and formula.call.fused):
                 with DisableTorchFunctionSubclass():
                     return func(*args, **options)
-            if not noted.call.made and func in FOLLOWED:
-                later = noted.followed(FOLLOWED[func], args[1:], options)
-                if isinstance(later, Noted):
+            if not formula.call.made and func in FOLLOWED:
+                following = formula.followed(FOLLOWED[func], args[1:], options)
+                if isinstance(following, LogitsFormula):
                     step = partial(_repeated, func, args[1:], options)
-                    return LazyLogits.of(replace(later, steps=(*noted.steps, step)), logits)
-                if later is not None:
-                    return later
+                    return LazyLogits.of(replace(following, steps=(*formula.steps, step)), logits)
+                if following is not None:
+                    return following
         if func is torch.autograd.grad:
             inputs = args[1] if isinstance(args[1], (tuple, list)) else args[1:2]
-            calls = [each._noted.call for each in inputs if isinstance(each, LazyLogits)]
+            calls = [each._formula.call for each in inputs if isinstance(each, LazyLogits)]
             if any(call.fused and not call.made for call in calls):  # a fused loss has gone around them
                 raise SurgeryError(_NO_GRADIENT)
         name = getattr(func, "__name__", str(func))
@@ -84,7 +84,7 @@ class LazyLogits(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Make the logits for what went past `__torch_function__`; autograd has taken note of it already."""
+        """Make the logits for an operator that bypassed `__torch_function__`; autograd has recorded it already."""
         if func._schema.is_mutable:
             raise SurgeryError(
                 f"{func} writes, below autograd, into logits that were not made: undo the fused loss, or take a copy "
@@ -96,15 +96,15 @@ class LazyLogits(Tensor):
 
 
 class _Graph(torch.autograd.Function):
-    """A function that connects lazy logits with their sources, for gradients taken outside of the fused loss."""
+    """The node between lazy logits and their sources, for gradients that do not come from a fused loss."""
 
     @staticmethod
-    def forward(ctx: Any, noted: Noted, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.noted = noted
+    def forward(ctx: Any, formula: LogitsFormula, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.formula = formula
         ctx.save_for_backward(hidden, weight, bias)
-        shape = (*noted.hidden.shape[:-1], noted.vocabulary)
-        logits: LazyLogits = make_wrapper_subclass(LazyLogits, shape, dtype=noted.dtype, device=weight.device)
-        logits._noted, logits._before, logits._computed = noted, None, None
+        shape = (*formula.hidden.shape[:-1], formula.vocabulary)
+        logits: LazyLogits = make_wrapper_subclass(LazyLogits, shape, dtype=formula.dtype, device=weight.device)
+        logits._formula, logits._before, logits._computed = formula, None, None
         return logits
 
     @staticmethod
@@ -114,14 +114,14 @@ class _Graph(torch.autograd.Function):
             given = [
                 tensor
                 if tensor is None
-                else tensor.view_as(tensor)  # not the weight that tied embeddings have made the hidden states of
+                else tensor.view_as(tensor)  # not the weight itself: tied embeddings make the hidden states from it
                 if twice
                 else tensor.detach().requires_grad_(needed)
                 for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
             ]
             hidden, weight, bias = given
-            values = ctx.noted.call.product(cast(Tensor, hidden), cast(Tensor, weight), bias)
-            for step in ctx.noted.steps:
+            values = ctx.formula.call.product(cast(Tensor, hidden), cast(Tensor, weight), bias)
+            for step in ctx.formula.steps:
                 values = step(values)
         wanted = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
         gradients = iter(torch.autograd.grad(values, wanted, gradient, create_graph=twice))
@@ -133,12 +133,12 @@ def _repeated(func: Callable[..., Tensor], args: tuple[Any, ...], options: dict[
 
 
 def _made(given: Any, function: str) -> Any:
-    """Put real logits in the place of all that are not there, because `function` needs them."""
+    """Replace lazy logits by real ones, because `function` needs them."""
 
     def real(value: Any) -> Any:
         if not isinstance(value, LazyLogits):
             return value
-        value._noted.call.note_made(function)
+        value._formula.call.note_made(function)
         return value.computed()
 
     return tree_map(real, given)
@@ -149,11 +149,11 @@ _NO_GRADIENT = (
     "see it, or put a hook on them before their loss is computed"
 )
 _WAITING = ("torch", __name__.partition(".")[0])
-"""Packages whose hooks wait at every output of a model for the first that the backward reaches: the loss is one."""
+"""Packages whose hooks wait at every output for the first that the backward reaches: the loss is one too."""
 
 
 def _refuse_hook(hook: Any = None) -> None:
-    """Raise SurgeryError, unless it only waits for the first output: those of FSDP2 and of the guard do."""
+    """Raise SurgeryError unless a hook only waits for the first output, as those of FSDP2 and the guard do."""
     while isinstance(hook, partial):
         hook = hook.func
     if (getattr(hook, "__module__", None) or "").partition(".")[0] not in _WAITING:
@@ -168,28 +168,28 @@ _ABOUT = frozenset(
     + [getattr(Tensor, name) for name in (*_METHODS, "element_size", "__len__", "__hash__")]
     + [torch.is_floating_point, torch.is_complex, torch.numel]
 )
-"""What asks about a tensor and not for its values."""
+"""Functions that ask about a tensor and not for its values."""
 _HOOKS = frozenset([Tensor.register_hook, Tensor.retain_grad])
-"""What a wrapper such as FSDP2 leaves on every output; a gradient comes by only where the logits are made."""
-FOLLOWED: Mapping[Any, Callable[..., Noted | Tensor | None]] = {
-    Tensor.float: lambda noted: replace(noted, dtype=torch.float32),
-    Tensor.double: lambda noted: replace(noted, dtype=torch.float64),
-    Tensor.to: Noted.to,
-    **dict.fromkeys((Tensor.contiguous, Tensor.clone), lambda noted: noted),
-    **dict.fromkeys((Tensor.view, Tensor.reshape), Noted.viewed),
-    **dict.fromkeys((Tensor.flatten, torch.flatten), Noted.flattened),
-    Tensor.__getitem__: Noted.indexed,
-    **dict.fromkeys((Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul), Noted.multiplied),
-    **dict.fromkeys((Tensor.div, Tensor.__truediv__, torch.div), Noted.divided),
-    **dict.fromkeys((Tensor.neg, Tensor.__neg__, torch.neg), lambda noted: noted.scaled(-1.0)),
-    **dict.fromkeys((Tensor.tanh, torch.tanh), Noted.tanh),
-    **dict.fromkeys((Tensor.add, Tensor.__add__, torch.add), Noted.added),
-    **dict.fromkeys((Tensor.log_softmax, torch.log_softmax, F.log_softmax), Noted.log_softmax),
-    F.cross_entropy: Noted.cross_entropy,
-    F.nll_loss: Noted.nll_loss,
-    **dict.fromkeys((Tensor.gather, torch.gather), Noted.gathered),
-    **dict.fromkeys((Tensor.sum, torch.sum), Noted.summed),
-    **dict.fromkeys((Tensor.mean, torch.mean), Noted.averaged),
-    **dict.fromkeys((Tensor.logsumexp, torch.logsumexp), Noted.logsumexp),
+"""Functions by which a wrapper such as FSDP2 hooks every output; the hooks see a gradient only if logits are made."""
+FOLLOWED: Mapping[Any, Callable[..., LogitsFormula | Tensor | None]] = {
+    Tensor.float: lambda formula: replace(formula, dtype=torch.float32),
+    Tensor.double: lambda formula: replace(formula, dtype=torch.float64),
+    Tensor.to: LogitsFormula.to,
+    **dict.fromkeys((Tensor.contiguous, Tensor.clone), lambda formula: formula),
+    **dict.fromkeys((Tensor.view, Tensor.reshape), LogitsFormula.viewed),
+    **dict.fromkeys((Tensor.flatten, torch.flatten), LogitsFormula.flattened),
+    Tensor.__getitem__: LogitsFormula.indexed,
+    **dict.fromkeys((Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul), LogitsFormula.multiplied),
+    **dict.fromkeys((Tensor.div, Tensor.__truediv__, torch.div), LogitsFormula.divided),
+    **dict.fromkeys((Tensor.neg, Tensor.__neg__, torch.neg), lambda formula: formula.scaled(-1.0)),
+    **dict.fromkeys((Tensor.tanh, torch.tanh), LogitsFormula.tanh),
+    **dict.fromkeys((Tensor.add, Tensor.__add__, torch.add), LogitsFormula.added),
+    **dict.fromkeys((Tensor.log_softmax, torch.log_softmax, F.log_softmax), LogitsFormula.log_softmax),
+    F.cross_entropy: LogitsFormula.cross_entropy,
+    F.nll_loss: LogitsFormula.nll_loss,
+    **dict.fromkeys((Tensor.gather, torch.gather), LogitsFormula.gathered),
+    **dict.fromkeys((Tensor.sum, torch.sum), LogitsFormula.summed),
+    **dict.fromkeys((Tensor.mean, torch.mean), LogitsFormula.averaged),
+    **dict.fromkeys((Tensor.logsumexp, torch.logsumexp), LogitsFormula.logsumexp),
 }
 """The operations that are followed, and the methods that do it."""

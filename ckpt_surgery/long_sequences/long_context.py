@@ -1,6 +1,6 @@
-"""`long_context`: all that makes a training step fit on long sequences, on one live model, by one call.
+"""`long_context`: everything that makes a training step on long sequences fit, on one live model, in one call.
 
-1. One instance is changed, nothing global; `undo` takes everything back.
+1. Only this instance is changed, nothing global; `undo` takes everything back.
 2. Loss and gradients are those of the model's own code, or the model's own code runs.
 3. What is not tiled or not fused is named, with the reason.
 """
@@ -27,7 +27,7 @@ from ckpt_surgery.text import ShownInNotebooks, size_in_bytes
 from ckpt_surgery.undo import Undoable
 
 _ROWS = 4096
-"""The tokens of a shard of what is as wide as the model."""
+"""The tokens in a shard of a norm, which is as wide as the model."""
 LONG_CONTEXT = "_ckpt_surgery_long_context"
 """The attribute of a model that holds what `long_context` did to it."""
 
@@ -55,7 +55,7 @@ def long_context(
       forward, in training mode, with gradients and `labels`; `outputs.logits` costs memory when it is used, and not
       before.
 
-    A tile has as many tokens as the model is wide (where blocks are cut 1,024 at least, all sequences of a batch
+    A tile has as many tokens as the model is wide (for blocks that are cut, at least 1,024, all sequences of a batch
     together), so that what is between the products of an MLP is no larger than one of its weights. A batch that fits
     in one tile is not cut. Loss and gradients are those of the model's own code up to rounding; gradients of weights
     of half precision are added up over the tiles in float32. Dropout draws for one tile after another: the masks
@@ -65,22 +65,22 @@ def long_context(
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
         tokens: how many tokens a batch has, all its sequences together. Blocks and MLPs then run in as many tiles as
-            that needs, whatever a batch has. By default each call is cut by its own size.
+            that needs, for every batch. By default each call is cut by its own size.
         cut: False checkpoints every block.
         host: read the inputs of blocks that are cut from the host tile by tile, and let queries, keys and values wait
-            there: the least device memory, for more copies. By default that is done for calls that would not fit
-            otherwise into what is free on a CUDA device. True cuts batches of one tile, too.
+            there: that takes the least device memory and more copies. By default it is done for calls that would not
+            fit otherwise into what is free on a CUDA device. True also cuts batches of one tile.
         keep: how much of the inputs of blocks that are cut may stay on the device: bytes, or a size such as "20GB".
-            Batches of one tile are cut then, too.
+            Then batches of one tile are cut too.
         offload: as in `wrap_blocks`: "cpu", "disk" or a folder. Tiles are read from host memory alone.
 
     Returns:
-        What was done: print it, `undo()` it, or use it in a `with`. A second call does it anew, with other options,
-        and returns the same.
+        What was done: print it, `undo()` it, or use it in a `with`. A second call applies its options instead, and
+        returns the same object.
 
     Raises:
-        SurgeryError: the model cannot be wrapped, `tokens` is no whole number of at least 1, `keep` is no size,
-            `offload` no place, or no host memory beside `host`; the model is left as it was.
+        SurgeryError: the model cannot be wrapped, `tokens` is not a whole number of at least 1, `keep` not a size or
+            `offload` not a place, or `host` was given without host memory; the model is left as it was.
     """
     given: object = tokens
     if given is not None and (type(given) is not int or given < 1):
@@ -106,7 +106,7 @@ class LongContext(Undoable, ShownInNotebooks):
     """The changes of `long_context` to one model, until `undo`; also a context manager. Printing it describes them.
 
     `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, `mlps` are those found, with the reasons of those
-    left alone, and `cuts` say of each block whether its calls are cut at its attention.
+    left alone, and `cuts` say for each block whether its calls are cut at its attention.
     """
 
     surgery: Surgery
@@ -150,13 +150,13 @@ class LongContext(Undoable, ShownInNotebooks):
 
     @property
     def made_logits(self) -> dict[str, int]:
-        """For which functions logits were made before a loss, and how often."""
+        """The functions for which logits were made before a loss, and how often."""
         return self.loss.made_logits
 
     def apply(
         self, tokens: int | None, *, cut: bool = True, host: bool | None = None, keep: int = 0, offload: str = "cpu"
     ) -> None:
-        """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
+        """Make the changes, in place of earlier ones. If that raises SurgeryError, everything is undone first."""
         if vars(self.model).get(LONG_CONTEXT) is not self or self.surgery.undone:
             self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
             self.surgery = wrap_blocks(self.model, offload=offload)
@@ -166,7 +166,7 @@ class LongContext(Undoable, ShownInNotebooks):
         try:
             self.cuts = {}
             if self.surgery.offloader is not None:
-                self.surgery.offloader.in_flight = 1  # a second one of such a size costs more than it hides
+                self.surgery.offloader.in_flight = 1  # a second one of such a size costs more than it saves
             self._keep, room = keep, DeviceRoom(keep) if keep else None
             self.surgery.cut(partial(self._cut, tokens, host, room) if cut else None)
             blocks = [block.module for stack in self.surgery.stacks for block in stack.blocks]
@@ -195,16 +195,16 @@ class LongContext(Undoable, ShownInNotebooks):
         return self.cuts[block]
 
     def begin_within(self) -> None:
-        """Let the forward of the model count that is running already: to be called in it, before a block runs.
+        """Include the forward of the model that is running already: call this in it, before a block runs.
 
-        Nobody knows whether that one has labels. Where it has none, its logits are made when they are used.
+        It counts as one with labels, which cannot be known. If it has none, its logits are made when they are used.
         """
         self.loss.begin_within(self.model)
 
     def undo(self) -> None:
         """Hand the model back as it was before `long_context`; a surgery that it had before keeps its options.
 
-        Raises SurgeryError where that was done already.
+        Raises SurgeryError if that was done already.
         """
         if self._undone:
             name = type(self.model).__name__
@@ -213,20 +213,20 @@ class LongContext(Undoable, ShownInNotebooks):
         self.surgery.cut(None)
         if self._options is not None:
             self.surgery.apply(self._options)
-        elif not self.surgery.undone:  # as wrap_blocks returns the same, it may have been taken back by itself
+        elif not self.surgery.undone:  # `wrap_blocks` returns the same surgery, which may have been undone there
             self.surgery.undo()
         vars(self.model).pop(LONG_CONTEXT, None)
         self._undone = True
 
     def _release(self) -> None:
         for change in self._changes:
-            if not change.undone:  # `fuse_loss` hands out the fused loss
+            if not change.undone:  # a user gets the fused loss from `fuse_loss`
                 change.undo()
         self._changes = []
 
 
 def _norms_behind(model: nn.Module, stack: str) -> list[nn.Module]:
-    """Return the normalisations beside a stack, as behind its last block: they copy all tokens in float32."""
+    """Return the normalizations beside a stack, such as after its last block: they copy all tokens in float32."""
     owner = model.get_submodule(stack.rpartition(".")[0])
     return [
         part

@@ -1,4 +1,4 @@
-"""Find the MLPs of a model that can run over shards of their sequence, and say why others can't."""
+"""Find the MLPs of a model that can run over shards of their sequence, and say why others cannot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MlpReason(StrEnum):
 class Mlp:
     """A module that is an MLP by its name: tiled if `reason` is None.
 
-    `width` is the number of features of a token, 0 if not known. A shard takes as many tokens: that is the rule of
+    `width` is the number of features of a token, 0 if not known. A shard has as many tokens: that is the rule of
     Arctic Long Sequence Training (arXiv 2506.13996), where sequence length over hidden size, rounded up, is the number
     of shards.
     """
@@ -55,7 +55,7 @@ class Mlp:
 
 
 _NAMES = re.compile(r"mlp|ffn|feed_?forward|dense_?(gated_?)?act|sparse_?moe", re.IGNORECASE)
-"""What MLPs and what stands in their places are called, in transformers."""
+"""The names of MLPs, and of modules in their place, in transformers."""
 _MIXING = (NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention, nn.Embedding, ConvNd)
 
 
@@ -75,7 +75,7 @@ def mlps_of(model: nn.Module, blocks: Iterable[nn.Module]) -> list[Mlp]:
 
 
 def _width(module: nn.Module) -> int:
-    """Return the size of a token, if the module is made of products that begin and end with it; or 0."""
+    """Return the width of a token if the module is made of products that begin and end with it, otherwise 0."""
     products: list[tuple[Any, Any]] = []
     for part in _parts(module):
         if isinstance(part, nn.Linear):
@@ -86,7 +86,7 @@ def _width(module: nn.Module) -> int:
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield a module and all inside it; of a layer with an adapter only the layer."""
+    """Yield a module and all modules inside it, but of a layer with an adapter only the layer."""
     base = getattr(module, "base_layer", None)
     if isinstance(base, nn.Module):
         yield from _parts(base)

@@ -13,7 +13,7 @@ from ckpt_surgery.runtime.offload.offloader import Transport
 class ParkedTiles:
     """The tiles of one tensor (batch, tokens, ...), each on the host, or left in place if there is no room.
 
-    `finish` is to be called before the memory of what was put may be used for something else.
+    Call `finish` before the memory of what was put is used for something else.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -23,7 +23,7 @@ class ParkedTiles:
         self._coming: tuple[int, Any] | None = None
 
     def put(self, tile: Tensor) -> None:
-        """Start to move the next tile, and let the one before that go."""
+        """Start to move the next tile, and finish the one before."""
         self.finish()
         self._copies.append(self._transport.put(tile))
         self._sources.append(tile)
@@ -35,7 +35,7 @@ class ParkedTiles:
             self._sources.append(values[:, part])
 
     def finish(self) -> None:
-        """Let go of what has moved."""
+        """Wait for the copies under way, and drop the tiles that have moved."""
         for index, (copy, source) in enumerate(zip(self._copies, self._sources, strict=True)):
             if source is not None and copy is not None:
                 self._transport.finish(copy)

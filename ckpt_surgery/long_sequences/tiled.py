@@ -1,6 +1,6 @@
 """`tile_mlp`: MLPs that run over one shard of the sequence after another, so that their activations never exist whole.
 
-Which modules can be tiled, how they are called, and how that is undone. What happens in a call is in `tiled_call`.
+This decides which modules can be tiled, replaces their forwards, and undoes that. `tiled_call` runs a call.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def tile_mlp(
     of whole blocks work as they do without tiling. torch.compile tiles too.
 
     Before the first call in a training mode, dtype and number of dimensions, the module runs on four tokens together,
-    in another order, and on each alone, without gradients or hooks and with the mean of every random draw. Where
-    results differ beyond rounding the call is refused: the module mixes tokens, or carries state from one to the next.
+    in another order, and on each alone, without gradients or hooks and with the mean of every random draw. If
+    results differ beyond rounding, the call is refused: the module mixes tokens, or carries state between them.
     Buffers, attributes and generators are as before.
 
     Not noticed by it: tokens mixed only four or more places apart, or only in longer sequences (the capacity of a
@@ -96,7 +96,7 @@ class Tiling(Undoable):
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
-        """What is tiled, each module once."""
+        """The tiled modules, each once."""
         return tuple(forward.module for forward in self._forwards)
 
     def __str__(self) -> str:
@@ -107,20 +107,20 @@ class Tiling(Undoable):
         return f"{kinds} in {shards}{', undone' if self._undone else ''}"
 
     def tolerate(self) -> None:
-        """Run modules that cannot be tiled as they are from now on, rather than refuse their calls."""
+        """Run modules untiled from now on if they cannot be tiled, rather than refuse their calls."""
         for forward in self._forwards:
             forward.tolerates = True
 
     @property
     def reasons(self) -> dict[nn.Module, str]:
-        """Why modules turned out not to be tiled."""
+        """Why modules could not be tiled, by module."""
         return {forward.module: forward.reason for forward in self._forwards if forward.reason is not None}
 
     def undo(self) -> None:
         """Give each module back the forward that it had before `tile_mlp`.
 
         A forward that another library has put on a module since stays, and runs the module untiled. Raises
-        SurgeryError where the tiling was undone before.
+        SurgeryError if the tiling was undone before.
         """
         if self._undone:
             raise SurgeryError("the tiling was undone before: call tile_mlp again for another one")
@@ -132,12 +132,9 @@ class Tiling(Undoable):
 class TiledForward:
     """The `forward` of one tiled module, set on the module: the original, run on shards.
 
-    `original` is the forward that was on the instance before; None for that of the class. Where it `tolerates` that
-    the module cannot be tiled, it runs it as it is, and `reason` says why.
+    `original` is the forward that was on the instance before; None stands for that of the class. If it `tolerates` a
+    module that cannot be tiled, it runs that untiled, and `reason` says why.
     """
-
-    belongs_to_call = True
-    """Between forward and backward it may be undone: the recompute of a block finds it at its place again."""
 
     def __init__(self, module: nn.Module, num_shards: int | None, shard_size: int | None, wide: bool) -> None:
         self.module = module
@@ -152,7 +149,7 @@ class TiledForward:
 
     @classmethod
     def runs(cls, module: nn.Module) -> bool:
-        """Tell whether a module is tiled, also where others have replaced its forward since."""
+        """Tell whether a module is tiled, also if others have replaced its forward since."""
         forward = vars(module).get("forward")
         while forward is not None:
             if isinstance(forward, cls) and not forward.retired:
@@ -162,7 +159,7 @@ class TiledForward:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """What runs the module untiled; never a checkpointed block, because shards are recomputed anyway."""
+        """The function that runs the module untiled; never a checkpointed one: shards are recomputed anyway."""
         if self.original is None:
             return partial(type(self.module).forward, self.module)
         return self.original.__wrapped__ if isinstance(self.original, BlockForward) else self.original
@@ -172,7 +169,7 @@ class TiledForward:
         return self.module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on shards of the one tensor that it is given. Raises SurgeryError where it is given more."""
+        """Run the module on shards of the one tensor that it is given. Raises SurgeryError if it is given more."""
         if self.retired and vars(self.module).get("forward") is not self:
             return (self.original or self.__wrapped__)(*args, **kwargs)
         forward = self.__wrapped__
@@ -209,7 +206,7 @@ class TiledForward:
         return Tiles(place, self.module, run, max(1, min(count, tokens)), self.wide).run(values)
 
     def retire(self) -> None:
-        """Leave the module. From now on only run the original: somebody may still call this."""
+        """Leave the module, and only run the original from now on: a forward around this may still call it."""
         self.retired = True
         attributes = vars(self.module)
         if attributes.get("forward") is not self:

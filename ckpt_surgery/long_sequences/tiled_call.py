@@ -1,6 +1,6 @@
 """Run one call of a tiled module over shards of its input, and again, shard by shard, in the backward.
 
-Which modules are tiled, how they are called, and how that is undone is in `tiled`.
+`tiled` decides which modules are tiled, and undoes that.
 
 1. Each shard is checkpointed non-reentrant and joined to the others by plain autograd. The engine adds up the
    gradients of a parameter before DistributedDataParallel, FSDP2 or a hook sees them: each sees one gradient.
@@ -44,7 +44,7 @@ class Tiles:
     def run(self, values: Tensor) -> Tensor:
         """Return the result for `values`, (..., tokens, hidden), with the same leading shape. Raises SurgeryError."""
         least, more = divmod(values.shape[SEQUENCE], self.count)
-        # one split, and not a slice for each shard: the backward of a slice makes a tensor of the whole shape
+        # one split instead of a slice for each shard, whose backward would make a tensor of the whole shape
         shards = torch.split_with_sizes(values, [least + 1] * more + [least] * (self.count - more), SEQUENCE)
         if torch.compiler.is_compiling():
             return torch.cat([checkpoint(self.forward, shard, use_reentrant=False) for shard in shards], SEQUENCE)
@@ -81,8 +81,8 @@ class Tiles:
         return cast(Tensor, whole)
 
     def _result(self, shard: Tensor) -> Tensor:
-        """Run one shard. Raises SurgeryError where a module like this cannot be tiled."""
-        given = shard.contiguous()  # not so for several sequences, and modules may make views of it
+        """Run one shard. Raises SurgeryError if the module cannot be tiled."""
+        given = shard.contiguous()  # shards of several sequences are not, and modules may view them
         watched = (given, *self.module.buffers())
         before = [version(tensor) for tensor in watched]
         result = self.forward(given)
@@ -97,7 +97,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleState:
-    """The state besides its input that a module's result depends on, as of the beginning of the call."""
+    """What a module's result depends on besides its input, as it was when the call began."""
 
     tensors: tuple[Tensor, ...]
     versions: tuple[int, ...]
@@ -109,7 +109,7 @@ class ModuleState:
         return cls(tensors, tuple(map(version, tensors)), module.training)
 
     def check(self, place: str, module: nn.Module) -> None:
-        """Raise SurgeryError where a recompute would compute something else."""
+        """Raise SurgeryError if a recompute would compute something else."""
         now = ModuleState.of(module)
         if now.training != self.training:
             raise SurgeryError(
@@ -126,7 +126,7 @@ class ModuleState:
 
 @contextmanager
 def with_parameters(module: nn.Module, replacements: Mapping[Any, Tensor]) -> Iterator[None]:
-    """Put other tensors in the places of these parameters, wherever in the module those are."""
+    """Replace these parameters by other tensors, wherever they are in the module."""
     places = [
         (part._parameters, name, parameter)
         for part in (module.modules() if replacements else ())
@@ -143,7 +143,7 @@ def with_parameters(module: nn.Module, replacements: Mapping[Any, Tensor]) -> It
 
 
 class _WideSum:
-    """The gradients of one parameter for all shards, added up in float32 on their way to it."""
+    """The gradients of one parameter from all shards, added up in float32 on their way to it."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self._total: Tensor | None = None
@@ -161,13 +161,13 @@ class _WideSum:
         self._total, self._task = gradient.float() if kept is None else kept.add_(gradient), task
 
     def taken(self, dtype: torch.dtype) -> Tensor | None:
-        """Give the sum away; the next one starts from nothing."""
+        """Return the sum, and start the next one from nothing."""
         total, self._total = self._total, None
         return None if total is None else total.to(dtype)
 
 
 class _Tap(torch.autograd.Function):
-    """Takes the gradient of one shard out of the graph; `_End` still waits for it."""
+    """The parameter for one shard: its gradient leaves the graph here, while `_End` waits for all of them."""
 
     @staticmethod
     def forward(ctx: Any, total: _WideSum, parameter: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class _Tap(torch.autograd.Function):
 
 
 class _End(torch.autograd.Function):
-    """Puts the sum into the graph again, when all shards are done."""
+    """The parameter itself: when all shards are done, the sum comes back into the graph here."""
 
     @staticmethod
     def forward(ctx: Any, total: _WideSum, parameter: Tensor) -> Tensor:

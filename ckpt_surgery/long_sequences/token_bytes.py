@@ -1,4 +1,4 @@
-"""Count the bytes of a token on the device and the host while blocks are cut, by widths and unmeasured."""
+"""Estimate the bytes per token on the device and the host while blocks are cut, from widths alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 
 _SUM = 4
-"""Bytes of a sum of weights in single precision, one for each head."""
+"""Bytes of a sum of attention weights in single precision; a token has one for each head."""
 FREE_SHARE = 0.92
 """The share of a device's memory that a step may take: the rest is for what is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """Bytes per token in a block: its `input`, its heads, attention's result, and its part of other arguments.
+    """Bytes per token in a block: of its `input`, its heads, attention's result, and the other arguments (`beside`).
 
     Attention runs in `groups` of the query heads, of which there are `heads`, each `width` wide; keys are `shared`
     where there are fewer.
@@ -48,11 +48,11 @@ class TokenBytes:
     def on_device(self, *, parks: bool) -> int:
         """Return what a token adds to the peak, which a long sequence has in the backward of attention.
 
-        What attention returned and its gradient are there until the group of their heads is done, then the gradients
-        of that group. Its queries, keys and values are there until then, too, and the input, that of the next block,
-        and the gradient of the output; where a block `parks`, those of the one group that runs, and that gradient.
-        The kernel holds sums of rows, the gradient of queries in single precision, with a padded width, and those of
-        keys and values for each head of queries.
+        For each group of heads, what attention returned and its gradient are there until the group is done, and then
+        the gradients of its heads. The queries, keys and values are there until then too, and so are the input, that
+        of the next block, and the gradient of the output; if a block `parks`, only the heads of the group that runs,
+        and that gradient. The kernel holds sums of rows, the gradient of queries in single precision and of a padded
+        width, and those of keys and values for each head of queries.
         """
         heads = self.queries + self.keys + self.values
         done = 2 * self.attended + _SUM * self.heads
@@ -65,7 +65,7 @@ class TokenBytes:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return what a step may take of the device beside all that is there; None off CUDA."""
+    """Return the bytes that a step may still take of a device; None if it is not a CUDA device."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)

@@ -1,8 +1,8 @@
 """Test whether a module treats each token by itself, on four tokens together, alone and in another order.
 
-A list of layers cannot say that: a shift, a softmax over the sequence and an attribute that lives from one call to the
-next mix tokens as well. Nothing is left of a probe: buffers, attributes, containers in them and generators are as they
-were.
+The classes of its layers do not tell: a shift, a softmax over the sequence and an attribute that lives from one call
+to the next mix tokens as well. A probe leaves nothing behind: buffers, attributes, containers in them and generators
+are as they were.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ WRITES = (
 )
 
 _TOKENS = 4
-_ORDER = (2, 0, 3, 1)
+_ORDER = (2, 0, 3, 1)  # no token keeps its place or its neighbours
 
 _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
-"""Of results relative to the largest; a matrix product of one token rounds otherwise than that of four."""
+"""Of results, relative to the largest: a matrix product of one token is rounded differently than one of four."""
 _NARROW_TOLERANCE = 2e-2
 """For shorter dtypes, and for float32 off the CPU, where products may be of TF32."""
 
@@ -53,17 +53,17 @@ class CannotTile(SurgeryError):
 
 
 def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) -> None:
-    """Raise CannotTile where `forward`, which runs `module`, mixes tokens or writes; `place` names the module there.
+    """Raise CannotTile if `forward`, which runs `module`, mixes tokens or writes; `place` names the module in it.
 
     The tokens are like those of `like`, (..., tokens, hidden): of its dtype, device, width and number of dimensions.
-    They are made here, for real ones may be equal. Random draws are replaced by their means, hooks of the modules
-    inside are off. A forward that gives no result of one token each is left to the call itself, and so are tensors of
-    a class of their own. What `forward` raises for `like` itself is raised.
+    They are drawn here, because real ones may be equal. Random draws are replaced by their means, and hooks of the
+    modules inside are off. A forward whose result is not one tensor of the tokens is left to the call itself, and so
+    are tensors of other classes. What `forward` raises for `like` itself is raised.
     """
     if type(like) not in (Tensor, nn.Parameter) or not like.is_floating_point() or like.is_meta:
         return
     with ExitStack() as stack:
-        stack.enter_context(disable_current_modes())  # what counts or records operators is to see the call alone
+        stack.enter_context(disable_current_modes())  # modes that count or record operators are to see the call alone
         stack.enter_context(torch.no_grad())
         stack.enter_context(autocast_uncached())
         stack.enter_context(random_state_kept((*devices_of(module), like.device)))
@@ -72,7 +72,7 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
                 mixes = _mixes(place, module, forward, like)
         except CannotTile:
             raise
-        except Exception:  # hooks may be what brings the parameters
+        except Exception:  # hooks may bring the parameters: try with them
             try:
                 mixes = _mixes(place, module, forward, like)
             except CannotTile:
@@ -90,12 +90,13 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
 def _mixes(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
     """Tell whether results for tokens alone, or in another order, differ beyond rounding from those for all together.
 
-    A router may choose other experts in rounding; hardly three times in a row. What mixes tokens does so each time.
+    Rounding may make a router choose other experts, but hardly three times in a row. A module that mixes tokens does
+    so each time.
     """
     shape = (*(1 for _ in like.shape[:-2]), _TOKENS, like.shape[-1])
     for seed in range(3):
-        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu")
-        if not _differs(place, module, forward, drawn.to(like.device, like.dtype)):
+        tokens = torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu")
+        if not _differs(place, module, forward, tokens.to(like.device, like.dtype)):
             return False
     return True
 
@@ -121,14 +122,14 @@ def _differs(place: str, module: nn.Module, forward: Forward, tokens: Tensor) ->
 
 
 def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
-    """Return a copy of the result, or None where it is not one tensor with the same leading shape."""
+    """Return a copy of the result, or None if it is not one tensor with the same leading shape."""
     with MeanDraws():  # type: ignore[no-untyped-call]
         result = forward(tokens)
     return result.clone() if isinstance(result, Tensor) and result.shape[:-1] == tokens.shape[:-1] else None
 
 
 def is_close(ours: Tensor, theirs: Tensor) -> bool:
-    """Tell whether results are the same but for rounding."""
+    """Tell whether results are the same up to rounding."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     short = ours.device.type != "cpu" and ours.dtype == torch.float32
@@ -139,7 +140,7 @@ def is_close(ours: Tensor, theirs: Tensor) -> bool:
 
 @contextmanager
 def autocast_uncached() -> Iterator[None]:
-    """Keep autocast from caching the weights that it converts here: without gradients, they would have none later."""
+    """Keep autocast from caching the weights that it casts inside: without a graph, they could have no gradient."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -171,7 +172,7 @@ class Trial:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Let calls inside write into copies, also of the containers that the module keeps."""
+        """Let the call inside write to copies, also of the containers that the module keeps."""
         with self._state.as_at_entry(self._entry):
             for module in self._module.modules():
                 for name, value in list(vars(module).items()):
@@ -200,7 +201,7 @@ class MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return drawn if mean is None else drawn.copy_(mean) if isinstance(mean, Tensor) else drawn.fill_(mean)
 
     def _mean(self, name: str, numbers: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """Return the mean of what an operator draws, by its arguments behind the first; None where it is not known."""
+        """Return the mean of what an operator draws, by its arguments after the first; None if that is not known."""
 
         def number(place: int, keyword: str, default: float) -> Any:
             return numbers[place] if len(numbers) > place else options.get(keyword, default)

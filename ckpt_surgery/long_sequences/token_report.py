@@ -1,4 +1,4 @@
-"""Say in words what a token takes of the device and of the host, and how many of them fit."""
+"""Say in words how much memory a token takes on the device and on the host, and how many tokens fit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ckpt_surgery.runtime.offload.host_memory import HostMemory
 from ckpt_surgery.text import size
 
 _ASSUMED = 80 * 10**9
-"""Bytes of the card where there is none."""
-_ROUNDED = 1000
+"""The bytes of the card if the model is on none."""
+_ROUNDED = 1000  # numbers of tokens from here on are given in thousands
 
 
 def token_lines(model: nn.Module, cuts: Mapping[nn.Module, BlockCut], keep: int, *, on_host: bool = True) -> list[str]:
-    """Say it of a model by the last calls of its blocks.
+    """Describe what a token takes, by the last calls of a model's blocks.
 
-    So many bytes of their inputs may stay on the device; the others are `on_host`, or on a disk.
+    `keep` bytes of their inputs may stay on the device; the others are `on_host`, or on a disk.
     """
     if any(cut.reason for cut in cuts.values()):
         return ["a token: what it takes is not known, as not all blocks are cut"]

@@ -95,7 +95,7 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
     """Run what is kept again in the recompute, and use the kept values."""
     from ckpt_surgery.runtime.selective import kept_results
 
-    giving: Any = kept_results._Giving
+    giving: Any = kept_results._GivingMode
     dispatch = giving.__torch_dispatch__
 
     def twice(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,8 +111,8 @@ def other_values(patch: pytest.MonkeyPatch) -> None:
     from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of
     from ckpt_surgery.runtime.selective.replay import Replay
 
-    given, again = OperatorResult.given, Replay.again
-    patch.setattr(OperatorResult, "given", lambda self, args: alias_of(given(self, args)) * 1.5)
+    operator_again, again = OperatorResult.again, Replay.again
+    patch.setattr(OperatorResult, "again", lambda self, args: alias_of(operator_again(self, args)) * 1.5)
     patch.setattr(Replay, "again", lambda self, made, *call: again(self, [tensor * 1.5 for tensor in made], *call))
 
 

@@ -125,7 +125,7 @@ def test_long_context_fuses_the_loss_of_the_first_step_too(inside: bool) -> None
         surgery = trained.surgery
         assert isinstance(surgery, LongContext)
         assert (surgery.fused_losses, surgery.made_logits) == (2, {})
-        assert surgery.loss.state.given == 0
+        assert surgery.loss.state.has_labels == 0
         torch.testing.assert_close(torch.stack(losses), torch.stack([bare, bare]))
     finally:
         takeover.remove()

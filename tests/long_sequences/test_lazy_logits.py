@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
+from ckpt_surgery.long_sequences.logits_formula import FusedBy, HeadCall, LogitsFormula, MadeLogits
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
@@ -125,13 +125,13 @@ def _written(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "fused"), [*((n, True) for n in FOLLOWED), *((n, False) for n in MADE)])
 def test_loss_and_gradients_are_those_of_real_logits(name: str, fused: bool, biased: bool) -> None:
     use = (FOLLOWED if fused else MADE)[name]
-    told: list[Fused | Made] = []
+    told: list[FusedBy | MadeLogits] = []
     real = outcome(use, biased, lambda hidden, weight, bias: F.linear(hidden, weight, bias))
     lazy = outcome(use, biased, lambda hidden, weight, bias: lazily(hidden, weight, bias, told))
     for ours, theirs in zip(lazy, real, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
-    way = Fused.TORCH if "weights" in name else Fused.OURS
-    assert (set(told) == {way}) is (fused and (way is Fused.OURS or HAS_FUSED_LOSS))
+    way = FusedBy.TORCH if "weights" in name else FusedBy.OURS
+    assert (set(told) == {way}) is (fused and (way is FusedBy.OURS or HAS_FUSED_LOSS))
 
 
 def squared(logits: Tensor) -> Tensor:
@@ -168,28 +168,30 @@ def given() -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, bias
 
 
-def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[Fused | Made]) -> LazyLogits:
-    return LazyLogits.of(Noted(HeadCall(hidden, weight, bias, None, told.append), (), hidden, bias, hidden.dtype))
+def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[FusedBy | MadeLogits]) -> LazyLogits:
+    return LazyLogits.of(
+        LogitsFormula(HeadCall(hidden, weight, bias, None, told.append), (), hidden, bias, hidden.dtype)
+    )
 
 
-def lazy() -> tuple[LazyLogits, Tensor, list[Fused | Made]]:
+def lazy() -> tuple[LazyLogits, Tensor, list[FusedBy | MadeLogits]]:
     """Return lazy logits, the real ones, and what is reported of them."""
-    told: list[Fused | Made] = []
+    told: list[FusedBy | MadeLogits] = []
     hidden, weight, _ = given()
     return lazily(hidden, weight, None, told), F.linear(hidden, weight), told
 
 
 @pytest.mark.parametrize("why", ["torch has no such loss", "half precision", "other weights"])
 def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Fused | Made] = []
+    told: list[FusedBy | MadeLogits] = []
     dtype = torch.bfloat16 if why == "half precision" else torch.float64
     hidden, weight, _ = (tensor.detach().to(dtype).requires_grad_() for tensor in given())
     classes = OTHER.abs().to(torch.float32 if why == "other weights" else dtype)
     if why == "torch has no such loss":
-        monkeypatch.setattr("ckpt_surgery.long_sequences.noted.LinearCrossEntropyOptions", None)
+        monkeypatch.setattr("ckpt_surgery.long_sequences.logits_formula.LinearCrossEntropyOptions", None)
     with contextlib.suppress(RuntimeError):  # the weights have to be of the dtype of the logits
         F.cross_entropy(flat(lazily(hidden, weight, None, told)), targets(12), classes)
-    assert told == [Made("cross_entropy")]
+    assert told == [MadeLogits("cross_entropy")]
 
 
 @pytest.mark.skipif(not HAS_FUSED_LOSS, reason="torch 2.11 has no linear_cross_entropy")
@@ -223,13 +225,13 @@ def test_after_a_fused_loss_they_can_still_be_looked_at() -> None:
     F.cross_entropy(flat(logits), targets(12))
     with torch.no_grad():
         assert torch.equal(logits.argmax(-1), real.argmax(-1))
-    assert told == [Fused.OURS, Made("argmax", later=True)]
+    assert told == [FusedBy.OURS, MadeLogits("argmax", later=True)]
 
 
 def test_what_changed_since_the_forward_is_an_error() -> None:
     logits, _, _ = lazy()
     with torch.no_grad():
-        logits._noted.call.weight.add_(1.0)
+        logits._formula.call.weight.add_(1.0)
     with pytest.raises(SurgeryError, match="written to since the forward"):
         logits.argmax(-1)
 
@@ -268,7 +270,7 @@ def test_a_hook_from_before_the_loss_gets_its_gradient() -> None:
     logits.register_hook(seen.append)  # type: ignore[no-untyped-call]
     torch.autograd.backward(F.cross_entropy(flat(logits), targets(12)))
     assert [gradient.shape for gradient in seen] == [logits.shape]
-    assert told == [Made("register_hook")]
+    assert told == [MadeLogits("register_hook")]
 
 
 def test_after_a_fused_loss_the_gradient_of_what_is_done_besides_is_given() -> None:
@@ -296,7 +298,7 @@ def test_waiting_for_a_gradient_that_never_comes_raises(wait: Callable[[Tensor, 
     loss = F.cross_entropy(flat(logits), targets(12))
     with pytest.raises(SurgeryError, match="no gradient comes to them: undo the fused loss to see it"):
         wait(loss, logits)
-    assert told == [Fused.OURS]
+    assert told == [FusedBy.OURS]
 
 
 def test_what_writes_below_autograd_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Find the blocks of a live model: its checkpointing layers, and plain modules that should be such layers.
 
-This looks at modules only; it runs and changes nothing.
+Modules are only looked at: nothing is run or changed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """The classes of torch itself that are blocks."""
 MODEL_SHARE = 0.05
-"""Blocks that hold a smaller part of a model's parameters are not worth looking for."""
+"""The least share of a model's parameters in a stack of blocks: checkpointing a smaller one would free little."""
 _TOWER_SHARE = 0.5
+"""The least share of its tower's parameters in a stack whose elements are blocks whatever they compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,13 +46,13 @@ def is_layer(module: nn.Module) -> bool:
 
 
 def find_blocks(model: nn.Module, *, unsupported: bool = False) -> tuple[Block, ...]:
-    """List the blocks of `model` in its order, nested layers included; a module with several names comes once.
+    """List the blocks of `model` in its order, nested layers included; a module with several names is listed once.
 
     A plain block is an element of a stack that neither holds a checkpointing layer nor lies in one. Either it mixes
     positions (attention, recurrence, a state space model), or its stack is of one class and holds at least half of
-    the parameters of the tower around it, embeddings left out. Besides, its stack holds at least a twentieth of the
-    model's parameters. A tower that declares no support for checkpointing has no plain blocks, unless `unsupported`
-    is set. Facts about single families are in `model_patches`, such as which elements of a mixed stack are blocks.
+    the parameters of the tower around it, embeddings left out. In both cases the stack holds at least `MODEL_SHARE` of
+    the model's parameters. A tower that declares no support for checkpointing has plain blocks only if `unsupported`
+    is set. `model_patches` decides for single families, for example which elements of a mixed stack are blocks.
     """
     modules = dict(model.named_modules())
     layers = {name for name, module in modules.items() if is_layer(module)}
@@ -73,7 +74,7 @@ def enclosing(name: str) -> Iterator[str]:
 def compiled_place(model: nn.Module, blocks: Collection[str]) -> str | None:
     """Say where a model is compiled: " in" and the name of the module around or inside `blocks`, or "" for the whole.
 
-    None where compilation leaves the blocks alone; without blocks, any compiled part counts.
+    None if no block is compiled, as part or whole; without `blocks`, any compiled part of the model counts.
     """
     for name, module in model.named_modules():
         if is_compiled(module):
@@ -84,7 +85,7 @@ def compiled_place(model: nn.Module, blocks: Collection[str]) -> str | None:
 
 
 def around(name: str, names: Container[str]) -> str:
-    """Return the nearest of `names` around the module `name`; "" where there is none."""
+    """Return the nearest of `names` around the module `name`; "" if there is none."""
     return next((outer for outer in enclosing(name) if outer in names), "")
 
 
@@ -119,11 +120,11 @@ def _plain_blocks(
 
 
 def _looks_like_block(stack: str, element: nn.Module, *, alike: bool) -> bool:
-    """Tell whether an element of a stack is a block; where all are `alike`, they need not mix positions."""
+    """Tell whether an element of a stack is a block; if all are `alike`, it need not mix positions."""
     kind, facts = class_of(element), facts_of(element)
     if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
         return False
-    if is_torchs(kind) or NO_BLOCKS.search(kind.__name__):
+    if is_torch_layer(kind) or NO_BLOCKS.search(kind.__name__):
         return False
     return alike or any(MIXERS.search(class_of(part).__name__) for part in element.modules())
 
@@ -131,10 +132,9 @@ def _looks_like_block(stack: str, element: nn.Module, *, alike: bool) -> bool:
 def stacks_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
     """Yield every container that may be a stack, with the modules that it holds by name.
 
-    Containers inside are opened; a `Sequential` is also yielded itself, since it can be a block.
-
-    A dictionary often holds one stack beside other things, as `transformer` of OLMo does, or several: a container in
-    it is a separate stack. `modules` are those of a model, by name.
+    Containers inside are opened; a `Sequential` is also listed itself, since it can be a block. But a container inside
+    a `ModuleDict` is a stack of its own: a dictionary often holds several stacks, or one beside other modules, as
+    `transformer` of OLMo does. `modules` are those of a model, by name.
     """
     for name, module in modules.items():
         holder = modules.get(name.rpartition(".")[0]) if name else None
@@ -154,25 +154,25 @@ def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]
             yield from _elements(inner, child)
 
 
-def is_torchs(kind: type[nn.Module]) -> bool:
-    """Tell whether a class is torch's own and not a block: linear layers, norms, containers."""
+def is_torch_layer(kind: type[nn.Module]) -> bool:
+    """Tell whether a class is one of torch that is not a block: a linear layer, a norm, a container."""
     return kind.__module__.startswith("torch.") and kind not in TORCH_BLOCKS
 
 
 def tower_of(name: str, modules: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the nearest pretrained model around a module, or the whole model where there is none."""
+    """Return the nearest pretrained model around a module, or the whole model if there is none."""
     outside = (modules[outer] for outer in enclosing(name))
     return next((module for module in outside if hasattr(module, CLAIM)), modules[""])
 
 
 def size_of(module: nn.Module) -> int:
-    """Count the parameters of a module without embeddings: tiny models have vocabularies large for their size."""
+    """Count a module's parameters, embeddings left out: in tiny models these would outweigh everything else."""
     embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
     return sum(p.numel() for p in module.parameters() if id(p) not in embeddings and not is_lazy(p))
 
 
-def leaves(module: nn.Module) -> int:
-    """Estimate how many tensors a module keeps for its backward: one for each leaf, and for each other parameter."""
+def count_leaves(module: nn.Module) -> int:
+    """Estimate how many tensors a module keeps for its backward: one per leaf, and one per parameter elsewhere."""
     own = sum(1 for part in module.modules() if not any(part.children()) and not isinstance(part, nn.Identity))
     parents = (part for part in module.modules() if any(part.children()))
     return own + sum(1 for part in parents for _ in part.parameters(recurse=False))

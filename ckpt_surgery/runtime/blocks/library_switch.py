@@ -21,8 +21,8 @@ from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITC
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.tools.classes import facts_of, names_in
 
-_FLAGS = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
-_CHECKPOINTS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
+_FLAG_NAMES = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
+_CHECKPOINT_FUNCTIONS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
 _MODULE_FILE = nn.Module.__call__.__code__.co_filename
 _EMBEDDING_HOOK = f"{INPUT_GRADIENTS}.<locals>"
 
@@ -34,13 +34,13 @@ def checkpoints_itself(module: nn.Module) -> bool:
 
 def has_inline_branch(module: nn.Module) -> bool:
     """Tell whether a module's forward, or a method that it reaches, calls something that checkpoints."""
-    return any(map(_CHECKPOINTS.search, _names_reached(type(module))))  # type: ignore[arg-type]  # hashable
+    return any(map(_CHECKPOINT_FUNCTIONS.search, _names_reached(type(module))))  # type: ignore[arg-type]  # hashable
 
 
 def checkpoints_in_evaluation(module: nn.Module) -> bool:
     """Tell whether a module's inline branch also runs in evaluation mode, since it does not test `training`."""
     methods = _names_by_method(type(module)).values()  # type: ignore[arg-type]  # a class is hashable
-    branches = [names for names in methods if any(map(_CHECKPOINTS.search, names))]
+    branches = [names for names in methods if any(map(_CHECKPOINT_FUNCTIONS.search, names))]
     return bool(branches) and not is_layer(module) and not any("training" in names for names in branches)
 
 
@@ -87,7 +87,7 @@ def flags_of(module: nn.Module) -> list[str]:
     if checkpoints_itself(module):
         reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
         kind = type(module)
-        flags = filter(_FLAGS.search, reached)
+        flags = filter(_FLAG_NAMES.search, reached)
         names |= {name for name in flags if not isinstance(getattr(kind, name, None), property)}
     return [name for name in sorted(names) if isinstance(getattr(module, name, None), bool)]
 
@@ -101,14 +101,14 @@ def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> No
 
 
 def takes_switch(module: nn.Module) -> bool:
-    """Tell whether this is a model of transformers, with a method that switches checkpointing."""
+    """Tell whether a module is a model of transformers, with a method that switches checkpointing."""
     return hasattr(type(module), INNER_SWITCH)
 
 
 def takes_embedding_hook(model: nn.Module) -> bool:
     """Tell whether a model survives the hook that switching checkpointing on puts on its embeddings.
 
-    The hook makes their output require gradient; IBert's return a tuple, and then every forward fails.
+    The hook makes their output require gradient; those of IBert return a tuple, on which it fails in every forward.
     """
     if getattr(model, "main_input_name", "") != "input_ids":
         return True  # no hook then
@@ -122,9 +122,8 @@ def takes_embedding_hook(model: nn.Module) -> bool:
 def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | None:
     """Read the options and the offload target from a checkpoint function of transformers; None for other functions.
 
-    The target is "cpu" where transformers was told to offload, and None where it does not say. A release that passes
-    its whole dictionary of options to the function has the target among them; it may then be any value of
-    `wrap_blocks`.
+    The target is "cpu" if the function is the one by which transformers offloads, and None if no target is given. Some
+    releases pass all their options to the function, the target among them: it may then be any that `wrap_blocks` has.
     """
     options = dict(function.keywords) if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function

@@ -1,7 +1,7 @@
-"""Find the modules that a model repeats, whatever their names: for models that are not transformers' own.
+"""Find blocks by repetition, whatever their names: for models that do not come from transformers.
 
-`verify` judges models of transformers by what names and parameters say about their blocks. Elsewhere it is enough that
-checkpointing a module pays, since the gradients are right in any case.
+`discovery` is stricter, because `verify` calls a block that does not checkpoint a fault. Here a block only has to be
+worth checkpointing: `wrap_blocks` gets the gradients right in any case.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ckpt_surgery.runtime.blocks.discovery import (
     CONTAINERS,
     MODEL_SHARE,
     Block,
+    count_leaves,
     enclosing,
     is_layer,
-    is_torchs,
-    leaves,
+    is_torch_layer,
     owner_of,
     size_of,
     stacks_of,
@@ -34,34 +34,35 @@ from ckpt_surgery.text import some
 _FEWEST_LEAVES = 2
 """A module with fewer keeps its input and nothing else, which is what checkpointing would keep."""
 _MOST_OF_A_STACK = 0.5
-
-_SINGLE_AMONG_BLOCKS = 0.5
-"""A `Sequential` with a smaller part of single layers is a stack, and not a block around one, as ConvMixer has."""
+"""If at least this share of a stack repeats, the rest are blocks too, such as one of another class in between."""
+_SINGLE_LAYER_SHARE = 0.5
+"""A `Sequential` with a smaller share of single layers is a stack, as in ConvMixer, and not a block."""
 
 _Likeness = tuple[type[nn.Module], ...]
 """Equal for modules that are alike: their class, and for a `Sequential` the classes of what it holds."""
 
 
 def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ...]:
-    """List what the stacks of `model` hold besides the blocks in `found`, both stages and their blocks.
+    """List the blocks in the stacks of `model` besides those in `found`: stages, and also the blocks in them.
 
-    A module is taken if its class comes twice in the model and holds a twentieth of its parameters, or if the stack's
-    owner would checkpoint the stack by itself; so are the other modules of a stack that consists mostly of such. Left
-    out are towers of transformers with blocks in `found`, and what lies in or around checkpointing layers; but where a
-    forward has an inline branch, which will be off, each of its stacks counts.
+    Modules are blocks if their class occurs twice in the model and holds at least `MODEL_SHARE` of its parameters. The
+    other modules of their stack are blocks too if most of it repeats, and so is every module of a stack whose owner
+    checkpoints by itself. Modules in or around checkpointing layers are left out, and so are towers of transformers
+    with blocks in `found`, except stacks that their owner runs by an inline branch.
     """
     modules = dict(model.named_modules())
     towers = {tower_of(block.name, modules) for block in found}
     layers = {name for name, module in modules.items() if is_layer(module)}
-    settled = layers | {outer for name in layers for outer in enclosing(name)}
+    around_layers = layers | {outer for name in layers for outer in enclosing(name)}
     stacks: dict[str, list[str]] = {}
     for stack, elements in stacks_of(modules):
         tower = tower_of(stack, modules)
-        # one that checkpoints by itself is switched off as a whole, so that all its blocks have to be found
-        known = tower in towers and hasattr(tower, CLAIM) and not has_inline_branch(modules[owner_of(stack, modules)])
+        # an inline branch is switched off as a whole, so all blocks that its module runs have to be found
+        is_found = tower in towers and hasattr(tower, CLAIM)
+        covered = is_found and not has_inline_branch(modules[owner_of(stack, modules)])
         attribute = stack.rpartition(".")[2]
-        if not known and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(attribute):
-            stacks[stack] = [name for name, _ in elements if name not in settled]
+        if not covered and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(attribute):
+            stacks[stack] = [name for name, _ in elements if name not in around_layers]
     blocks = _repeated(model, modules, stacks)
     others = {block.name for block in found}
     return tuple(block for block in blocks if block.name not in others)
@@ -88,16 +89,16 @@ def _repeated(
         stack: [name for name in names if name in modules and _may_be_block(stack, modules[name])]
         for stack, names in stacks.items()
     }
-    times: Counter[_Likeness] = Counter()
-    held: Counter[_Likeness] = Counter()
+    counts: Counter[_Likeness] = Counter()
+    sizes: Counter[_Likeness] = Counter()
     for names in members.values():
         for name in names:
-            # ALBERT's way of sharing weights is one module at every index of its stack
+            # one module may stand at every index of its stack, as in ALBERT, to share weights
             holder, likeness = modules[name.rpartition(".")[0]], _likeness(modules[name])
-            times[likeness] += max(1, sum(child is modules[name] for child in holder._modules.values()))
-            held[likeness] += size_of(modules[name])
+            counts[likeness] += max(1, sum(child is modules[name] for child in holder._modules.values()))
+            sizes[likeness] += size_of(modules[name])
     least = MODEL_SHARE * size_of(model)
-    repeated = {likeness for likeness, count in times.items() if count > 1 and held[likeness] >= least}
+    repeated = {likeness for likeness, count in counts.items() if count > 1 and sizes[likeness] >= least}
     blocks = []
     for stack, names in members.items():
         alike = [name for name in names if _likeness(modules[name]) in repeated]
@@ -107,8 +108,8 @@ def _repeated(
     return tuple(blocks)
 
 
-def reason_for_none(model: nn.Module) -> str:
-    """Say at the end of a sentence why no module of a model counts as a block."""
+def why_no_blocks(model: nn.Module) -> str:
+    """Explain, as the end of a sentence, why a model has no blocks."""
     modules = dict(model.named_modules())
     members = [part for _, elements in stacks_of(modules) for name, part in elements if name in modules]
     if not members:
@@ -120,7 +121,7 @@ def reason_for_none(model: nn.Module) -> str:
     repeated = [name for name, count in classes.items() if count > 1]
     if not repeated:
         return f"no class comes twice in its lists ({some(classes)})"
-    return f"what its lists repeat ({some(repeated)}) holds less than a twentieth of its parameters"
+    return f"what its lists repeat ({some(repeated)}) holds less than {MODEL_SHARE:.0%} of its parameters"
 
 
 def _may_be_block(stack: str, module: nn.Module) -> bool:
@@ -129,13 +130,13 @@ def _may_be_block(stack: str, module: nn.Module) -> bool:
         return False
     if kind is nn.Sequential:
         parts = list(module.children())
-        single = [is_torchs(type(part)) and not any(part.children()) for part in parts]
-        return len(parts) > 1 and sum(single) >= _SINGLE_AMONG_BLOCKS * len(parts)
+        single = [is_torch_layer(type(part)) and not any(part.children()) for part in parts]
+        return len(parts) > 1 and sum(single) >= _SINGLE_LAYER_SHARE * len(parts)
     if isinstance(module, torch.jit.ScriptModule) or kind.forward is nn.Module.forward:  # it cannot be wrapped, or run
         return False
     if issubclass(kind, (nn.RNNBase, nn.RNNCellBase)):  # a single layer that keeps its gates for every step
         return True
-    return not is_torchs(kind) and not BESIDE_OTHERS.search(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
+    return not (is_torch_layer(kind) or BESIDE_OTHERS.search(kind.__name__) or count_leaves(module) < _FEWEST_LEAVES)
 
 
 def _likeness(module: nn.Module) -> _Likeness:

@@ -15,14 +15,14 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, leaves
-from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings
+from ckpt_surgery.runtime.blocks.discovery import Block, around, count_leaves, enclosing, find_blocks, is_layer
+from ckpt_surgery.runtime.blocks.repeated import repeated_blocks, repeated_siblings, why_no_blocks
 from ckpt_surgery.torch_names import CheckpointWrapper
 
 _WORTHWHILE = 0.6
-"""A stage gives way to its blocks where those keep at most this part of what the stage holds."""
+"""A stage gives way to its blocks if checkpointing them keeps at most this share of what the stage holds."""
 _FEWEST_SIBLINGS = 3
-"""Modules of one class that are attributes of another: two alike are usually towers."""
+"""The fewest attributes of one class that are taken for blocks: two are usually towers."""
 
 
 class LeftAlone(StrEnum):
@@ -64,10 +64,10 @@ def select_stacks(
     patterns: Sequence[str] | None = None,
     first: Sequence[str] = (),
 ) -> tuple[SelectedStack, ...]:
-    """List every stack of `model`; one of which only some blocks are named comes twice.
+    """List every stack of `model`; a stack of which only some blocks are wanted is listed twice.
 
-    Wanted are blocks of these `classes`, in stacks or with names that match `patterns`; None stands for all. Raises
-    SurgeryError where there is no stack, or none with a given name; each pattern of `first` has to match a stack.
+    Wanted are blocks of these `classes` whose name or stack matches one of the `patterns`; None stands for all. Raises
+    SurgeryError if nothing is wanted, or a class or pattern matches nothing; those of `first` have to match a stack.
     """
     parameters: Iterator[tuple[str, Any]] = model.named_parameters()
     lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)
@@ -79,7 +79,7 @@ def select_stacks(
         blocks = _with_named(model, modules, blocks, classes)
     if not blocks:
         raise SurgeryError(
-            f"{type(model).__name__} has no blocks to checkpoint: {reason_for_none(model)}; name the class of its "
+            f"{type(model).__name__} has no blocks to checkpoint: {why_no_blocks(model)}; name the class of its "
             "blocks with blocks="
         )
     stacks: dict[tuple[str, LeftAlone | None], list[Block]] = {}
@@ -93,9 +93,9 @@ def select_stacks(
             reason = LeftAlone.WRAPPED
         stacks.setdefault((block.stack, reason), []).append(block)
     names = list(dict.fromkeys(name for name, _ in stacks))
-    for some, among in ((patterns or (), [*names, *(block.name for block in blocks)]), (first, names)):
-        for pattern in some:
-            if not any(matches(name, pattern) for name in among):
+    for given, candidates in ((patterns or (), [*names, *(block.name for block in blocks)]), (first, names)):
+        for pattern in given:
+            if not any(matches(name, pattern) for name in candidates):
                 raise SurgeryError(f"no stack matches {pattern!r}: the stacks are {', '.join(names)}")
     selected = tuple(SelectedStack(name, tuple(members), reason) for (name, reason), members in stacks.items())
     if any(stack.wanted for stack in selected):
@@ -111,11 +111,11 @@ def select_stacks(
 
 
 def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
-    """List the blocks of a model in its order; of blocks inside one another, only those to checkpoint."""
+    """List the blocks of a model in its order; of those inside one another, only the ones to checkpoint."""
     found = find_blocks(model, unsupported=True)
     repeated = repeated_blocks(model, found)
     if not found:
-        # attributes that hold some of the blocks, as in GoogLeNet
+        # repeated attributes that hold some of the blocks are stages, as in GoogLeNet
         outside = {outer for block in repeated for outer in enclosing(block.name)}
         around_them = (block for block in repeated_siblings(model, _FEWEST_SIBLINGS) if block.name in outside)
         repeated = (*repeated, *around_them) or repeated_siblings(model)
@@ -125,7 +125,7 @@ def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
 
 
 def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
-    """Choose the modules to checkpoint, by name, where some hold others: stages, or the blocks in them.
+    """Choose the modules to checkpoint, by name, if some are inside others: stages, or the blocks in them.
 
     The choice depends on what a step keeps at its peak: the input of each block, what lies between the blocks, and all
     that one block holds while it is recomputed. A module keeps about one tensor for each of its leaves, so leaves are
@@ -136,14 +136,14 @@ def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
     for name, module in modules.items():
         inside[around(name, modules)].append(name)
         by_class.setdefault(type(module), []).append(name)
-    size = {name: leaves(module) for name, module in modules.items()}
+    size = {name: count_leaves(module) for name, module in modules.items()}
     gives_way: set[type[nn.Module]] = set()
 
     def blocks_in(name: str) -> list[str]:
         found = []
         for inner in inside[name]:
-            gives = inside[inner] and type(modules[inner]) in gives_way  # one that holds no block stays
-            found += blocks_in(inner) if gives else [inner]
+            is_replaced = inside[inner] and type(modules[inner]) in gives_way  # not if it holds no block
+            found += blocks_in(inner) if is_replaced else [inner]
         return found
 
     stages = [

@@ -1,4 +1,4 @@
-"""Replace a block's `forward`. The replacement is an attribute of the block, copied and pickled with it."""
+"""The checkpointed `forward` of a block: an attribute that is set on the block, and copied and pickled with it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, shortcut
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.quick_check import QuickCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
 Cut = Callable[[Callable[..., Any], BlockSignature, Arguments, Callable[..., Any]], Any]
+"""Runs a call, given its forward, signature and arguments and the checkpoint function, or returns NotImplemented."""
 _NO_TRANSFORMS: frozenset[TransformType] = frozenset()
 
 
@@ -34,10 +35,10 @@ _NO_TRANSFORMS: frozenset[TransformType] = frozenset()
 class CallOptions:
     """The options of a surgery that apply to the calls of one block.
 
-    With `skip_frozen` a call runs without checkpointing in which nothing requires gradient. `policy` says what a call
-    keeps, where that is anything; with `moves_kept` that goes where the block's inputs go. With `fills_cache` another
-    part of the model reads the cache that the block fills. With `in_evaluation` it is checkpointed in evaluation mode
-    too, as its library does.
+    With `skip_frozen`, a call in which nothing requires gradient runs without checkpointing. `policy` says what a call
+    keeps, if anything, and `moves_kept` whether that is offloaded with the block's inputs. With `fills_cache`, another
+    part of the model reads the cache that the block fills. With `in_evaluation`, the block is checkpointed in
+    evaluation mode too, as its library does.
     """
 
     skip_frozen: bool
@@ -50,11 +51,11 @@ class CallOptions:
 class BlockForward:
     """The checkpointed `forward` of one block, set on the block itself.
 
-    `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
-    the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
-    later. `cut` is asked first: it runs a call in its own way, or returns NotImplemented. `schedule` says which of its
-    calls check themselves. `given_caches` are those with which the model was called. `refusals` are those of the
-    surgery: once one was told, its calls are checkpointed as they come.
+    `name` is the block's in the model. `original` is the forward that was on the instance before; None stands for that
+    of the class at the time of a call. `replacement` is one that another library put on the instance later. `cut` is
+    asked first: it runs a call in its own way, or returns NotImplemented. `schedule` says which calls are checked.
+    `given_caches` are those with which the model was called. Once `error_policy` has reported an error, torch
+    checkpoints the calls as they come.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class BlockForward:
         options: CallOptions,
         schedule: CheckSchedule,
         given_caches: GivenCaches,
-        refusals: Refusals,
+        error_policy: ErrorPolicy,
         original: Callable[..., Any] | None,
     ) -> None:
         self.name = name
@@ -73,7 +74,7 @@ class BlockForward:
         self.options = options
         self.schedule = schedule
         self.given_caches = given_caches
-        self.refusals = refusals
+        self.error_policy = error_policy
         self.original = original
         self.replacement: Callable[..., Any] | None = None
         self.cut: Cut | None = None
@@ -91,7 +92,7 @@ class BlockForward:
         """The function that runs the block without checkpointing."""
         if self.original is not None:
             return self.original
-        return partial(type(self.block).forward, self.block)  # the compiler knows no methods made by hand
+        return partial(type(self.block).forward, self.block)  # torch.compile does not know methods bound by hand
 
     @property
     def __self__(self) -> nn.Module:
@@ -109,8 +110,8 @@ class BlockForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block: checkpointed while it trains with gradients and has a checkpointing function."""
-        function = self.block.__dict__.get(FUNCTION)  # torch 2.8 compiles no `vars` of a module
-        # without checkpointing; inside the replacement that is the original
+        function = self.block.__dict__.get(FUNCTION)  # torch 2.8 cannot compile `vars` of a module
+        # what runs without checkpointing; the original once the replacement is running
         forward = self.__wrapped__ if self.replacement is None or self._in_replacement else self._run_replacement
         if function is None or not (self.in_mode and torch.is_grad_enabled()) or self._in_replacement or self.retired:
             return forward(*args, **kwargs)
@@ -126,18 +127,18 @@ class BlockForward:
             transforms = frozenset(level.key() for level in transform_stack() or ())
         forward_mode = forward_mode_level() >= 0 or bool(transforms and TransformType.Jvp in transforms)
         if forward_mode and TransformType.Grad not in transforms:
-            return forward(*args, **kwargs)  # needs no backward, and one through a checkpointed block fails
+            return forward(*args, **kwargs)  # it needs no backward, and could not go through a checkpoint
         given: list[Tensor] = []
         computation: Computation | None = None
-        with self.refusals:
+        with self.error_policy:
             if transforms and (TransformType.Grad in transforms or TransformType.Vmap in transforms):
-                # the first takes no hooks on saved tensors, and the tensors of a vmap cannot be used after it
+                # a grad allows no hooks on saved tensors, and the tensors of a vmap cannot be used after it
                 name = "grad, or one that is made of it" if TransformType.Grad in transforms else "vmap"
                 raise SurgeryError(
                     f"{self._signature.place} cannot be checkpointed inside a transform of torch.func ({name}): "
                     "switch checkpointing off around it, with undo() on the surgery"
                 )
-            if not self.refusals.told:
+            if not self.error_policy.reported:
                 given, computation = self._prepared(forward, args, kwargs)
         if computation is None:
             return forward(*args, **kwargs) if transforms else function(forward, *args, **kwargs)
@@ -147,10 +148,10 @@ class BlockForward:
                 if self.options.policy is not None:
                     self.options.policy.left_out(self.name)
                 return forward(*args, **kwargs)
-            if parameters:  # torch keeps the generators of the devices of what it is given
+            if parameters:  # torch restores the generators of the devices of its arguments
                 given = [torch.empty(0, device=parameters[0].device)]
         try:
-            output = function(partial(computation), *given)  # some ask for the block as `func.func.__self__`
+            output = function(partial(computation), *given)  # libraries find the block as `func.func.__self__`
         finally:
             computation.check_ended()
         return output
@@ -158,7 +159,7 @@ class BlockForward:
     def _prepared(
         self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[Tensor], Computation]:
-        """Return the tensors that carry gradient into a call, and the call as a function of them."""
+        """Return the gradient arguments of a call, and the call as a function of them."""
         if self._signature_of is not self._innermost():
             self._read_signature()
         arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
@@ -174,17 +175,17 @@ class BlockForward:
             captured = any(tensor.is_cuda for tensor in call.tensors) and torch.cuda.is_current_stream_capturing()
             kind = SelfCheck if depth == "close" else QuickCheck
             # replays of a CUDA graph are not compared
-            check = None if captured else kind(self.place, self.block, self.refusals, self.schedule)
+            check = None if captured else kind(self.place, self.block, self.error_policy, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
-        return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)
+        return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.error_policy)
 
     def adopt(self, forward: Callable[..., Any] | None) -> None:
-        """Checkpoint the forward that another library has put in place of this; None is that of the class."""
+        """Checkpoint the forward that another library has put in place of this; None stands for that of the class."""
         self.replacement = forward
         vars(self.block)["forward"] = self
 
     def retire(self) -> None:
-        """Run only the original from now on: a forward that was put around this may still call it."""
+        """Only run the original from now on: a forward that was put around this one may still call it."""
         self.retired = True
         self.replacement = None
 
@@ -207,10 +208,10 @@ class BlockForward:
 
 
 class GivenCaches:
-    """The caches that exist before a module runs its blocks: passed by its caller, or kept on a module.
+    """The caches that exist before a model runs: passed by its caller, or kept on one of its modules.
 
-    All are held weakly, and copies and pickles have none. Those that it makes in its forward are no part of it.
-    `asked_for` tells whether the caller asked for one to be made: models ask their parts whatever the caller said.
+    Those that the model makes in its forward do not count. All are held weakly; copies and pickles have none.
+    `asked_for` says whether the caller asked for a cache: models ask their parts for one whatever the caller said.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,4 @@
-"""Name the arguments of one block call, and tell which caches to leave out.
-
-This looks at values only. `recompute` decides what runs a block, and how often.
-"""
+"""Name the arguments of one block call, find the past state among them, and leave out caches made for the call."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
 NEVER_PAST = dict.fromkeys((*PLAIN, Tensor, nn.Parameter, dict, list, tuple))
-"""Types of which no value is past state that a block writes; the compiler of torch 2.8 looks into no set of types."""
+"""Types whose values are never past state that a block writes; a dict, as torch 2.8 cannot compile a set of types."""
 CACHE_DEPTH = 6
-"""How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
+"""How deep the tensors of a cache may lie: an encoder-decoder cache holds caches, and these hold layers."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def none_is_past(values: Iterable[Any]) -> bool:
-    """Tell by types alone, which the compiler can follow, that no value is past state that a block writes."""
+    """Tell, by types alone so that it compiles, whether none of these values is past state that a block writes."""
     for value in values:  # noqa: SIM110 -- each call of a block asks, and a generator costs twice as much
         if type(value) not in NEVER_PAST:
             return False
@@ -53,18 +50,18 @@ def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in _POSITIONAL)
 
 
-def name_at(names: Sequence[str], place: int) -> str:
+def name_at(names: Sequence[str], index: int) -> str:
     """Return the name of a positional argument; those taken by `*args` are numbered."""
-    return names[place] if place < len(names) else f"argument {place + 1}"
+    return names[index] if index < len(names) else f"argument {index + 1}"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSignature:
-    """The meaning of a block's parameters: `names` of the positional ones, and `past`, those that hold past state.
+    """What the arguments of a block mean: `names` are its positional parameters, `past` those that hold past state.
 
     `place` names the block in messages, and `layer` is its index in caches. A block with `keeps_cache` declares that
-    it only reads the cache that it is given. Where `cache_decides`, the block computes something else without one, or
-    another part reads it.
+    it only reads the cache that it is given. With `cache_decides`, the block computes something else without a cache,
+    or another part of the model reads the cache.
     """
 
     place: str
@@ -93,8 +90,8 @@ class BlockSignature:
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield every argument with its name; those taken by `*args` are numbered."""
-        for place, value in enumerate(args):
-            yield name_at(self.names, place), value
+        for index, value in enumerate(args):
+            yield name_at(self.names, index), value
         yield from kwargs.items()
 
     def holder_of(self, tensor: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -107,9 +104,8 @@ class BlockSignature:
     ) -> Arguments:
         """Leave out the empty caches that a model made for its blocks to fill: they would hold activations.
 
-        Caches that existed before are `given`, and are filled: a later forward may read them. `model_patches` says
-        which blocks of transformers read what others have left in a cache; these keep theirs, and so do blocks of
-        other libraries.
+        Caches that existed before are in `given`, and stay: a later forward may read them. Blocks of other libraries
+        also keep theirs, as do those of transformers that read what other blocks have left in a cache.
         """
         if none_is_past((*args, *kwargs.values())) or not self.is_of_transformers or self.cache_decides:
             return args, kwargs
@@ -119,7 +115,7 @@ class BlockSignature:
                 return value
             try:
                 holds_something = int(value.get_seq_length(self.layer)) > 0
-            except Exception:  # recurrent caches have no length, or raise; then their values tell
+            except Exception:  # recurrent caches have no length, or raise: look at their values
                 holds_something = any(bool(t.any()) for t in hidden_tensors(value) if t.is_floating_point())
             return value if holds_something or value in given else None
 
@@ -134,12 +130,12 @@ class BlockSignature:
             return False
         if name not in self.past:
             return is_cache(value)
-        return any("cache" in base.__name__.lower() for base in type(value).__mro__)  # transformers has several
+        return any("cache" in base.__name__.lower() for base in type(value).__mro__)  # there are several classes
 
 
 @dataclass(frozen=True, slots=True)
 class CacheAtEntry:
-    """A cache as a call found it. It shares `tensors`: their versions reveal writes in place, which are refused."""
+    """A cache as it was at entry to a call. Its `tensors` are shared: versions reveal writes, which are refused."""
 
     cache: Any
     tensors: tuple[Tensor, ...]
@@ -155,6 +151,6 @@ class CacheAtEntry:
 
     @staticmethod
     def _copy(cache: Any) -> Any:
-        """Copy what holds a cache's tensors, which a block replaces or extends; the copy needs no graphs."""
+        """Copy the objects that hold a cache's tensors, which a block replaces or extends; share the tensors."""
         held = {id(tensor): tensor for tensor in hidden_tensors(cache, CACHE_DEPTH)}
         return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

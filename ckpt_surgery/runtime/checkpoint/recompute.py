@@ -1,12 +1,12 @@
 """Run one call of a block under checkpointing: the first pass now, and the same again in the backward.
 
-The function that checkpoints, and its options, are not known here. It is given a function of gradient tensors.
+A `Computation` is what the checkpoint function is given to run; that function and its options are not known here.
 
-1. Every tensor that carries gradient is a positional argument of that function, wherever the call had it.
+1. Every gradient argument of the call is a positional argument of the computation, wherever it was in the call.
 2. The recompute sees what the first pass saw: arguments, containers and written state as they were at entry.
 3. The recompute leaves nothing behind on the modules of the block and in its arguments.
-4. An exception of the first pass is raised behind that function: torch's checkpoint would leave its hooks for saved
-   tensors in place as long as somebody holds the traceback, and the next healthy model would fail.
+4. An exception of the first pass is raised after torch's checkpoint has returned. Raised through it, it would keep the
+   hooks for saved tensors in place while somebody holds the traceback, and the next model would fail.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
 from ckpt_surgery.torch_names import StopRecomputationError
 
 _PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, StopRecomputationError)
-"""The exceptions of a recompute that are left as they are: torch ends one by an exception once it has all it needs."""
+"""Exceptions of a recompute that pass unchanged; by the last one, torch ends a recompute once it has all it needs."""
 
 
 class Computation:
-    """A call of `block` with `arguments`, run with its record's tensors for the results, and once more later.
+    """One call of `block`: the first run returns its results, later runs give torch what they save for the backward.
 
-    `check` holds the second run against the first; `recomputed` is called before it. What is not as it should be is
-    raised, or told, as `refusals` say.
+    `check` compares a recompute with the first run; `recomputed` is called before each. `error_policy` decides whether
+    errors are raised or reported.
     """
 
-    __slots__ = ("__self__", "_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_recomputed", "refusals")
+    __slots__ = (
+        *("__self__", "_arguments", "_call", "_check", "_failure", "_kept", "_originals", "_recomputed"),
+        "error_policy",
+    )
 
     def __init__(
         self,
@@ -51,31 +54,31 @@ class Computation:
         check: SelfCheck | None,
         kept: KeptResults | None,
         recomputed: Callable[[], None],
-        refusals: Refusals,
+        error_policy: ErrorPolicy,
     ) -> None:
         self.__self__ = block
-        self.refusals = refusals
+        self.error_policy = error_policy
         self._call = call
         self._check = check
         self._recomputed = recomputed
         self._kept = kept
         if kept is not None and check is not None:
-            kept.show = check.given
+            kept.show = check.note_inputs
         self._arguments: Arguments | None = arguments  # until the first pass
-        self._looks: dict[int, Any] = {}  # class and attributes of those given, or a parameter itself, by index
+        self._originals: dict[int, Any] = {}  # by index: class and attributes of a tensor, or the parameter
         self._failure: BaseException | None = None
 
     def __call__(self, *given: Tensor) -> Any:
         """Run the block on `given`, in place of its recorded tensors, and return its results; None in a recompute.
 
-        Raises SurgeryError where an argument has changed. `check_ended` raises the errors of the first pass.
+        Raises SurgeryError if an argument has changed. `check_ended` raises the errors of the first pass.
         """
         if self._arguments is None:
             return self._run_again(given)
         arguments, self._arguments = self._arguments, None
         self._call.tensors = []
         try:
-            return self._first(arguments, given)
+            return self._first_pass(arguments, given)
         except BaseException as error:
             self._failure = error
             return None
@@ -86,33 +89,33 @@ class Computation:
             self._failure = None
             raise failure
 
-    def _first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
+    def _first_pass(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
         if not torch.is_grad_enabled():
-            with self.refusals:
+            with self.error_policy:
                 raise SurgeryError(
                     f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
                     "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
                 )
         special = ((i, t) for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
-        self._looks = {i: t if is_parameter(t) else (type(t), dict(vars(t))) for i, t in special}
+        self._originals = {i: t if is_parameter(t) else (type(t), dict(vars(t))) for i, t in special}
         before = versions(given)
-        with self.refusals:
+        with self.error_policy:
             self._call.begin(watching=self._check is not None)
         try:
             with self._call.noting_hooks():
-                output = self._run_first(*arguments)
-        except RuntimeError:  # as of a gradient that the block takes of what it wrote
-            with self.refusals:
+                output = self._run_checked(*arguments)
+        except RuntimeError:  # as from a gradient that the block itself takes of what it wrote
+            with self.error_policy:
                 self._refuse_written(arguments, given, before)
             raise
-        with self.refusals:
+        with self.error_policy:
             self._call.end()
             self._refuse_written(arguments, given, before)
             if self._kept is not None:
                 self._kept.end(tensors(output))
         return output
 
-    def _run_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._check is None and self._kept is None:
             return self._call.forward(*args, **kwargs)
         checking = nullcontext() if self._check is None else self._check.forward()
@@ -131,9 +134,9 @@ class Computation:
 
     def _run_again(self, given: tuple[Tensor, ...]) -> None:
         self._recomputed()
-        # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
-        # hooks for saved tensors, as those of offload, give tensors that are none
-        given = tuple([_detached(t, self._looks.get(i)) for i, t in enumerate(given)])
+        # detached, so that gradients and hooks inside do not reach tensors outside. Offload and other hooks for saved
+        # tensors return plain tensors: parameters and subclasses are put back, also for the self-check
+        given = tuple([_detached(t, self._originals.get(i)) for i, t in enumerate(given)])
         try:
             if self._check is None:
                 self._recompute(given)
@@ -142,7 +145,7 @@ class Computation:
         except _PASSED_ON:
             raise
         except Exception as error:
-            with self.refusals:
+            with self.error_policy:
                 raise SurgeryError(
                     f"the recompute of {self._call.signature.place} failed where its forward did not "
                     f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as "
@@ -156,36 +159,36 @@ class Computation:
 
     def _recompute(self, given: tuple[Tensor, ...]) -> None:
         restoring = None
-        with self.refusals:
+        with self.error_policy:
             self._call.refuse_written()
             restoring = self._call.restoring()
         args, kwargs = self._call.rebuilt(given)
-        if self.refusals.tell is not None:
+        if self.error_policy.report is not None:
             restoring = self._tolerating_hooks(restoring or nullcontext())
-        kept = None if self.refusals.told else self._kept  # what was told may be that something has written it
+        kept = None if self.error_policy.reported else self._kept  # it may have been reported as written to
         if restoring is None and kept is None:
-            self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+            self._call.forward(*args, **kwargs)  # torch collects what it needs on the way
             return
         with restoring or nullcontext(), nullcontext() if kept is None else kept.recompute():
             self._call.forward(*args, **kwargs)
 
     @contextmanager
     def _tolerating_hooks(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
-        """Keep the script's hooks from ending a training because they run a second time."""
+        """Restore inside, and report errors of the script's hooks, which may fail because they run a second time."""
         with restoring, self._call.tolerating_hooks(self._hook_failed):
             yield
 
     def _hook_failed(self, error: Exception) -> None:
         if isinstance(error, _PASSED_ON):
             raise error
-        with self.refusals:
+        with self.error_policy:
             raise SurgeryError(
                 f"a hook of the script inside of {self._call.signature.place} failed as it ran again in the recompute "
                 f"({type(error).__name__}: {error}): put it on the block itself, or leave the block out"
             ) from error
 
     def _refuse_gradient(self, gradient: Tensor) -> None:
-        with self.refusals:
+        with self.error_policy:
             raise SurgeryError(
                 f"a loss reaches what the recompute of {self._call.signature.place} has left outside of it, in a list "
                 "or by a hook: without checkpointing that is not there; empty it before each forward, or have the "
@@ -193,13 +196,13 @@ class Computation:
             )
 
 
-def _detached(tensor: Tensor, look: Any) -> Tensor:
-    """Return a tensor without graph and hooks, with its recorded class and attributes; a parameter itself."""
-    if look is None:
+def _detached(tensor: Tensor, original: Any) -> Tensor:
+    """Return a tensor without graph and hooks, with its original class and attributes, or the original parameter."""
+    if original is None:
         return without_graph(tensor)
-    if isinstance(look, Tensor):
-        return look
-    kind, attributes = look  # hooks for saved tensors may give a plain one
+    if isinstance(original, Tensor):
+        return original
+    kind, attributes = original  # hooks for saved tensors may return a plain tensor
     detached = without_graph(tensor if type(tensor) is kind else tensor.as_subclass(kind))
     vars(detached).update(attributes)
     return detached

@@ -22,8 +22,8 @@ class RecordedCall:
     """A call of `forward`, which runs a block, with `arguments`.
 
     `tensors` are the arguments that require gradient, each once, in their order; whoever runs the call takes them
-    away, so that they do not live as long as the record. Containers and caches among the arguments are recorded as
-    they were, for a block may write into both.
+    from here, so that they do not live as long as the record. Containers and caches among the arguments are recorded
+    as they were, because a block may write to both.
     """
 
     __slots__ = (
@@ -49,13 +49,13 @@ class RecordedCall:
         self._objects: list[tuple[str, Any]] = []
         self._ended = False
         flat = Flattener()
-        spec, noted, names = flat.flatten, self._noted, signature.names
+        spec, spec_of, names = flat.flatten, self._spec_of, signature.names
         args, kwargs = arguments
         self._specs: Arguments = (
             tuple(
-                [spec(v) if type(v) in NEVER_PAST else noted(name_at(names, i), v, flat) for i, v in enumerate(args)]
+                [spec(v) if type(v) in NEVER_PAST else spec_of(name_at(names, i), v, flat) for i, v in enumerate(args)]
             ),
-            {name: spec(v) if type(v) in NEVER_PAST else noted(name, v, flat) for name, v in kwargs.items()},
+            {name: spec(v) if type(v) in NEVER_PAST else spec_of(name, v, flat) for name, v in kwargs.items()},
         )
         self.tensors = flat.tensors
         self._constants = flat.constants
@@ -64,17 +64,17 @@ class RecordedCall:
     def begin(self, *, watching: bool) -> None:
         """Record what the block may read besides its arguments, before the first pass.
 
-        Raises SurgeryError where an object among the arguments still holds what an earlier recompute added to it.
+        Raises SurgeryError if an object among the arguments still holds what an earlier recompute added to it.
         """
         self._entry = self._state.entry(watching=watching)
         for name, value in self._objects:
             if 0 < self._state.grown.get(value, 0) <= _size(value):
-                raise self._grown(name, value)
+                raise self._growth_error(name, value)
 
     def noting_hooks(self) -> AbstractContextManager[None]:
-        """Return a context for the first pass that notes which script hooks inside the block change something.
+        """Return a context for the first pass that notes which script hooks inside the block return something.
 
-        These are back in place in the recompute.
+        Those are put back for the recompute.
         """
         return nullcontext() if self._entry is None else self._entry.noting_hooks()
 
@@ -85,7 +85,7 @@ class RecordedCall:
     def end(self) -> None:
         """End the first pass. Warns about state that the block began to write while it was not watched."""
         self._ended = True
-        if self._entry is None:  # what was to be noted could not be
+        if self._entry is None:  # recording it failed, and that was reported
             return
         if late := self._state.learn(self._entry):
             warnings.warn(
@@ -101,9 +101,9 @@ class RecordedCall:
         return self._state.written(self._entry)
 
     def restoring(self) -> AbstractContextManager[None] | None:
-        """Return a context with the modules' state from before the first pass; None where that still holds.
+        """Return a context that restores the modules' state from before the first pass; None if that still holds.
 
-        It restores the present state on exit. Raises SurgeryError where a weight was written since.
+        It puts the present state back on exit. Raises SurgeryError if a weight was written to since.
         """
         if self._entry is None:
             return None
@@ -114,7 +114,7 @@ class RecordedCall:
 
     @contextmanager
     def _noting_additions(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
-        """Note the objects that a recompute inside enlarges. Raises SurgeryError if the first pass still runs."""
+        """Note the objects to which a recompute inside adds. Raises SurgeryError if the first pass still runs."""
         before = [_size(value) for _, value in self._objects]
         try:
             with restoring:
@@ -124,7 +124,7 @@ class RecordedCall:
                 if (now := _size(value)) > size:
                     self._state.grown[value] = now
                     if not self._ended:
-                        raise self._grown(name, value)
+                        raise self._growth_error(name, value)
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
         """Return the recorded arguments, with `given` in place of `tensors`."""
@@ -135,14 +135,14 @@ class RecordedCall:
         )
 
     def refuse_written(self) -> None:
-        """Raise SurgeryError where an argument tensor without gradient was written since."""
+        """Raise SurgeryError if an argument that requires no gradient was written to since."""
         if (now := versions(self._constants)) != self._versions:
             pairs = zip(self._constants, self._versions, now, strict=True)
             written = next(tensor for tensor, old, new in pairs if old != new)
             raise self._refusal(f"its argument {self.signature.holder_of(written, *self._specs)}")
 
-    def _noted(self, name: str, value: Any, flattener: Flattener) -> Any:
-        """Return the spec of an argument that may be a cache."""
+    def _spec_of(self, name: str, value: Any, flattener: Flattener) -> Any:
+        """Return the spec of an argument that may be past state; note an object to which a recompute could add."""
         if self.signature.is_past(name, value):
             cache = CacheAtEntry.of(value)
             flattener.constants.extend(cache.tensors)
@@ -152,7 +152,7 @@ class RecordedCall:
             self._objects.append((name, value))
         return spec
 
-    def _grown(self, name: str, value: Any) -> SurgeryError:
+    def _growth_error(self, name: str, value: Any) -> SurgeryError:
         return SurgeryError(
             f"{self.signature.place} cannot be checkpointed: its recompute adds to its argument {name}, a "
             f"{type(value).__name__}, what a forward then reads; derive the class from the Cache of transformers, or "

@@ -1,20 +1,20 @@
 """Save and restore what a block's forward reads and leaves behind, besides the tensors that it returns.
 
-The state is noted before a call of the block, put back for its recompute, and after that as the forward left it.
+The state is recorded before a call of the block and restored for its recompute, and then put back as it was.
 
-It consists of, each with a class of transformers 5.23.0 whose recompute is wrong without it:
+It consists of the following, with classes of transformers 5.23.0 whose recompute is wrong without it:
 
 - buffers and frozen parameters that the forward writes in place: the running statistics of EfficientNetBlock;
 - attributes and buffers that it sets on modules of the block: the ranges of IBertLayer's QuantAct, the window shift of
   SwinStage, the padding of Gemma4AudioLayer, the state of RecurrentGemmaDecoderLayer;
-- hooks inside the block that a library has there for the forward alone: the task of PEFT's Poly, the offsets of its
-  activated LoRA; and those of the script that have returned something in place of what they were given;
+- hooks inside the block that a library sets for the forward alone: the task of PEFT's Poly, the offsets of its
+  activated LoRA; and hooks of the script that have returned something in place of what they were given;
 - training flags, the kernels that attention may choose from, and the generators of Python and numpy, which belong to
   the process: any block may depend on them. torch's own generators and autocast are put back by torch's checkpoint.
 
-Nothing else is noted: what a block writes elsewhere is written twice under every checkpointing, and the self-check
-tells where that changes a result. What a block writes is learned in watched calls: the first one with each set of
-modules and training flags, and every one that checks itself. Other calls note that alone.
+Nothing else is recorded: what a block writes elsewhere is written twice under every checkpointing, and the self-check
+finds out if that changes a result. What a block writes is learned in watched calls: the first one with each set of
+modules and training flags, and every one that checks itself. Other calls only record what is known to be written.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 HOOKING = {"accelerate", "deepspeed", "diffusers", "peft", "torch", "transformers"}
 """The libraries whose hooks around forwards are a part of what a block computes."""
 _SMALL = 4096
-"""Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
+"""A buffer of at most this many elements is copied in every call: that costs next to nothing."""
 _MOST_COPIED = 64 * 2**20
-"""Bytes of a frozen parameter that is copied in a watched call, in case the block writes it."""
+"""A frozen parameter of at most this many bytes is copied in watched calls, in case the block writes to it."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -115,21 +115,21 @@ class _TensorCopy:
 
 
 class _Layout:
-    """The dictionaries of a block's modules when they were read.
+    """The dictionaries in which a block's modules hold things, and the submodules and parameters in them when read.
 
-    `dictionaries` are those of attributes and buffers, `flagged` hold a training flag. What a forward adds to the
-    others, a module or parameter made when it first runs, stays for the recompute: gradients go to that one.
+    `dictionaries` are those of attributes and buffers, `flagged` those with a training flag. A module or parameter
+    that a forward makes when it first runs stays for the recompute, since gradients go to it.
     """
 
     __slots__ = (
         *("_members", "_tables", "buffers", "dictionaries", "flagged"),
-        *("hooks", "own_parameters", "parameters", "parted"),
+        *("hooks", "is_partitioned", "own_parameters", "parameters"),
     )
 
     def __init__(self, block: nn.Module) -> None:
         modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        self.parted = any(hasattr(p, "ds_id") and not p.requires_grad for p in block.parameters())
-        self.own_parameters = []  # those that no library moves in and out, as FSDP and DeepSpeed do
+        self.is_partitioned = any(hasattr(p, "ds_id") and not p.requires_grad for p in block.parameters())
+        self.own_parameters = []  # those that FSDP and DeepSpeed do not move in and out
         for module in modules:
             held = [parameter for parameter in module._parameters.values() if parameter is not None]
             if not (is_sharded(module) or any(hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in held)):
@@ -142,7 +142,7 @@ class _Layout:
         ]
         self.dictionaries: list[dict[str, Any]] = [*map(vars, modules), *self.buffers]
         tables = (*(cast(dict[str, Any], module._modules) for module in modules), *self.own_parameters)
-        self._tables: list[dict[str, Any]] = [*filter(None, tables), {"": Absent}]  # the end, for one that was added
+        self._tables: list[dict[str, Any]] = [*filter(None, tables), {"": Absent}]  # the end: additions show
         self._members = list(self._now())
 
     def still_holds(self) -> bool:
@@ -153,9 +153,9 @@ class _Layout:
         return chain.from_iterable(map(dict.values, self._tables))
 
     def may_be_written(self, *, first: bool) -> Iterator[Attribute]:
-        """Yield the tensors that the block may write: its buffers, and in the `first` watched call more.
+        """Yield the tensors that the block may write: its buffers; for the `first` watched call also others.
 
-        Those are attributes and frozen parameters. Only optimizers write what requires gradient.
+        The others are attributes and frozen parameters. Only optimizers write to what requires gradient.
         """
         homes: list[dict[str, Any]] = [*self.dictionaries, *self.own_parameters] if first else [*self.buffers]
         for home in filter(None, homes):
@@ -168,9 +168,9 @@ class _Layout:
 
 @dataclass(slots=True)
 class StateEntry:
-    """The state as a call began; `everything` holds all dictionaries of a watched call until that ends.
+    """The state at entry to a call; `everything` holds all dictionaries of a watched call until that ends.
 
-    `changing` are the hooks of the script inside the block that have returned something in the call.
+    `changing_hooks` are the keys of the script's hooks inside the block that have returned something in the call.
     """
 
     layout: _Layout
@@ -181,15 +181,15 @@ class StateEntry:
     tensors: list[_TensorCopy]
     generators: GeneratorStates | None
     hooks: list[tuple[dict[int, Any], dict[int, Any]]]
-    changing: set[int]
+    changing_hooks: set[int]
     everything: list[tuple[dict[str, Any], dict[str, Any]]] | None
 
     def noting_hooks(self) -> AbstractContextManager[None]:
-        """Return a context that notes which script hooks change something in the call inside."""
+        """Return a context that notes which script hooks return something in the call inside."""
 
         def note(key: int, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = hook(*args, **kwargs)
-            self.changing |= set() if result is None else {key}
+            self.changing_hooks |= set() if result is None else {key}
             return result
 
         return self._script_hooks_in(note) if self.hooks else _NOTHING
@@ -217,7 +217,7 @@ class StateEntry:
             yield
         finally:
             for table, key, hook in replaced:
-                if key in table:  # it may have taken itself off
+                if key in table:  # it may have removed itself
                     table[key] = hook
 
     def still_holds(self) -> bool:
@@ -227,7 +227,7 @@ class StateEntry:
             and not self.tensors
             and self.everything is None
             and self.generators is None
-            and not self.layout.parted
+            and not self.layout.is_partitioned
             and all(before.keys() <= table.keys() for table, before in self.hooks)
             and list(map(_training_of, self.layout.flagged)) == self.training
             and attention_kernels() == self.kernels
@@ -235,7 +235,7 @@ class StateEntry:
 
 
 class BlockState:
-    """Learns what the forward of `block` writes to its modules, and restores it for a recompute."""
+    """The knowledge of what the forward of `block` writes to its modules, with which a recompute restores that."""
 
     def __init__(self, block: nn.Module) -> None:
         self._block = block
@@ -248,12 +248,12 @@ class BlockState:
 
     def _forget(self) -> None:
         self._layout: _Layout | None = None
-        self._training: list[bool] | None = None  # with which a call was watched
-        self._set: dict[tuple[int, str], Attribute] = {}
-        self._written: dict[tuple[int, str], Attribute] = {}
-        self._written_parameters: set[int] = set()  # by the block itself, by their indices
+        self._training: list[bool] | None = None  # the flags of the last watched call
+        self._attributes: dict[tuple[int, str], Attribute] = {}  # that the block sets
+        self._tensors: dict[tuple[int, str], Attribute] = {}  # that it writes in place
+        self._written_parameters: set[int] = set()  # indices of those that the block itself writes
         self._draws = False
-        self._unwatched = False  # whether a call ran so since the last watched one
+        self._unwatched = False  # whether one ran since the last watched call
 
     def entry(self, *, watching: bool) -> StateEntry:
         """Record what a recompute needs before a call; with `watching`, all that the block may write.
@@ -268,7 +268,7 @@ class BlockState:
         if training != self._training:
             watching, self._training, self._unwatched = True, None, False
         self._unwatched = self._unwatched or not watching
-        copied = self._written
+        copied = self._tensors
         if watching:
             may_be_written = layout.may_be_written(first=self._training is None)
             copied = copied | {(id(home), name): (home, name) for home, name in may_be_written}
@@ -277,8 +277,8 @@ class BlockState:
             training,
             attention_kernels(),
             versions(layout.parameters),
-            {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
-            [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
+            {key: (each, _value(*each)) for key, each in self._attributes.items()} if self._attributes else {},
+            [_TensorCopy.of(*each) for each in copied.values() if isinstance(_value(*each), Tensor)] if copied else [],
             GeneratorStates.now(exact=self._draws) if watching or self._draws else None,
             [(table, dict(table)) for table in layout.hooks if table] if any(layout.hooks) else [],
             set(),
@@ -288,35 +288,37 @@ class BlockState:
     def learn(self, entry: StateEntry) -> list[str]:
         """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs.
 
-        Recomputes of unwatched calls did not restore what was not known yet. Nor does that of this call, so that its
-        self-check shows whether it matters. Returns in words what counts of it: numbers, tensors written in place,
-        draws. A trained parameter that the block writes itself is left as it is.
+        What the block began to write after unwatched calls is restored from the next call on: the self-check of this
+        one shows whether it matters. Returns those writes in words, if they can matter: numbers, tensors written in
+        place, draws. A trained parameter that the block itself writes is not restored.
         """
         if entry.everything is None:
             return []
-        first = self._training is None  # later ones trust the count of writes: to compare bits waits for the device
-        known = self._set.keys() | self._written.keys()
+        first = self._training is None  # later ones trust version counters: comparing bits waits for the device
+        known = self._attributes.keys() | self._tensors.keys()
         for home, before in entry.everything:
             for name in _differing(home, before) if home or before else ():
                 key, attribute = (id(home), name), (home, name)
-                self._set[key] = attribute
+                self._attributes[key] = attribute
                 if key in known or not self._unwatched:
                     entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, Absent))))
         for copy in entry.tensors:
-            if copy.key not in self._set and (copy.is_small_buffer or copy.is_written(by_bits=first)):
-                self._written[copy.key] = copy.home, copy.name
-        late = (self._set.keys() | self._written.keys()) - known if self._unwatched else set()
-        entry.tensors = [copy for copy in entry.tensors if copy.key in self._written and copy.key not in late]
+            if copy.key not in self._attributes and (copy.is_small_buffer or copy.is_written(by_bits=first)):
+                self._tensors[copy.key] = copy.home, copy.name
+        late = (self._attributes.keys() | self._tensors.keys()) - known if self._unwatched else set()
+        entry.tensors = [copy for copy in entry.tensors if copy.key in self._tensors and copy.key not in late]
         now = enumerate(versions(entry.layout.parameters))
         self._written_parameters |= {index for index, count in now if count != entry.versions[index]}
         draws = self._draws or (entry.generators is not None and entry.generators.drawn_since())
         entry.generators = entry.generators if self._draws or (draws and not self._unwatched) else None
         entry.everything = None
-        counts = [f"its {k[1]}" for k in late if k in self._written or type(_held(*self._set[k])) in (int, float)]
+        words = [
+            f"its {k[1]}" for k in late if k in self._tensors or type(_value(*self._attributes[k])) in (int, float)
+        ]
         if draws and not self._draws and self._unwatched:
-            counts.append("the generators of Python or numpy")
+            words.append("the generators of Python or numpy")
         self._draws, self._training, self._unwatched = draws, entry.training, False
-        return sorted(counts)
+        return sorted(words)
 
     def written(self, entry: StateEntry) -> list[Attribute]:
         """Return the attributes and tensors that the watched call of `entry` wrote. Call `learn` first."""
@@ -327,7 +329,7 @@ class BlockState:
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
         """Run a call inside the `with` on the state of `entry`, and undo what it writes there."""
         with ExitStack() as stack:
-            for home, before in entry.everything or ():  # the call has not ended: a backward inside of it
+            for home, before in entry.everything or ():  # if the call has not ended: a backward inside it
                 stack.callback(_put_all, home, dict(home))
                 _put_all(home, before)
             for (home, name), value in entry.attributes.values():
@@ -340,16 +342,16 @@ class BlockState:
             if entry.kernels != (kernels := attention_kernels()):
                 stack.callback(allow_kernels, kernels)
                 allow_kernels(entry.kernels)
-            # missing hooks of libraries, and those that changed something, each in its place
+            # put back, in order, missing hooks of libraries and those that returned something
             missing = [(k, hook) for table, held in entry.hooks for k, hook in held.items() if k not in table]
-            gone = {key for key, hook in missing if library_of(hook) in HOOKING or key in entry.changing}
+            gone = {key for key, hook in missing if library_of(hook) in HOOKING or key in entry.changing_hooks}
             for table, held in entry.hooks if gone else ():
                 put_back = {key: value for key, value in held.items() if key in gone or key in table} | table
                 table.clear()
                 table.update(put_back)
                 for key in gone:
                     stack.callback(table.pop, key, None)
-            if entry.layout.parted:
+            if entry.layout.is_partitioned:
                 stack.enter_context(changing_saved(kept_whole))
             if entry.generators is not None:
                 stack.callback(GeneratorStates.now().restore)
@@ -357,7 +359,7 @@ class BlockState:
             yield
 
     def written_parameter(self, entry: StateEntry) -> str | None:
-        """Name a parameter that something other than the block wrote since `entry`; a recompute would differ."""
+        """Name a parameter that something other than the block has written since `entry`: a recompute would differ."""
         parameters = entry.layout.parameters
         if (now := versions(parameters)) == entry.versions:
             return None
@@ -368,12 +370,12 @@ class BlockState:
         return next((name for name, parameter in names if id(parameter) in written), None)
 
 
-def _held(home: dict[str, Any], name: str) -> Any:
+def _value(home: dict[str, Any], name: str) -> Any:
     return _without_graph(home.get(name, Absent))
 
 
 def _without_graph(value: Any) -> Any:
-    """Return the value without the graph of the call that made it, which would keep earlier steps alive."""
+    """Return a value without the graph of the call that made it, which would keep earlier steps alive."""
     return without_graph(value) if isinstance(value, Tensor) and value.grad_fn is not None else value
 
 
@@ -381,7 +383,7 @@ def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """List the block's own names under which a dictionary holds another object than before."""
     if len(home) == len(before) and all(map(is_, home.values(), before.values())):
         return []
-    made = {*home.get("_modules", ()), *home.get("_parameters", ())}  # they stay, also where there was None before
+    made = {*home.get("_modules", ()), *home.get("_parameters", ())}  # new ones stay, also in place of a None
     names = (home.keys() | before.keys()) - UNWATCHED - made
     return [name for name in names if home.get(name, Absent) is not before.get(name, Absent)]
 

@@ -23,25 +23,25 @@ _USER = "ckpt_surgery"
 def whole_weights(block: nn.Module) -> Iterator[None]:
     """Gather the parameters of a block that ZeRO-3 partitions, inside the `with`. Every rank has to call this.
 
-    DeepSpeed partitions a module's parameters again as soon as it has run, unless another module uses them: they are
-    marked as used, so that a backward finds them whole too. Those that are whole already are in use, and stay so.
+    DeepSpeed partitions a module's parameters again as soon as it has run, unless another module uses them: here they
+    are marked as used, so that a backward also finds them whole. Those that are whole already are in use, and stay so.
     """
-    parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
-    if not parted:
+    partitioned: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
+    if not partitioned:
         yield
         return
     from deepspeed import zero
 
-    empty = [parameter for parameter in parted if parameter.ds_status.name != "AVAILABLE"]
+    empty = [parameter for parameter in partitioned if parameter.ds_status.name != "AVAILABLE"]
     with zero.GatheredParameters(empty), ExitStack() as stack:
-        for users in [parameter.ds_active_sub_modules for parameter in parted]:
+        for users in [parameter.ds_active_sub_modules for parameter in partitioned]:
             stack.callback(users.intersection_update, set(users))  # DeepSpeed 0.19.3 adds some in a backward
             users.add(_USER)
         yield
 
 
 def kept_whole(tensor: Tensor) -> Tensor:
-    """Return a tensor to save in a recompute, which has the present values if it is a weight.
+    """Return what to save for a tensor in a recompute: for a weight, a view that keeps its present values.
 
     torch's non-reentrant checkpointing keeps the very tensor of what requires no gradient. DeepSpeed's ZeRO-3 empties
     a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.

@@ -1,4 +1,4 @@
-"""Lend buffers outside the device, of exact sizes and reused over steps: the base of all stores, and host memory.
+"""Lend buffers outside the device, reused from step to step: the base class of all pools, and the one of host memory.
 
 Host memory is pinned up to a limit and pageable beyond it; none is taken where the host has little left.
 """
@@ -23,18 +23,18 @@ from ckpt_surgery.runtime.offload.host_memory import HostMemory, processes_on_ho
 from ckpt_surgery.text import size as in_words
 
 _LARGEST_FIT = 2
-"""A buffer takes no tensor of less than this part of its size: lengths change from step to step."""
+"""A buffer may be this many times as large as what it is lent for: lengths change from step to step."""
 _KEPT_STEPS = 2
-"""A buffer that nothing used in so many steps is given back."""
+"""A buffer that was not used for more steps than this is freed."""
 _PINNED_SHARE = 0.5
-"""The bound on pinned memory where none is given, as a share of what is free at the first use."""
+"""The default limit on pinned memory, as a share of what is free at the first use."""
 _PINNED_UNKNOWN = 4 * 2**30
-"""That bound in bytes where it is not known what is free."""
+"""The default limit in bytes if it is not known what is free."""
 _LEFT_ALONE = 0.05
-"""The share of all memory of the host that is left to others."""
+"""The share of the host's memory that offload leaves free."""
 _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every device."""
-_THEN = "further block inputs go to pageable memory, where each copy holds up the step"
+_SLOW = "further block inputs go to pageable memory, where each copy holds up the step"
 _NONE_LEFT = (
     "the host has too little memory left for offload: block inputs stay on the device; give a folder, or "
     '"disk", as offload'
@@ -42,14 +42,14 @@ _NONE_LEFT = (
 
 
 Shortage = Literal["pinned memory", "host memory", "folder", "disk"]
-"""What there is too little of: the host pins no more or may not, has no more, a folder has no room, or no disk."""
+"""What is lacking: memory that may be pinned, host memory at all, room in the folder, or a folder on a disk."""
 
 
 class Buffer:
     """A buffer of `bytes`, in the process that made it.
 
     `memory` is a tensor of dtype uint8 and one dimension. `events` are the ends of the copies into it and out of it
-    that may still be under way. `release` is called, if given, before the memory goes.
+    that may still be under way. `release`, if given, is called before the memory is freed.
     """
 
     def __init__(self, memory: Tensor, *, pinned: bool = False, release: Callable[[], None] | None = None) -> None:
@@ -68,7 +68,7 @@ class Buffer:
 
     def __del__(self) -> None:
         if self.process != os.getpid() or sys.is_finalizing():
-            return  # a fork's copy has no device, and memory ends with its process
+            return  # a forked process has no device, and at exit memory goes anyway
         for event in self.events:
             event.synchronize()
         if self._release is not None:
@@ -106,7 +106,7 @@ class BufferPool:
         self._collect()
         fitting = [buffer for buffer in self._idle if size <= buffer.bytes <= _LARGEST_FIT * size]
         if fitting:
-            # else the largest: where lengths change, the buffers of the longest come to serve all of them
+            # the largest rather than the closest: so buffers for the greatest length come to serve all lengths
             buffer = max(fitting, key=lambda buffer: (buffer.pinned, buffer.bytes == size, buffer.bytes))
             self._idle.remove(buffer)
         elif (made := self._make(size, device)) is not None:
@@ -132,13 +132,13 @@ class BufferPool:
         """Make a new buffer of `size` bytes; None if there is no room."""
         raise NotImplementedError
 
-    def _say(self, shortage: Shortage, words: str) -> None:
+    def _warn_once(self, shortage: Shortage, words: str) -> None:
         if shortage not in self.shortages:
             self.shortages.add(shortage)
             warnings.warn(words, SurgeryWarning, stacklevel=2)
 
     def _free_idle(self, enough: Callable[[], bool], which: Callable[[Buffer], bool] = lambda buffer: True) -> bool:
-        """Free idle buffers, the longest unused first, until there is enough room; tell whether there was."""
+        """Free idle buffers, the longest unused first, until there is enough room; tell whether there is."""
         candidates = sorted(filter(which, self._idle), key=lambda buffer: buffer.used_in_step, reverse=True)
         while not enough():
             if not candidates:
@@ -148,12 +148,12 @@ class BufferPool:
 
     def _collect(self) -> None:
         """Take in returned buffers, and free those no longer used."""
-        whole = bool(self._returned)
+        any_returned = bool(self._returned)
         while self._returned:
             self._idle.append(self._returned.popleft())
         # after a fork, parent and child would write into the same file
         self._idle = [buffer for buffer in self._idle if buffer.process == os.getpid()]
-        if whole and not self.lent:
+        if any_returned and not self.lent:
             self._step += 1
             self._idle = [buffer for buffer in self._idle if buffer.used_in_step >= self._step - _KEPT_STEPS]
 
@@ -162,7 +162,7 @@ class PinnedPool(BufferPool):
     """Buffers in host memory.
 
     At most `limit` bytes are pinned: by default half of what is free at the first use, divided by the processes of
-    this training on the host. Beyond that, or once the host refuses to pin, buffers are pageable; and where 5 % of the
+    this training on the host. Beyond that, or once the host refuses to pin, buffers are pageable; and if 5 % of the
     host's memory or less would be left, there are none. `pin` makes pinned buffers and raises RuntimeError or OSError;
     `memory` says what the host has. Copies and pickles have the limit alone.
     """
@@ -198,27 +198,27 @@ class PinnedPool(BufferPool):
         return sum(buffer.bytes for buffer in self._buffers if buffer.pinned)
 
     def _make(self, size: int, device: torch.device) -> Buffer | None:
-        limit = self.limit  # a share of what is free before anything is taken
+        limit = self.limit  # read first: it may be a share of what is free now
         if not self._free_idle(lambda: self._host_has(size)):
-            self._say("host memory", _NONE_LEFT)
+            self._warn_once("host memory", _NONE_LEFT)
             return None
         if limit >= size and self._free_idle(lambda: self.pinned_bytes <= limit - size, self._is_unused):
             try:
                 return self._pin(size, device)
             except (RuntimeError, OSError) as error:
-                self._limit = self.pinned_bytes  # what is pinned serves on; asking for more is slow, and in vain
+                self._limit = self.pinned_bytes  # what is pinned stays in use; asking again is slow, and in vain
                 if limit:
                     words = (
-                        f"the host pins no more than {in_words(self.pinned_bytes)} ({type(error).__name__}): {_THEN}"
+                        f"the host pins no more than {in_words(self.pinned_bytes)} ({type(error).__name__}): {_SLOW}"
                     )
-                    self._say("pinned memory", words)
+                    self._warn_once("pinned memory", words)
         elif limit:
-            words = f"offload has pinned the {in_words(limit)} that it may: {_THEN}, unless offload_pinned allows more"
-            self._say("pinned memory", words)
+            words = f"offload has pinned the {in_words(limit)} that it may: {_SLOW}, unless offload_pinned allows more"
+            self._warn_once("pinned memory", words)
         try:
             return Buffer(torch.empty(size, dtype=torch.uint8, device="cpu"))
         except (RuntimeError, MemoryError):
-            self._say("host memory", _NONE_LEFT)
+            self._warn_once("host memory", _NONE_LEFT)
             return None
 
     def _is_unused(self, buffer: Buffer) -> bool:

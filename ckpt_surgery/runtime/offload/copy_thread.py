@@ -30,7 +30,7 @@ class CopyJob:
         self.thread.waited += not self.future.done()
         if self.future.cancelled():
             return
-        error = self.future.exception()  # raised here, it would hold the frames of the step
+        error = self.future.exception()  # `result()` would raise it with a traceback that holds the frames of the step
         if error is not None:
             raise SurgeryError(
                 f"offload could not {self.what} ({type(error).__name__}: {error}): this step is lost; give another "
@@ -40,10 +40,10 @@ class CopyJob:
 
 @dataclass(eq=False)
 class CopyThread:
-    """Starts its thread with the first copy, and ends it when it is stopped or no longer referenced.
+    """A thread that starts with the first copy, and ends when it is stopped or no longer referenced.
 
-    A forked process gets its own thread. The interpreter's exit waits for pending copies. Of all
-    `copies` since it was made, `waited` were not done when a step needed them; at most `peak` waited or ran at once.
+    A forked process gets its own thread. The interpreter's exit waits for pending copies. Of all `copies` since it
+    was made, `waited` were not done when a step needed them; at most `peak` were queued or running at once.
     """
 
     copies: int = 0
@@ -78,7 +78,7 @@ class CopyThread:
             self._unfinished = weakref.WeakSet()
         try:
             return self._executor.submit(copy)
-        except RuntimeError:  # the interpreter is ending: no thread takes anything any more
+        except RuntimeError:  # the interpreter is exiting: no thread takes work any more
             done: Future[None] = Future()
             try:
                 copy()

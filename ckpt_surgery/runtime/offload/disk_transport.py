@@ -22,19 +22,19 @@ from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, Ho
 from ckpt_surgery.torch_names import FakeTensor
 
 _PREFIX = "ckpt-surgery-"
-_PIECE = 2**20
+_PIECE = 2**20  # bytes written at a time to reserve room
 _CANNOT_RESERVE = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What a file system says that cannot reserve room."""
+"""The errors of a file system that cannot reserve room."""
 _IN_MEMORY = {"tmpfs", "ramfs"}
-"""File systems that are in memory themselves."""
+"""File systems in memory."""
 
 
 class DiskTransport(HostTransport):
     """A transport to memory-mapped files in `folder`, by default the system's folder for large temporary files.
 
-    The kernel writes them to the disk, and reads them again, as memory gets short. A thread copies, in the order in
-    which it is asked, both ways: memory that is used again is written only behind the copies that read it. `finish`
-    and `get` wait for it, and raise SurgeryError where a copy failed.
+    The kernel writes them to the disk, and reads them again, as memory gets short. One thread makes all copies, both
+    ways, in the order of the requests, so that a reused buffer is written only after the copies that read it. `finish`
+    and `get` wait for it, and raise SurgeryError if a copy failed.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -85,9 +85,9 @@ class DiskTransport(HostTransport):
         self.thread.stop()
 
     def _copying(self, target: Tensor, source: Tensor, device: torch.device, side: str) -> Callable[[], None]:
-        """Return a function that copies on any thread, on that side stream if there is one, after what is queued now.
+        """Return a function that copies after the work queued now, on the side stream `side` if there are streams.
 
-        It holds both tensors, and the copy is done when it returns.
+        It may run on any thread, holds both tensors, and returns when the copy is done.
         """
         streams = self._side_streams(device)
         before = None if streams is None else streams.compute().record_event()
@@ -118,7 +118,7 @@ class FileCopy(HostCopy):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadCopy(DeviceCopy):
-    """A copy out of `file`, which stays until it is dropped; `job` reads it."""
+    """A copy back from `file`, which is kept as long as this; `job` reads it."""
 
     job: CopyJob = field(kw_only=True)
     file: FileCopy = field(kw_only=True)
@@ -134,8 +134,8 @@ def _copy(target: Tensor, source: Tensor) -> None:
 class MappedFiles(BufferPool):
     """Buffers that are memory-mapped files in one folder.
 
-    A file has no name from the moment that it is open (on Windows the system removes it), so that nothing is left of a
-    process that is killed.
+    A file has no name once it is open (on Windows the system deletes it when it is closed), so that a killed process
+    leaves nothing behind.
     """
 
     def __init__(self, folder: str) -> None:
@@ -145,7 +145,7 @@ class MappedFiles(BufferPool):
     def _make(self, size: int, device: torch.device) -> Buffer | None:
         if _is_in_memory(self.folder):
             words = f"the folder for offload, {self.folder}, is in memory itself: give one on a disk"
-            self._say("disk", words)
+            self._warn_once("disk", words)
         while True:
             try:
                 return Buffer(torch.frombuffer(self._mapped(size), dtype=torch.uint8))
@@ -155,7 +155,7 @@ class MappedFiles(BufferPool):
                     continue
                 why = getattr(error, "strerror", None) or str(error)
                 words = f"{self.folder} takes no more block inputs ({why}): they stay on the device"
-                self._say("folder", words)
+                self._warn_once("folder", words)
                 return None
 
     def _mapped(self, size: int) -> mmap.mmap:
@@ -213,4 +213,4 @@ def _is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
         for index, fields in enumerate(lines)
         if len(fields) > 2 and real.is_relative_to(fields[1])
     ]
-    return max(mounted, default=(0, 0, ""))[2] in _IN_MEMORY  # of several on one folder the last is seen
+    return max(mounted, default=(0, 0, ""))[2] in _IN_MEMORY  # the last of several on one folder hides the others

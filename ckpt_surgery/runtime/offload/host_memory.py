@@ -10,7 +10,7 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _V1_UNLIMITED = 2**60
-"""A limit of a control group of version 1 that is none: the kernel gives a number near 2**63."""
+"""In version 1 of control groups, a limit from here on means no limit: the kernel gives a number near 2**63."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class HostMemory:
     def now(cls, root: Path = _ROOT) -> HostMemory | None:
         """Return the memory of this host, or of this process's control group if that has less left.
 
-        None where neither is known, as on Windows. `root` is where /proc and /sys are.
+        None if neither is known, as on Windows. `root` is where /proc and /sys are.
         """
         kernel: list[HostMemory] = []
         fields = _numbers(root / "proc/meminfo", scale=1024)

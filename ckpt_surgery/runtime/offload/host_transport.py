@@ -1,4 +1,4 @@
-"""Copy between device and host memory, concurrently with compute where the device has streams."""
+"""Copy between device and host memory, concurrently with compute if the device has streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostTransport:
     `record_stream`: the allocator would then reuse it only once the device, which lags far behind the host, has
     reached that point, and the peak could be as high as without offload. Instead, everything on the device belongs to
     the compute stream, which waits for a copy before the memory is freed. A buffer that comes back to the pool is
-    written again only behind the copies that read it.
+    written again only after the copies that read it.
     """
 
     def __init__(self, pool: BufferPool | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Follow the tensors that autograd saves for blocks, moved or not, and the order of block calls."""
+"""Track the tensors that autograd saves for blocks, moved or not, and the order of block calls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ckpt_surgery.torch_names import FakeTensor
 class OffloadedTensor:
     """One tensor that was saved: `source` is its memory on the device, until `host_copy` is done.
 
-    `stays` is True where the store had no room for it. `device_copy` is a copy back that was started; `ready` is what
-    was fetched and the next block needs again. `aliases` count the writes to the same memory by themselves.
+    `stays` is True if the store had no room for it. `device_copy` is a copy back that was started; `ready` is what was
+    fetched and is needed again by the next block. `aliases` are tensors of the same memory with version counters of
+    their own.
     """
 
     def __init__(self, tensor: Tensor, aliases: Sequence[Tensor] = ()) -> None:
@@ -45,7 +46,7 @@ class OffloadedTensor:
 
 
 class StayingTensor:
-    """A stand-in for a tensor that stays. Under hooks, torch leaves the check of its version to them."""
+    """A stand-in for a tensor that stays: torch does not check versions of what is saved through hooks."""
 
     __slots__ = ("_alias", "_version")
 
@@ -85,7 +86,7 @@ class _View:
 
     size: tuple[int, ...]
     stride: tuple[int, ...] | None
-    """None where the tensor has gaps, which are not moved: only dimensions of one element are expanded then."""
+    """None if the tensor has gaps, which are not moved: then only repeated dimensions are expanded again."""
 
     @classmethod
     def of(cls, tensor: Tensor) -> tuple[Tensor, _View]:
@@ -133,9 +134,9 @@ class CallOrder:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class CallInputs:
-    """The moving inputs of one block call, `results` of which are results of the call.
+    """The tensors of one block call that move: its inputs, and the `results` of operators that are kept with them.
 
-    The call has a `number` in its step once there are any, or results that are another's inputs.
+    The call gets a `number` in its step with the first of them, or with a kept result that moves as another's input.
     """
 
     step: CallOrder

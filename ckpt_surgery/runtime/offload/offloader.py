@@ -30,14 +30,14 @@ from ckpt_surgery.runtime.offload.offloaded_tensor import (
     is_dense,
     modified_message,
 )
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 
 _SAVING = threading.local()
 """The innermost `saving` of a thread, as `call`: its offloader, and the inputs of its call."""
 
 
 class Transport(Protocol):
-    """Takes tensors to a store and brings them back.
+    """A way to take tensors to a store and back.
 
     Every method may return before its copy is done. Dropping a copy means that it is no longer needed. An offloader
     that is copied or pickled takes its transport along.
@@ -68,9 +68,9 @@ class OffloadStats:
 
     Of the block inputs that were saved, and of the results that were kept with them, `tensors` left the device,
     `bytes` in total; `deduplicated` were already saved for another block; and `kept` stayed: those of the last call in
-    each forward, parameters, small ones, and those that there was `no_room` for. At most `peak_in_flight` copies were
-    on their way from the device at once. Of what the backward `fetched`, `prefetched` was on its way before it was
-    asked for, and at most `peak_returning` copies at once.
+    each forward, parameters, small ones, and those for which there was `no_room`. At most `peak_in_flight` copies were
+    on their way from the device at once. Of the tensors that the backward `fetched`, `prefetched` were on their way
+    before it asked for them; at most `peak_returning` were on their way at once.
     """
 
     tensors: int = 0
@@ -88,17 +88,16 @@ class Offloader:
     """Moves the inputs of checkpointed blocks off the device, and back when the backward reaches them.
 
     One offloader serves all blocks of a model: each block's inputs start to move when the next block begins, so
-    those of the last block never move. They come back one block ahead: in the order of the last whole step, where this
-    one has as many calls of blocks, and else in that of the forward, reversed. It keeps nothing alive: what was saved
-    lives as long as the graph. Copies and pickles have its options and nothing of what it has saved. `refusals` say
-    whether a failure to move a tensor is raised; what was not moved stays.
+    those of the last block never move. They come back one block ahead: in the order of the last whole step if this
+    one has as many block calls, otherwise in the reverse order of the forward. It keeps nothing alive: what was saved
+    lives as long as the graph. Copies and pickles have its options, and nothing that it has saved. `error_policy` says
+    whether a failure to move a tensor is raised; the tensor then stays.
 
     Args:
-        transport: takes the tensors where they go; by default to host memory.
-        minimum_bytes: tensors of less stay.
-        in_flight: while so many tensors are on their way, the oldest is waited for before another is sent, and no more
-            than so many are on their way back ahead of their use. With results, as many more leave at a time as the
-            call that is sent has of them.
+        transport: takes the tensors to their store; by default host memory.
+        minimum_bytes: smaller tensors stay.
+        in_flight: the most tensors on their way at once, in each direction: before another one leaves, the oldest is
+            waited for. Of a call with kept results, as many more may leave at once as it has results.
 
     Raises:
         OptionError: `in_flight` is below 1 or `minimum_bytes` below 0.
@@ -111,10 +110,10 @@ class Offloader:
             )
         self.stats = OffloadStats()
         self.transport: Transport = HostTransport() if transport is None else transport
-        self.refusals = Refusals()
+        self.error_policy = ErrorPolicy()
         self._minimum_bytes = minimum_bytes
         self.in_flight = in_flight
-        # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
+        # on an accelerator, the forward runs on the caller's thread and the backward on autograd's
         self._lock = threading.Lock()
         self._known: weakref.WeakValueDictionary[int, OffloadedTensor] = weakref.WeakValueDictionary()
         self._copying: deque[weakref.ref[OffloadedTensor]] = deque()
@@ -140,13 +139,13 @@ class Offloader:
         parameters, no views of parameters, no subclasses but torch's fake tensors. The backward raises
         ModifiedTensorError where a tensor that was saved here was modified in place afterwards.
         """
-        if not torch.is_grad_enabled() or self.refusals.told:
+        if not torch.is_grad_enabled() or self.error_policy.reported:
             yield
             return
         with self._lock, torch.no_grad():
             newest = self._newest()
             if newest is not None:
-                with self.refusals:
+                with self.error_policy:
                     self._send(newest.tensors, self.in_flight + newest.results)
             if self._step.order:  # its backward has begun
                 self._step = CallOrder()
@@ -161,7 +160,7 @@ class Offloader:
         def pack(tensor: Tensor) -> StayingTensor | MovedTensor:
             moves = any(tensor is value for value in given)
             if moves:
-                with self.refusals:
+                with self.error_policy:
                     return self._save(tensor, inputs)
             return StayingTensor(tensor)
 
@@ -170,13 +169,13 @@ class Offloader:
                 yield
         finally:
             _SAVING.call = outer
-            given.clear()  # autograd holds `pack` as long as what it has packed
+            given.clear()  # autograd holds `pack` as long as the tensors that it packed
 
     def keep(
         self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor | None
     ) -> MovedTensor | None:
         """Move a result as `keep_result` says; `inputs` are those of its call."""
-        with self.refusals, self._lock, torch.no_grad():
+        with self.error_policy, self._lock, torch.no_grad():
             if returned is None:
                 offloaded = OffloadedTensor(result, aliases)
             else:
@@ -212,7 +211,7 @@ class Offloader:
     def _send(self, tensors: Sequence[OffloadedTensor], most: int) -> None:
         for offloaded in tensors:
             if offloaded.host_copy is not None or offloaded.source is None or offloaded.stays:
-                continue  # an earlier block's as well
+                continue  # also the input of an earlier block
             self._wait_for(most - 1)
             offloaded.host_copy = self.transport.put(offloaded.source)
             if offloaded.host_copy is None:
@@ -229,7 +228,7 @@ class Offloader:
         """Wait for the oldest copies until at most `most` are in flight, skipping those `needed` here soon."""
         copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
         waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
-        # Before one of them fails: the next step must not fail for it again.
+        # forgotten before one of them fails, or the next step would fail for it again
         self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
         for offloaded in waited:
             self.transport.finish(offloaded.host_copy)
@@ -245,12 +244,12 @@ class Offloader:
                 self._order = tuple(inputs.step.order)
             # the other inputs of this call, and those of the next one
             following = [*inputs.tensors[moved.following :], *inputs.step.after(inputs.number, self._order)]
-            with self.refusals:
+            with self.error_policy:
                 self._wait_for(0, [offloaded, *following])
             tensor = self._fetch(offloaded)
             if offloaded in following and offloaded.source is None:
                 offloaded.ready = tensor
-            with self.refusals:
+            with self.error_policy:
                 self._prefetch(following)
             return offloaded.view.restore(tensor)
 
@@ -308,11 +307,11 @@ class MovedTensor:
 
 
 def keep_result(result: Tensor, aliases: Sequence[Tensor] = (), returned: Tensor | None = None) -> MovedTensor | None:
-    """Move a result of a block, without its graph, along with the block's inputs; return what holds it.
+    """Move a result kept in a block, without its graph, along with the block's inputs; return what holds it.
 
-    None where it stays: it is small or not strided, no `Offloader.saving` is active, or the tensor by which the block
-    has `returned` its memory is another view of it. A returned result moves as an input of the block that gets it,
-    once for both. `aliases` are tensors of the same memory with version counters of their own.
+    Returns None if it stays: it is small or not strided, no `Offloader.saving` is active, or the block has `returned`
+    its memory as another view. A result that is returned moves as an input of the next block, once for both. `aliases`
+    are tensors of the same memory with version counters of their own.
     """
     call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
     if call is None or not is_dense(result):

@@ -1,1 +1,1 @@
-"""The option `save`: keep results of a block, so that its recompute need not make them again."""
+"""The option `save`: keep results of a block, so that its recompute need not compute them again."""

@@ -1,13 +1,13 @@
-"""Keep results of one block call by a policy: note them in the forward, and give them to the recompute.
+"""Keep results of one block call by a policy: record them in the forward, and return them in the recompute.
 
-Torch's own selective checkpointing gives a result once, leaves operators that write in place where they are, and does
-not let generators go on behind what it did not run again. Here
+torch's own selective checkpointing returns a kept result once, keeps nothing of operators that write in place, and
+does not advance generators past operators that it skips. Here
 
-1. a result may be given again: to a second backward, and to the further runs of the self-check;
-2. what draws in place, as dropout does on a CPU, is kept by its values;
-3. after a kept operator that draws, the generators stand where the forward left them;
-4. an operator that gets other shapes or numbers than in the forward, or whose result was written since, is refused by
-   name, and the self-check compares what it is given: what is kept would hide that something else was made before it.
+1. a result can be used again: by a second backward, and by further runs of the self-check;
+2. what an operator draws in place, as dropout does on a CPU, is kept as a copy;
+3. after a kept operator that draws, generators are where the forward left them;
+4. an operator that gets other shapes or numbers than in the forward, or whose result was written to since, is refused
+   by name. The self-check compares its inputs, because a kept result would hide any difference before it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from ckpt_surgery.runtime.tools.tensors import changing_saved, version, versions
 from ckpt_surgery.torch_names import TorchDispatchMode, tracing_context, tree_leaves
 
 _ALIASING = "aten::_unsafe_view"
-"""The operator that makes a tensor of the same memory with a count of writes of its own."""
+"""The operator that makes a tensor of the same memory with a version counter of its own."""
 
 
 class KeptResults:
     """The results that the `policy` of a surgery keeps of one call of a block until its recompute.
 
-    `place` names the block in messages. `show`, where it is set, is given what operators get whose results are kept,
-    in each run of the block. With `moves` what is kept goes where the inputs of the block go.
+    `place` names the block in messages. `show`, if set, is called in each run of the block with the inputs of
+    operators whose results are kept. With `moves`, what is kept is offloaded with the inputs of the block.
     """
 
     def __init__(
@@ -64,37 +64,37 @@ class KeptResults:
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] | None = None
-        self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
+        self.recomputing = 0  # recomputes that run now, also inside the forward, for a backward in it
         self._results: dict[Any, list[OperatorResult]] = {}
         self._storages: dict[int, OperatorResult] = {}
         self._ended = False
         self._sequence: list[_WatchedCall | None] | None = None
-        self._plainly = False
+        self._runs_all = False
         self._counted: KeptOfCall | None = None
 
     def forward(self) -> AbstractContextManager[Any]:
         """Return a context for the forward, in which results are kept."""
         self.policy.begin(self._block)
         if not self.policy.by_calls:
-            return _Keeping(self)
+            return _KeepingMode(self)
         self._sequence = []
-        return Watching(_KeepingCalls(self, self._sequence), self._shortcuts)
+        return Watching(_KeepingWatcher(self, self._sequence), self._shortcuts)
 
     def recompute(self) -> AbstractContextManager[Any]:
         """Return a context for the recompute, which gets the kept results. Raises as `SavePolicy` does."""
         if self._ended:
             self.policy.recomputed()
         else:  # a backward inside the forward
-            self._plainly = True
+            self._runs_all = True
         if self._sequence is None:
             return self._giving()
-        return Watching(_GivingCalls(self, self._sequence), self._shortcuts)
+        return Watching(_GivingWatcher(self, self._sequence), self._shortcuts)
 
     @contextmanager
     def _giving(self) -> Iterator[None]:
         self.recomputing += 1
         try:
-            with _Giving(self):
+            with _GivingMode(self):
                 yield
         finally:
             self.recomputing -= 1
@@ -130,34 +130,34 @@ class KeptResults:
         if self._counted is not None:
             self.policy.dropped(self._counted)
 
-    def note(
+    def record(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> OperatorResult:
-        """Note that an operator has run; its result is not kept yet."""
-        noted = OperatorResult(operator, _form(args))
+        """Record that an operator has run; its result is not kept yet."""
+        record = OperatorResult(operator, _form(args))
         if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
-            noted.restore.append(partial(set_torch_states, states))
+            record.restore.append(partial(set_torch_states, states))
         if (generator := kwargs.get("generator")) is not None:
-            noted.restore.append(partial(generator.set_state, generator.get_state()))
-        self._results.setdefault(operator, []).append(noted)
-        return noted
+            record.restore.append(partial(generator.set_state, generator.get_state()))
+        self._results.setdefault(operator, []).append(record)
+        return record
 
     def keep(
-        self, noted: OperatorResult, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+        self, record: OperatorResult, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
     ) -> None:
         """Keep the result of an operator that took `flops` operations, because of these choices."""
-        if noted.kept:
+        if record.kept:
             return
         copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
-        noted.keep(result, args, copied=copied)
-        noted.choices, noted.flops = choices, flops
-        self._show(noted, args)
-        self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in noted.tensors()), noted)
+        record.keep(result, args, copied=copied)
+        record.choices, record.flops = choices, flops
+        self._show(record, args)
+        self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in record.tensors()), record)
 
-    def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Note any operator of the forward. Raises SurgeryError if it wrote to a kept result."""
+    def check_operator(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Check any operator of the forward once it has run. Raises SurgeryError if it wrote to a kept result."""
         self.policy.ran(operator)
         if not self._storages:
             return
@@ -166,20 +166,20 @@ class KeptResults:
                 if argument.alias_info is None or not argument.alias_info.is_write:
                     continue
                 written = args[index] if index < len(args) else kwargs.get(argument.name)
-                if isinstance(written, Tensor) and (noted := self._storages.get(memory_of(written)[0])):
-                    raise self._written(noted, in_words(operator_name(operator)))
-        elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
-            noted.watch(result)
+                if isinstance(written, Tensor) and (record := self._storages.get(memory_of(written)[0])):
+                    raise self._write_error(record, in_words(operator_name(operator)))
+        elif operator_name(operator) == _ALIASING and (record := self._storages.get(memory_of(args[0])[0])):
+            record.watch(result)
 
-    def kept_by(self, plan: Replay, choices: Sequence[Choice], output: Any, args: tuple[Any, ...]) -> OperatorResult:
+    def keep_output(self, plan: Replay, choices: Sequence[Choice], output: Any, args: tuple[Any, ...]) -> OperatorResult:
         """Keep the output of a call with `args`, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
         result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
         result.written = written_by(plan.operator, args)
-        self._results.setdefault(None, []).append(result)  # the modes count theirs by operator
+        self._results.setdefault(None, []).append(result)  # under None: those of the modes are counted by operator
         return result
 
-    def given_again(
+    def replayed(
         self,
         plan: Replay,
         result: OperatorResult,
@@ -190,7 +190,7 @@ class KeptResults:
         """Return the kept output of a call, and save again what it saved. Raises SurgeryError if it was written to."""
         self._check_written(result)
         self.show_read(args[: plan.read])
-        if self._plainly:
+        if self._runs_all:
             return run(*args, **kwargs)
         output = plan.again([alias_of(tensor) for tensor in result.value], args, kwargs)
         result.write(args)
@@ -201,7 +201,7 @@ class KeptResults:
         """Whether the forward has not ended yet: a backward inside it has asked for a recompute."""
         return not self._ended
 
-    def differs(self, operator: Any) -> SurgeryError:
+    def difference_error(self, operator: Any) -> SurgeryError:
         """Return the error for a recompute that calls an operator differently than its forward."""
         return SurgeryError(
             f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
@@ -212,13 +212,13 @@ class KeptResults:
         """Return the forward's record of an operator that runs again. Raises SurgeryError if the call differs."""
         results = self._results.get(operator, [])
         if index >= len(results) or results[index].form != _form(args):
-            raise self.differs(operator)
+            raise self.difference_error(operator)
         self._check_written(results[index])
         self._show(results[index], args)
         return results[index]
 
     def _show(self, result: OperatorResult, args: tuple[Any, ...]) -> None:
-        # what a router chooses by may differ, and what an operator only writes has no values yet
+        # copies are kept for routers, whose inputs may differ; what an operator only writes has no values yet
         if result.kept and not result.copied:
             self.show_read(args[: arguments_read(result.operator)])
 
@@ -229,9 +229,9 @@ class KeptResults:
 
     def _check_written(self, result: OperatorResult) -> None:
         if result.is_written():
-            raise self._written(result, "something")
+            raise self._write_error(result, "something")
 
-    def _written(self, result: OperatorResult, writer: str) -> SurgeryError:
+    def _write_error(self, result: OperatorResult, writer: str) -> SurgeryError:
         name = in_words(operator_name(result.operator))
         return SurgeryError(
             f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
@@ -241,7 +241,7 @@ class KeptResults:
 
 @dataclass(frozen=True, slots=True)
 class _WatchedCall:
-    """A call of a watched operator in a forward: its kept result with the plan to replay it; neither under a mode."""
+    """A call of a watched operator in a forward: its kept result and the plan to replay it, if no mode keeps it."""
 
     operator: Any
     form: Any
@@ -249,8 +249,8 @@ class _WatchedCall:
     result: OperatorResult | None = None
 
 
-class _KeepingCalls:
-    """Runs the watched operators of a forward, and keeps what the policy chooses."""
+class _KeepingWatcher:
+    """The watcher of a forward: it runs the watched operators, and keeps what the policy chooses."""
 
     __slots__ = ("_kept", "_mode", "_plans", "_selector", "_sequence", "operators")
 
@@ -260,14 +260,14 @@ class _KeepingCalls:
         self._sequence = sequence
         self._plans = kept.policy.plans
         self._selector = Selector()
-        self._mode: _Keeping | None = None
+        self._mode: _KeepingMode | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operator's call, which `run` executes."""
         form = form_of(operator, args, kwargs)
         plan = self._plans.get(form) if form is not None else None
         if plan is None:
-            return self._learned(operator, run, form, args, kwargs)
+            return self._learn(operator, run, form, args, kwargs)
         if plan is OTHER:
             return run(*args, **kwargs)
         if plan is BY_MODE:
@@ -279,17 +279,17 @@ class _KeepingCalls:
             return run(*args, **kwargs)
         self._kept.show_read(args[: plan.read])
         output = run(*args, **kwargs)
-        result = self._kept.kept_by(plan, chosen, output, args)
+        result = self._kept.keep_output(plan, chosen, output, args)
         self._sequence.append(_WatchedCall(operator, form, plan, result))
         return output
 
-    def _learned(
+    def _learn(
         self, operator: Any, run: Callable[..., Any], form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         if tracing_context() is not None:
             return run(*args, **kwargs)
         mode = self._keeping()
-        mode.noted = []
+        mode.records = []
         saved: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -298,30 +298,30 @@ class _KeepingCalls:
 
         with mode, changing_saved(note):
             output = run(*args, **kwargs)
-        noted, mode.noted = mode.noted, None
+        records, mode.records = mode.records, None
         plan: Replay | str = BY_MODE
-        if not noted:
+        if not records:
             plan = OTHER
-        elif form is not None and len(noted) == 1:
-            result, flops = noted[0]
+        elif form is not None and len(records) == 1:
+            result, flops = records[0]
             role = self._kept.policy.role(result.operator)
             if role is not None and role.is_fixed and not (result.restore or result.copied):
                 plan = Replay.of(saved, output, args, kwargs, result.operator, role.choices, flops)
-        saved.clear()  # the graph holds the function that has noted them
+        saved.clear()  # the graph holds `record`, and with it the list
         if form is not None:
             self._plans[form] = plan
-        if noted or form is None:  # a recompute finds the others by their forms
+        if records or form is None:  # a recompute recognizes the other calls by their forms
             self._sequence.append(_WatchedCall(operator, form))
         return output
 
-    def _keeping(self) -> _Keeping:
+    def _keeping(self) -> _KeepingMode:
         if self._mode is None:
-            self._mode = _Keeping(self._kept, self._selector)
+            self._mode = _KeepingMode(self._kept, self._selector)
         return self._mode
 
 
-class _GivingCalls:
-    """Gives the watched operators of a recompute their kept results, and runs the others."""
+class _GivingWatcher:
+    """The watcher of a recompute: it returns kept results of the watched operators, and runs the others."""
 
     __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
 
@@ -331,7 +331,7 @@ class _GivingCalls:
         self._plans = kept.policy.plans
         self._sequence = sequence
         self._place = 0
-        self._mode: _Giving | None = None
+        self._mode: _GivingMode | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operator's call, kept or from `run`. Raises SurgeryError if the call differs."""
@@ -343,23 +343,23 @@ class _GivingCalls:
         if self._place >= len(self._sequence):
             if self._kept.in_forward:
                 return run(*args, **kwargs)
-            raise self._kept.differs(operator)
+            raise self._kept.difference_error(operator)
         call = self._sequence[self._place]
         self._place += 1
         if call is None:
             return run(*args, **kwargs)
         if call.operator is not operator or call.form != form:
-            raise self._kept.differs(operator)
+            raise self._kept.difference_error(operator)
         if call.plan is not None and call.result is not None:
-            return self._kept.given_again(call.plan, call.result, run, args, kwargs)
+            return self._kept.replayed(call.plan, call.result, run, args, kwargs)
         if self._mode is None:
-            self._mode = _Giving(self._kept)
+            self._mode = _GivingMode(self._kept)
         with self._mode:
             return run(*args, **kwargs)
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """A mode that compiled parts of a block ignore, as they do torch's selective checkpointing."""
+    """A dispatch mode that compiled parts of a block ignore, as they ignore torch's selective checkpointing."""
 
     supports_higher_order_operators = True
 
@@ -373,16 +373,15 @@ class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return True
 
 
-class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
-    """Runs the operators of a forward, and keeps what the policy chooses."""
+class _KeepingMode(_OperatorMode):  # type: ignore[no-untyped-call]
+    """The mode of a forward: it runs all operators, and keeps what the policy chooses."""
 
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
         self._selector = selector or Selector()
-        self.noted: list[tuple[OperatorResult, int]] | None = None  # with the work of making it
-        self._scores: list[
-            tuple[OperatorResult, weakref.ref[Tensor], int]
-        ] = []  # that a router may choose by; with versions
+        self.records: list[tuple[OperatorResult, int]] | None = None  # with the flops of each
+        # what a router may choose by, with version counters
+        self._scores: list[tuple[OperatorResult, weakref.ref[Tensor], int]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -391,29 +390,29 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if self._kept.recomputing:
             return result
-        self._kept.passed(func, args, kwargs, result)
+        self._kept.check_operator(func, args, kwargs, result)
         role = self._kept.policy.role(func)
         if role is None:
             return result
-        noted = self._kept.note(role, func, args, kwargs, result)
-        if self.noted is not None:
-            self.noted.append((noted, flops_of(func, args, kwargs, result)))
+        record = self._kept.record(role, func, args, kwargs, result)
+        if self.records is not None:
+            self.records.append((record, flops_of(func, args, kwargs, result)))
         if chosen := self._selector.chosen(func, role, args, kwargs):
-            self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
+            self._kept.keep(record, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
-                # the scores that the router has just chosen by, so that it weighs by them too
+                # also keep the scores that the router has just chosen by, since it weighs by them too
                 for score, reference, before in self._scores:
                     tensor = reference()
                     if tensor is not None and tensor.numel() == args[0].numel() and version(tensor) == before:
                         self._kept.keep(score, chosen, tensor, ())
                 self._scores.clear()
         elif role.score_of is not None:
-            self._scores.append((noted, weakref.ref(result), version(result)))
+            self._scores.append((record, weakref.ref(result), version(result)))
         return result
 
 
-class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
-    """Gives the operators of a recompute their kept results, and runs the others."""
+class _GivingMode(_OperatorMode):  # type: ignore[no-untyped-call]
+    """The mode of a recompute: it returns kept results of operators, and runs the others."""
 
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
@@ -426,7 +425,7 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         expected = self._kept.expected(func, self._indices[func], args)
         self._indices[func] += 1
-        return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
+        return expected.again(args) if expected.kept else func(*args, **(kwargs or {}))
 
 
 def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Sum up what a policy kept in a step, as data and in words. It does not need torch."""
+"""Summarize what a policy kept in a step, as data and in words. This needs no torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ckpt_surgery.text import flops, plural, size, some
 class KeptSummary:
     """The results that one name of `save` kept in the last step: how many, and of which operators.
 
-    They add `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
-    recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
-    anything of that name, and `has_run` whether one of them has run at all. `blocks` are those that keep it, as a
-    pattern of their names.
+    They add `bytes`, without what the blocks return, which is kept anyway as the input of what follows. They save
+    recomputes `flops` floating-point operations. `matched` says whether the blocks have ever run anything of that
+    name, and `has_run` whether one of them has run at all. `blocks` is the pattern of the names of those that keep it.
     """
 
     name: str

@@ -17,11 +17,12 @@ from ckpt_surgery.torch_names import DispatchKey, ExcludeDispatchKey, tree_leave
 
 @dataclass(slots=True)
 class OperatorResult:
-    """The result of one operator in the forward: `value` is what it returned, with its tensors, where that is kept.
+    """The result of one operator in the forward: `value` is what it returned, if that is kept.
 
-    `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
-    it; `restore` puts generators where it left them. With `copied` the value is a copy; with `in_place` that of the
-    argument that the operator wrote. `aliases` are tensors of the same memory with their own counts of writes.
+    `form` has the shapes and numbers among its arguments; `choices` are those that keep it, and `flops` is the work of
+    computing it; `restore` sets generators to where it left them. With `copied`, the value is a copy; with `in_place`,
+    it is that of the argument to which the operator wrote. `aliases` are tensors of the same memory with version
+    counters of their own.
     `written` has the values of arguments that it wrote unmarked, by number, such as running statistics.
     """
 
@@ -48,14 +49,14 @@ class OperatorResult:
         self.written = written_by(self.operator, args)
 
     def watch(self, alias: Tensor) -> None:
-        """Also refuse the result if this tensor, which shares its memory, is written to."""
+        """Also treat the result as written if this tensor, which shares its memory, is written to."""
         self.aliases.append(alias_of(alias))
         self.versions.append(version(alias))
 
     def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
-        """Offload what is kept; with `moves=False` only those sharing memory with an output that is offloaded anyway.
+        """Offload what is kept; without `moves`, only what shares its memory with an output that is offloaded anyway.
 
-        `returned` are the outputs of the block by their memory. Nothing may have been written so far.
+        `returned` are the outputs of the block by their memory. Nothing may have been written to so far.
         """
 
         def away(leaf: Any) -> Any:
@@ -82,12 +83,12 @@ class OperatorResult:
             return True
         return versions((*self.tensors(), *self.aliases)) != self.versions
 
-    def given(self, args: tuple[Any, ...]) -> Any:
+    def again(self, args: tuple[Any, ...]) -> Any:
         """Return the operator's result again, in place of running it."""
         for restore in self.restore:
             restore()
         if self.in_place:
-            return args[0].copy_(_returned(self.value))
+            return args[0].copy_(_on_device(self.value))
         self.write(args)
         return tree_map(_copy if self.copied else alias_of, self.value)
 
@@ -107,25 +108,25 @@ def written_by(operator: Any, args: tuple[Any, ...]) -> dict[int, Tensor]:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """List the leaves of a result's value; torch's own function takes longer than most kernels."""
+    """List the leaves of a result's value; torch's own function is slower than most kernels."""
     return value if type(value) is list else tree_leaves(value)
 
 
-def _returned(value: Any) -> Any:
+def _on_device(value: Any) -> Any:
     return value.tensor() if isinstance(value, MovedTensor) else value
 
 
 def alias_of(value: Any) -> Any:
     """Return a tensor of the same memory and version counter without a graph; anything else as it is."""
-    value = _returned(value)
+    value = _on_device(value)
     if not isinstance(value, Tensor):
         return value
-    with ExcludeDispatchKey(DispatchKey.ADInplaceOrView, False):  # it keeps the count
+    with ExcludeDispatchKey(DispatchKey.ADInplaceOrView, False):  # this keeps the counter
         return value.detach()
 
 
 def _copy(value: Any) -> Any:
-    value = _returned(value)
+    value = _on_device(value)
     return value.clone() if isinstance(value, Tensor) else value
 
 

@@ -59,27 +59,27 @@ VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
         RANDOM: frozenset(),
     }
 )
-"""The operators that a name stands for. Those of "random" are told by torch's tag for operators that draw. Eager
-attention, and the scores of a router, are told by what is run before and after them."""
+"""The operators that a name stands for. Those of "random" are recognized by torch's tag for operators that draw; eager
+attention, and the scores of a router, by the operators before and after them."""
 
 _SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
 _SCORES = _SOFTMAX | {"aten::sigmoid"}
 """The operators by which routers make scores."""
 _FACTORS: Mapping[str, int] = MappingProxyType({"aten::bmm": 0, "aten::baddbmm": 1})
-"""The products in which eager attention takes its weighted sum, with the index of the weights in their arguments."""
+"""The operators by which eager attention takes its weighted sum, with the index of the argument with the weights."""
 
 _COMPOSITES: Mapping[str, frozenset[str]] = MappingProxyType({"matmul": _named(aten="linear matmul")})
-"""The operators that run those of a name, and return what these make under a count of writes of its own."""
+"""The operators that run those of a name, and return their results with version counters of their own."""
 
 _DROPOUT = "dropout_p"
-"""The argument by which a kernel of attention is given its rate."""
+"""The argument in which a kernel of attention gets its dropout rate."""
 
 _EVERY = re.compile(r"(?P<name>.*[^:]):(?P<every>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One text of `save`: the operators of its `name`, of which every n-th is kept, from the first in each call."""
+    """One entry of `save`: the operators of its `name`, of which every n-th is kept, from the first in each call."""
 
     text: str
     name: str
@@ -91,8 +91,8 @@ class Choice:
 class OperatorRole:
     """The role of an operator in a policy: choices that keep it anywhere, and those that depend on other operators.
 
-    `weighted_sum` keeps it where its argument at `factor` may come from the last softmax. `score_of` keeps it where a
-    router chooses by what it made; `picks` says whether it is what a router chooses with.
+    `weighted_sum` keeps it if its argument at `factor` may come from the last softmax. `score_of` keeps it if a router
+    then chooses by its result; `picks` says whether it is an operator by which routers choose.
     """
 
     choices: tuple[Choice, ...]
@@ -109,7 +109,7 @@ class OperatorRole:
         name, schema = operator_name(operator), getattr(operator, "_schema", None)
         arguments = () if schema is None else schema.arguments
         may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
-        # those of other libraries have no tag that says that they draw, but take a rate of dropout
+        # operators of other libraries do not have that tag, but take a dropout rate
         may_draw = may_draw or any(argument.name == _DROPOUT for argument in arguments)
         written = [index for index, each in enumerate(arguments) if each.alias_info and each.alias_info.is_write]
         draws_in_place = may_draw and written == [0]  # as `bernoulli_` does
@@ -136,7 +136,7 @@ class OperatorRole:
 
     @property
     def is_relative(self) -> bool:
-        """Whether what runs before or after it decides about its result, or it decides about theirs."""
+        """Whether operators before or after it decide if its result is kept, or it decides about theirs."""
         return bool(self.is_softmax or self.weighted_sum or self.score_of or self.picks)
 
     @property
@@ -146,7 +146,7 @@ class OperatorRole:
 
 
 def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
-    """Parse the option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
+    """Parse the option `save`. Raises SurgeryError if a name stands for nothing that can be kept."""
     choices = []
     for text in save:
         match = _EVERY.fullmatch(text)
@@ -159,10 +159,10 @@ def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
 
 
 def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
-    """List the operators that may be kept, and those that run them; None if all operators have to be seen.
+    """List the operators that may be kept, and those that run them; None if all operators have to be watched.
 
-    All have to be seen where one takes numbers for tensors: the 2 in `x * 2`, which is `aten.mul.Tensor(x, 2)`,
-    reaches a watcher as a number, and torch takes only a tensor back. Such an operator has an overload for scalars.
+    All have to be if one of them takes numbers for tensors: the 2 in `x * 2`, which is `aten.mul.Tensor(x, 2)`,
+    reaches a watcher as a number, and torch only takes a tensor back. Such operators have an overload for scalars.
     """
     names: set[str] = set()
     for choice in choices:
@@ -206,7 +206,7 @@ def is_mutable(operator: Any) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-_READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
+_READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}  # then statistics
 
 
 def arguments_read(operator: Any) -> int | None:
@@ -223,7 +223,7 @@ def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bo
 
 
 class Selector:
-    """Chooses which results of one run of a block are kept. Ask it for each operator with a role, in order."""
+    """The choice of the results to keep in one run of a block. Ask it for each operator with a role, in order."""
 
     def __init__(self) -> None:
         self._counts: Counter[Choice] = Counter()
@@ -260,7 +260,7 @@ class Selector:
 
 
 def compiled_contexts(save: tuple[str, ...]) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Return the contexts of torch's selective checkpointing for an option `save`, in blocks that torch compiles.
+    """Return the contexts of torch's selective checkpointing for names in `save`, for blocks that torch compiles.
 
     Operators that draw random numbers run again from the saved generator states: torch would not advance the
     generators past them.
@@ -287,7 +287,7 @@ def _operator(name: str) -> str:
         )
     packet = getattr(getattr(torch.ops, space), operator, None)
     if packet is None and space == "aten":
-        raise SurgeryError(f"save names {name}, which is no operator of torch")
+        raise SurgeryError(f"save names {name}, which is not an operator of torch")
     overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
     if overload and packet is not None:
         overloads = [each for each in overloads if each._overloadname == overload[0]]

@@ -1,7 +1,7 @@
 """Replay the call of an operator without its kernel, its graph node or a dispatch mode.
 
-torch throws the graph of a recompute away: of a call it needs only the tensors that the call saves for its backward,
-in their order. The first call of a form shows which of its arguments, views of them and results these are.
+torch discards the graph of a recompute: of each call it only needs the tensors that are saved for its backward, in
+their order. The first call of a form shows which of its arguments, views of them and results these are.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _STRIDED = torch.strided
 OTHER = "other"
 """The plan of calls that run no operator of the policy."""
 BY_MODE = "by mode"
-"""The plan of calls whose results are kept by a mode around them alone."""
-_VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device)
+"""The plan of calls whose results only a dispatch mode around them can keep."""
+_VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device)  # arguments that a form has as they are
 
 
 _Source = Literal["argument", "view", "result"]
@@ -33,8 +33,8 @@ _Source = Literal["argument", "view", "result"]
 class Replay:
     """The way to replay calls of one form.
 
-    `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and
-    offset, or the result, by number. `differentiable` says which results require gradient, `single` that there is
+    `saved` are the tensors that the call saves, in their order: an argument, a view of one by shape, strides and
+    offset, or a result by its index. `differentiable` says which results require gradient, `single` that there is
     one, and `read` how many arguments are only read.
     """
 
@@ -57,7 +57,7 @@ class Replay:
         choices: tuple[Choice, ...],
         flops: int,
     ) -> Replay | str:
-        """Return the replay for calls like this one, which took `flops` operations; `BY_MODE` where there is none."""
+        """Return the replay for calls like this one, which took `flops` operations; `BY_MODE` if there is none."""
         results = [output] if isinstance(output, Tensor) else list(output)
         if not all(type(each) is Tensor and not each.is_complex() for each in results):
             return BY_MODE
@@ -87,13 +87,13 @@ class Replay:
         needs = tuple(each.requires_grad for each in results)
         return cls(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
 
-    def again(self, made: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the results `made` as the call did, and save what it saved."""
+    def again(self, kept: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the kept results as the call did, and save what it saved."""
         if self.saved and (hooks := saved_tensors_hooks_now(True)) is not None:
             pack = hooks[0]
             for source, place, form in self.saved:
                 if source == "result":
-                    pack(made[place])
+                    pack(kept[place])
                     continue
                 tensor = args[place] if type(place) is int else kwargs[place]
                 if source == "view":
@@ -102,14 +102,14 @@ class Replay:
                 pack(tensor)
         results = [
             tensor.requires_grad_() if needs else tensor
-            for tensor, needs in zip(made, self.differentiable, strict=False)
+            for tensor, needs in zip(kept, self.differentiable, strict=False)
         ]
         return results[0] if self.single else tuple(results)
 
 
 def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return a key that is equal for calls that save alike; None where that cannot be told."""
-    if innermost_transform() is not None:  # its tensors look plain, and have no memory of their own
+    """Return a key that is equal for calls that save the same tensors; None if that cannot be told."""
+    if innermost_transform() is not None:  # tensors in one look plain, and have no memory of their own
         return None
     grad = torch.is_grad_enabled()
     form: list[Any] = [id(operator), grad]

@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.selective.watched_operators import watch
 from ckpt_surgery.text import listed
 
 _QUESTIONS = "prim"
-"""The namespace of what asks a tensor without data for its device and the like."""
+"""The namespace of operators that only ask a tensor about its device and the like."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class KeptCount:
 
 @dataclass(slots=True, eq=False)
 class CountedResult:
-    """A result that some choices keep: the operations that made it, and the bytes of each piece of its memory."""
+    """A result that some choices keep: the work of computing it, and the bytes of each piece of its memory."""
 
     choices: Sequence[Choice]
     operator: str
@@ -79,11 +79,11 @@ class KeptOfCall:
 
 @dataclass
 class SavePolicy:
-    """The results that some blocks keep, and kept in this step: from the first forward after a recompute on.
+    """What some blocks keep, and what they have kept in this step, which begins with a forward after a recompute.
 
-    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are
-    what the policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was
-    given up before the backward does not count either.
+    `save` has the names of what to keep, and `blocks` the pattern of the blocks that do, from the option `save`. Bytes
+    are those that the policy adds: what a block returns does not count, since it is kept anyway as an input of what
+    follows. Nor does a forward that was dropped before its backward.
     """
 
     save: tuple[str, ...]
@@ -121,7 +121,7 @@ class SavePolicy:
 
     @property
     def by_calls(self) -> bool:
-        """Whether a few operators say what is kept: every block has run, and each name has matched."""
+        """Whether to watch only the calls of a few operators: once every block has run, and each name has matched."""
         return self._by_calls and not self._waiting and len(self._matched) == len(self.save)
 
     @property
@@ -206,7 +206,7 @@ class SavePolicy:
             self._calls.remove(call)
 
     def recomputed(self) -> None:
-        """Note a recompute. Raises SurgeryError where every block has run and a name has matched nothing."""
+        """Note a recompute. Raises SurgeryError if every block has run and a name has matched nothing."""
         self._recomputed = True
         if self._waiting or not self.unmatched:
             return

@@ -1,7 +1,7 @@
-"""Intercept the calls of a few operators in a block, by torch's dispatcher and above autograd.
+"""Intercept the calls of a few operators in a block, through torch's dispatcher and above autograd.
 
-Each operator has a kernel at a dispatch key that torch has for its tests. A guard includes the key while a block runs,
-on its thread: other operators fall through it, and outside of a block nothing is seen.
+Each operator gets a kernel at a dispatch key that torch reserves for its tests. The key is active on a block's thread
+while the block runs: other operators fall through it, and outside of a block nothing is intercepted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Shortcuts = Sequence[tuple[dict[str, Any], Callable[..., Any]]]
 
 
 class Watcher(Protocol):
-    """Receives each call of its `operators`, and returns the result."""
+    """The receiver of each call of its `operators`, which returns the result."""
 
     @property
     def operators(self) -> Collection[int]:
-        """The ids of its operators: hashing the operators takes longer."""
+        """The ids of its operators: hashing the operators is slower."""
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operator's call, which `run` executes."""
@@ -51,7 +51,7 @@ class Watcher(Protocol):
 class Watching:
     """A context in which calls of watched operators on this thread go to `watcher`.
 
-    `shortcuts` are forwards of modules that ask it by themselves, with where they go: the dispatcher takes longer.
+    `shortcuts` are forwards that call it without the dispatcher, which is slower, and the attributes to set them in.
     """
 
     __slots__ = ("_guard", "_outer", "_shortcuts", "_watcher")
@@ -76,7 +76,7 @@ class Watching:
 
 
 def shortcuts_of(block: nn.Module) -> Shortcuts:
-    """Return the shortcuts for linear layers in a block that have nothing else to run."""
+    """Return shortcuts for the linear layers in a block whose forward nobody has replaced or compiled."""
     compiled = {part for module in block.modules() if is_compiled(module) for part in module.modules()}
     return [
         (vars(module), partial(_linear, module))
@@ -99,7 +99,7 @@ def _unwatched_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
 
 @cache
 def watch(operator: Any) -> None:
-    """Register a kernel for an operator, which calls the active watcher if there is one."""
+    """Register a kernel for an operator that calls the active watcher, if there is one."""
     _fall_through()
     if operator in higher_order_operators.values():
         operator.py_impl(_KEY)(partial(_kernel, operator, (), None))
@@ -132,7 +132,7 @@ def _kernel(operator: Any, casts: tuple[Any, ...], keys: Any, *args: Any, **kwar
         or id(operator) not in watcher.operators
         or (casts and is_any_autocast_enabled() and any(map(keys.has, casts)))
     ):
-        # another policy's, or autocast's, which calls it again with what it has cast
+        # the operator of another policy, or a call that autocast repeats with tensors that it has cast
         if keys is not None:
             return operator.redispatch(keys & _BELOW, *args, **kwargs)
         with ExcludeDispatchKey(_KEY, True):

@@ -1,10 +1,10 @@
-"""Check one call of a block: compare what its recompute makes with what its forward made.
+"""Check one call of a block: compare what its recompute computes with what its forward computed.
 
 The tensors that decide the gradients are compared: those that operators save, in their order. Only a few sums of each
 are held.
 
-Kernels that add up in another order each time make other bits from the same values. So where bits differ, the block
-runs a few more times: what differs between recomputes is noise, and what is far above it is not.
+Kernels that add up in another order each time give other bits for the same values. So if bits differ, the block runs a
+few more times: differences between recomputes are noise, and a difference far above them is not.
 """
 
 from __future__ import annotations
@@ -26,39 +26,38 @@ from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, magnitude
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, strides_of_view, unseen, version
 from ckpt_surgery.text import one_line, some
 from ckpt_surgery.torch_names import saved_tensors_hooks_now, skip_frames
 
 _NOISE = 8.0
-"""What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
+"""How far off a tensor may be, relative to the largest difference between two recomputes."""
 _RECENT = 4
-"""How many tensors are held while a block runs, so that none is summed twice in a row."""
+"""How many tensors are held while a block runs, so that none is summed again soon after."""
 MORE_RUNS = 3, 6
-"""How often a block is run again where bits differ, and once more before it is refused: noise can be little by chance.
-"""
+"""How often a block runs again if bits differ, and how often more before it is refused: noise may be low by chance."""
 _MOST_NOISE = 0.05
-"""The share of a tensor's magnitude that is noise in no dtype."""
+"""The share of a tensor's magnitude above which a difference is noise in no dtype."""
 _MOST_ROUNDINGS = 1000.0
-"""The same in units of the dtype's rounding."""
+"""The same limit in units of the dtype's rounding."""
 
 _RANDOM_STATES = (torch.uint64, torch.int64)
 
 
 @dataclass(slots=True)
 class _Trace:
-    """One run of a block: the prints of its tensors, in their order, and the indices that it chose."""
+    """One run of a block: the fingerprints of the tensors it saved, in order, and the indices that it chose."""
 
     prints: list[Fingerprint | None] = field(default_factory=list)
     recent: deque[tuple[Tensor, Any, Fingerprint | None]] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    """The tensors seen last, each with its elements, as `_elements` tells them, and its print: operators often save
-    the same one as those before them. They are held so that their memory is not another's."""
+    """The tensors seen last, each with its key from `_elements` and its fingerprint: operators often save the same one
+    as those before them. They are held so that their memory is not reused meanwhile."""
     choices: list[Tensor] = field(default_factory=list)
     parameters: dict[int, int] = field(default_factory=dict)  # the block's, by their ids: numbers
     expected: Sequence[Fingerprint | None] = ()
-    """The prints of the run that this is held against."""
+    """The fingerprints of the run that this one is compared with."""
 
 
 @dataclass(slots=True)
@@ -70,32 +69,32 @@ class CloseTrace(_Trace):
 
 
 class SelfCheck:
-    """Compares one call of `block` with its recompute. `place` names the block in messages.
+    """A comparison of one call of `block` with its recompute. `place` names the block in messages.
 
-    Where the two differ, that is raised, or told, as `refusals` say, and what is learned of the block is noted on its
-    `schedule`.
+    If the two differ, that is raised or reported, as `error_policy` says. What is learned about the block is noted on
+    its `schedule`.
     """
 
-    __slots__ = ("_attributes", "_block", "_first", "_note_now", "_place", "_refusals", "_schedule")
+    __slots__ = ("_attributes", "_block", "_error_policy", "_forward_trace", "_note_now", "_place", "_schedule")
 
-    def __init__(self, place: str, block: nn.Module, refusals: Refusals, schedule: CheckSchedule) -> None:
-        self._refusals = refusals
+    def __init__(self, place: str, block: nn.Module, error_policy: ErrorPolicy, schedule: CheckSchedule) -> None:
+        self._error_policy = error_policy
         self._place = place
         self._block = block
         self._schedule = schedule
-        self._note_now: Callable[[Tensor], None] | None = None  # while what operators save is seen
-        self._first = _Trace()
+        self._note_now: Callable[[Tensor], None] | None = None  # set while saved tensors are seen
+        self._forward_trace = _Trace()
         self._attributes: Mapping[str, Any] = {}  # as the forward ended
 
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Note what operators save in the forward inside, and which experts it chooses."""
-        with self._choices(self._first), self._saved_tensors(lambda tensor: self._note(self._first, tensor)):
+        with self._choices(self._forward_trace), self._saved_tensors(partial(self._note, self._forward_trace)):
             yield
-        self._first.recent.clear()
+        self._forward_trace.recent.clear()
         self._attributes = _plain_attributes(self._block)
 
-    def given(self, tensors: Iterable[Tensor]) -> None:
+    def note_inputs(self, tensors: Iterable[Tensor]) -> None:
         """Note the inputs of an operator whose result is kept: in the recompute its result says nothing about them."""
         if (note := self._note_now) is not None:
             for tensor in tensors:
@@ -106,8 +105,8 @@ class SelfCheck:
 
         Raises SurgeryError if the recompute gave a different result than the forward.
         """
-        trace = _Trace(expected=self._first.prints)
-        devices = {each.bits.device for each in self._first.prints if each is not None}
+        trace = _Trace(expected=self._forward_trace.prints)
+        devices = {each.bits.device for each in self._forward_trace.prints if each is not None}
         look = partial(self._look_closely, run, torch_states(device for device in devices if device.type != "cpu"))
 
         def run_noting_choices() -> None:
@@ -120,50 +119,50 @@ class SelfCheck:
     def _run_and_judge(
         self, run: Callable[[], None], note: Callable[[Tensor], None], judge: Callable[..., None]
     ) -> None:
-        """Run a recompute and show `note` what it saves; then `judge` it, as `complete` if it ran to its end."""
+        """Run a recompute and pass `note` what it saves; then `judge` it, as `complete` if it ran to its end."""
         try:
             with self._saved_tensors(note):
                 run()
         except (SurgeryError, torch.OutOfMemoryError):
             raise
         except Exception:  # torch ends a recompute by one as soon as it has what it needs
-            with self._refusals:
+            with self._error_policy:
                 judge()
             raise
-        with self._refusals:
+        with self._error_policy:
             judge(complete=True)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
-        with self._refusals:
+        with self._error_policy:
             trace.prints.append(self._print_of(trace, tensor))
 
     def _print_of(self, trace: _Trace, tensor: Tensor) -> Fingerprint | None:
-        # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
+        # versions tell whether a parameter has changed, so only its identity counts; unset memory differs in each run
         if is_parameter(tensor):
             parameter = id(tensor if tensor._base is None else tensor._base)
             if parameter not in trace.parameters:
-                # a part that is sharded by itself gathers its own when it is entered
+                # a part that is sharded by itself gathers new parameters when it is entered
                 trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
             number = trace.parameters.get(parameter, 0)  # 0 for others, such as those that the run has gathered
             return Fingerprint.placeholder(tensor, number, strides_of_view(tensor))
         if may_be_unset(tensor, self._block):
             return Fingerprint.placeholder(tensor)
         elements = _elements(tensor)
-        seen = next((made for held, those, made in trace.recent if those == elements == _elements(held)), None)
+        seen = next((made for held, key, made in trace.recent if key == elements == _elements(held)), None)
         if seen is not None:
             return seen
         index = len(trace.prints)
-        made = Fingerprint.of(tensor, trace.expected[index] if index < len(trace.expected) else None)
+        fingerprint = Fingerprint.of(tensor, trace.expected[index] if index < len(trace.expected) else None)
         if elements is not None:
-            trace.recent.append((tensor.detach(), elements, made))
-        return made
+            trace.recent.append((tensor.detach(), elements, fingerprint))
+        return fingerprint
 
     def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
         return RoutingRecord(trace.choices) if has_router(self._block) else nullcontext()
 
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
-        """Show `note` each tensor that operators save inside; `passed_on` also passes it to torch's checkpointing."""
+        """Pass `note` each tensor that operators save inside, and with `passed_on` also torch's checkpointing."""
         hooks: Any = saved_tensors_hooks_now(True)
         if hooks is None:
             yield
@@ -193,7 +192,7 @@ class SelfCheck:
 
     def _look_closely(self, run: Callable[[], None], generators: TorchStates) -> CloseTrace:
         """Run the block again from the same state of torch's generators, and pass nothing on."""
-        trace = CloseTrace(expected=self._first.prints)
+        trace = CloseTrace(expected=self._forward_trace.prints)
         inside: list[str] = []
 
         def note(tensor: Tensor) -> None:
@@ -213,21 +212,21 @@ class SelfCheck:
                 stack.callback(module.register_forward_hook(leave, always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))
             stack.enter_context(self._saved_tensors(note, passed_on=False))
-            with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
+            with suppress(Exception):  # a recompute that cannot run once more is compared as far as it came
                 run()
         return trace
 
     def _judge(self, again: _Trace, look: Callable[[], CloseTrace], *, complete: bool = False) -> None:
         """Raise SurgeryError if a recompute, `complete` or as far as it came, differs by more than noise."""
-        first = self._first.prints
-        if self._refusals.told:
+        first = self._forward_trace.prints
+        if self._error_policy.reported:
             return
         suspected, self._schedule.suspected = self._schedule.suspected, False
         if equal(first, again.prints) and not (complete and len(again.prints) < len(first)):
             if suspected:
                 self._explain(again, look)
             return
-        routed = rerouted(self._first.choices, again.choices)
+        routed = rerouted(self._forward_trace.choices, again.choices)
         more: list[CloseTrace] = []
         for runs in MORE_RUNS:
             more += [look() for _ in range(runs)]
@@ -246,7 +245,7 @@ class SelfCheck:
         )
 
     def _explain(self, again: _Trace, look: Callable[[], CloseTrace]) -> None:
-        """Find out why bits differed in the step before, but not in this one."""
+        """Find out why bits differed in the step before and not in this one: by noise, or else warn."""
         if any(not equal(again.prints, look().prints) for _ in range(MORE_RUNS[0])):
             self._schedule.noisy = True
             return
@@ -328,7 +327,7 @@ def _is_noise(
 
 
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
-    """Return the distance of two tensors as a share of their magnitude; infinite where that cannot be said."""
+    """Return the distance of two tensors as a share of their magnitude; infinite if that cannot be said."""
     if a is None or b is None or a.values is None or b.values is None or a.shape != b.shape:
         return 0.0 if equal([a], [b]) else float("inf")
     apart = abs(float(a.values) - float(b.values))

@@ -1,8 +1,8 @@
 """Sum over the bits of many tensors in one launch, by a Triton kernel.
 
 Each word of 32 bits is multiplied by an odd number below 2**33 that no other word of its tensor has, and all are added
-up modulo 2**64. So a change of one word, or of the places of two, always changes the sum: the difference of two words
-is below 2**32, and times an odd number it is no multiple of 2**64; nor is it times the difference of two of the
+up modulo 2**64. So a change of one word, or a swap of two, always changes the sum: the difference of two words
+is below 2**32, and times an odd number it is not a multiple of 2**64; nor is it times the difference of two of the
 numbers. The order in which programs add does not matter, for they are integers.
 """
 
@@ -32,12 +32,12 @@ def _add_words(memories, sums, chunk: tl.constexpr, step: tl.constexpr):  # type
         whole = size // 4
         total = tl.zeros((step,), tl.int64)
         for offset in range(0, chunk, step):
-            at = first + offset + tl.arange(0, step)
-            word = tl.load(words + at, mask=at < whole, other=0).to(tl.int64)
-            left = tl.where(at == whole, size % 4, 0)  # bytes behind the last whole word
+            index = first + offset + tl.arange(0, step)
+            word = tl.load(words + index, mask=index < whole, other=0).to(tl.int64)
+            left = tl.where(index == whole, size % 4, 0)  # bytes after the last whole word
             for byte in tl.static_range(3):
-                word += tl.load(single + at * 4 + byte, mask=left > byte, other=0).to(tl.int64) << (8 * byte)
-            mixed = at.to(tl.uint32) * 0x9E3779B1
+                word += tl.load(single + index * 4 + byte, mask=left > byte, other=0).to(tl.int64) << (8 * byte)
+            mixed = index.to(tl.uint32) * 0x9E3779B1
             mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
             total += word * (2 * mixed.to(tl.int64) + 1)
         tl.atomic_add(sums + owner, tl.sum(total, 0))

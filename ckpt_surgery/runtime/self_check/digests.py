@@ -1,11 +1,11 @@
-"""Sum exactly over the bits of all that a run of a block saves, at its end and in as few launches as can be.
+"""Compute exact sums over the bits of all that a run of a block saves, at its end and in few launches.
 
-The sums tell whether two runs saved the same, and not how far they are apart: see `fingerprints` for that. A sum is
+The sums tell whether two runs saved the same; `fingerprints` tells how far they are apart. A sum is
 
-1. on a CPU the CRC-32 of the memory. Its polynomial is primitive: no change within 32 bits goes unseen, and no two
-   words of 32 bits that have changed places within 512 MB;
-2. on a GPU with Triton a weighted sum, all of them in one launch: see `digest_kernel`;
-3. on other devices a weighted sum, by two operators a tensor.
+1. on a CPU the CRC-32 of the memory. Its polynomial is primitive: no change within 32 bits goes unseen, and no swap of
+   two 32-bit words within 512 MB;
+2. on a GPU with Triton a weighted sum, for all tensors in one launch: see `digest_kernel`;
+3. on other devices a weighted sum, by two operators per tensor.
 
 Nothing waits for a device.
 """
@@ -36,24 +36,24 @@ from ckpt_surgery.runtime.tools.tensors import (
 )
 
 Sum = int | Tensor
-"""A number, or a tensor of int64 and shape () on a device that has perhaps not made it yet."""
+"""A number, or a tensor of int64 and shape () that its device may not have computed yet."""
 
 PERIOD = 65_537
-"""How many weights there are. It is a prime, and so divides no size of a model: elements that have the same weight do
-not stand below each other."""
+"""How many weights there are. A prime, which divides no size of a model: so elements of one column do not all have the
+same weight."""
 
-_BETWEEN = 6_364_136_223_846_793_005
-"""What the sum of a part is multiplied by before the next one is added: two changes do not cancel each other."""
+_PART_FACTOR = 6_364_136_223_846_793_005
+"""The factor of the sum so far before that of the next part is added, so that changes in two do not cancel out."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""Words, of half the bits of their weighted sum at most: no change is lost above its highest bit."""
+"""Dtypes of words, by their bytes. At most half as wide as the sum: so no weighted change is 0 modulo 2**64."""
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 
 _NOT_COMPARED = -1
 _STRIDED = torch.strided
 _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
-"""What a tensor is cut into: rows of words, which are weighted alike."""
+"""The limits of cutting a tensor into rows of words, to all of which the same weights apply."""
 
 
 _Kind = Literal["parameter", "own", "shared", "not compared"]
@@ -62,12 +62,12 @@ _Kind = Literal["parameter", "own", "shared", "not compared"]
 
 @dataclass(frozen=True, slots=True)
 class DigestPlan:
-    """The saved tensors that count: chosen once, and checked again in each run.
+    """Which of the saved tensors are compared: decided once, and checked again in each run.
 
-    The form of a parameter is its id, with the strides of a view that lies otherwise; that of another tensor its
-    shape, strides and dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of.
-    `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
-    `readers` read the memory of each tensor to sum over; None where somebody else does.
+    `forms` tell the parts of saved tensors apart: a parameter by its id, and the strides of a view that is not
+    contiguous; others by shape, strides and dtype. `places` are the indices of their sums, and `owners` those of the
+    saved tensors. `entries` have what a tensor of another run must match; None if one is of another class or layout.
+    `readers` read the memory of each tensor to sum over; None if it cannot be read without waiting.
     """
 
     forms: Sequence[Any]
@@ -116,32 +116,33 @@ class DigestPlan:
         if self.entries is None or len(saved) > len(self.entries):
             return None
         distinct: list[Tensor] = []
-        for tensor, (kind, first, second, third) in zip(saved, self.entries, strict=False):
+        # the form is a shape, or the id of a parameter; the last is a dtype, or the place of a shared sum
+        for tensor, (kind, form, strides, last) in zip(saved, self.entries, strict=False):
             if kind == "own":
-                if type(tensor) is not Tensor or tensor.dtype is not third or tensor.layout is not _STRIDED:
+                if type(tensor) is not Tensor or tensor.dtype is not last or tensor.layout is not _STRIDED:
                     return None
-                if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
+                if tensor.shape != form or tensor.stride() != strides or not tensor.untyped_storage().nbytes():
                     return None
-                if tensor.is_neg() or (third.is_complex and tensor.is_conj()):
+                if tensor.is_neg() or (last.is_complex and tensor.is_conj()):
                     return None
                 distinct.append(tensor)
             elif kind == "parameter":
                 owner = tensor._base
-                if id(tensor if owner is None else owner) != first or strides_of_view(tensor) != second:
+                if id(tensor if owner is None else owner) != form or strides_of_view(tensor) != strides:
                     return None
             elif kind == "shared":
-                if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
+                if tensor.data_ptr() != distinct[last].data_ptr() or tensor.dtype is not distinct[last].dtype:
                     return None
-                if tensor.shape != first or tensor.stride() != second or tensor.is_neg() or tensor.is_conj():
+                if tensor.shape != form or tensor.stride() != strides or tensor.is_neg() or tensor.is_conj():
                     return None
-            elif tensor.shape != first or tensor.dtype is not third:
+            elif tensor.shape != form or tensor.dtype is not last:
                 return None
         return distinct
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The sums of what one run saved, in `count` parts. It `is_ready` where all sums are numbers."""
+    """The sums of what one run saved, in `count` parts. It `is_ready` if all sums are numbers."""
 
     plan: DigestPlan
     count: int
@@ -159,7 +160,7 @@ class Digest:
         """Sum over what a run of a block saved, without parameters and tensors that `may_be_unset`.
 
         `plan` comes from another run, and is used if it still holds; otherwise the digest makes a new one. Sums follow
-        the order in memory: tensors of a run `like` another are laid out as in that one.
+        the order in memory, so tensors are first laid out as in the run of the plan `like`.
         """
         if plan is not None and (distinct := plan.tensors_in(saved)) is not None:
             if plan.readers is not None:
@@ -195,8 +196,8 @@ class Digest:
             own = {id(parameter) for parameter in parameters()}
             for number in different:
                 ours, theirs = self.plan.forms[number], again.plan.forms[number]
-                are_same = ours[1:] == theirs[1:] and len(ours) == 2  # of parameters
-                if not (are_same and own.isdisjoint((ours[0], theirs[0]))):
+                are_parameters = ours[1:] == theirs[1:] and len(ours) == 2  # of equal strides
+                if not (are_parameters and own.isdisjoint((ours[0], theirs[0]))):
                     return number, ()
         waiting: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         places = zip(self.plan.places[: self.count], again.plan.places[: again.count], strict=False)
@@ -247,8 +248,8 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
             sums.append(0)
     for device, memory in elsewhere.items():
         with unseen(), torch.no_grad(), without_autocast(device.type):
-            made = sums_on_device([tensor for _, tensor, _ in memory], [size for *_, size in memory]).unbind()
-        for (index, *_), each in zip(memory, made, strict=True):
+            computed = sums_on_device([tensor for _, tensor, _ in memory], [size for *_, size in memory]).unbind()
+        for (index, *_), each in zip(memory, computed, strict=True):
             sums[index] = each
     return sums, not elsewhere
 
@@ -256,8 +257,8 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
 def sum_over(parts: Sequence[Tensor]) -> Tensor:
     """Return one exact sum over the bits of strided tensors on one device, as int64 of shape ()."""
     sums, _ = _sums([part for part in parts if not _has_nothing_to_read(part)])
-    made = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
-    return reduce(lambda total, more: _BETWEEN * total + more, made, parts[0].new_zeros((), dtype=torch.int64))
+    of_parts = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
+    return reduce(lambda total, more: _PART_FACTOR * total + more, of_parts, parts[0].new_zeros((), dtype=torch.int64))
 
 
 def _is_readable(tensor: Tensor) -> bool:
@@ -268,7 +269,7 @@ def _is_readable(tensor: Tensor) -> bool:
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:
     """Return a tensor with the same elements in one piece of memory, overlapping ones once, and its size in bytes.
 
-    It is a copy where there are gaps between the elements.
+    It is a copy if there are gaps between the elements.
     """
     count = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -306,12 +307,12 @@ def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
     width = next(width for width in (4, 2, 1) if size % width == 0)
     if flat.storage_offset() * flat.element_size() % width:
         flat = flat.clone()
-    words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
+    words, factors = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
     row = _row_of(len(words))
     whole = len(words) // row * row
-    rows = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
+    rows = (words[:whole].view(-1, row) * factors[:row]).sum(1)
     if whole < len(words):
-        rows = torch.cat((rows, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
+        rows = torch.cat((rows, (words[whole:] * factors[: len(words) - whole]).sum().view(1)))
     return rows
 
 
@@ -335,12 +336,12 @@ def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the fixed random weights: odd ones for int64, or normal ones for a float dtype."""
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.int64:
-        drawn = torch.randint(-(2**62), 2**62, (PERIOD,), generator=generator) * 2 + 1
+        factors = torch.randint(-(2**62), 2**62, (PERIOD,), generator=generator) * 2 + 1
     else:
-        drawn = torch.randn(PERIOD, generator=generator, dtype=dtype)
-    return drawn.to(device)
+        factors = torch.randn(PERIOD, generator=generator, dtype=dtype)
+    return factors.to(device)
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Return a context that switches autocast off for a device type where it is on."""
+    """Return a context that switches autocast off for a device type, if it is on."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING

@@ -1,7 +1,7 @@
 """Take a few sums over a tensor, by which a recompute is compared with its forward.
 
-The sum over the bits is exact: it shows whether anything differs, and where each element stands. The sum over the
-values shows by how much. Both are computed on the tensor's device, without waiting for it, and are all that is kept.
+The sum over the bits is exact: it shows whether any element differs or has moved. The sum over the values shows by how
+much. Both are computed on the tensor's device, without waiting for it, and nothing else is kept.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ckpt_surgery.runtime.self_check.digests import PERIOD, sum_over, weights, w
 from ckpt_surgery.runtime.tools.tensors import has_values, laid_out, shape_of, strided_parts, unseen
 
 _GROUP = 127
-"""Neighbours that are added up before they are weighted. Rows may add up to a constant, as those of a softmax do, so
-the number divides no row."""
+"""How many neighbours are added up before they are weighted. A prime, so that groups are not whole rows, whose sums
+may be constant, as for a softmax."""
 
 _FEW = 4096
-"""Elements that are weighted one by one: to add up neighbours first is faster only where there are more."""
+"""Up to this many elements are weighted one by one: adding up neighbours first is only faster for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def _weighted(flat: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _weigh(flat: Tensor, dtype: torch.dtype) -> Tensor:
-    drawn, count = weights(dtype, flat.device), flat.numel()
+    factors, count = weights(dtype, flat.device), flat.numel()
     if count <= PERIOD:
-        return (flat * drawn[:count]).sum(dtype=dtype)
+        return (flat * factors[:count]).sum(dtype=dtype)
     whole = count // PERIOD * PERIOD
     return _weigh(flat[:whole].view(-1, PERIOD).sum(0, dtype=dtype), dtype) + _weigh(flat[whole:], dtype)

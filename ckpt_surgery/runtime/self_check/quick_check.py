@@ -1,8 +1,8 @@
 """Check one call of a block by exact sums alone, which costs next to nothing.
 
-Where the sums can be read at once and differ, the block runs a few more times: if those runs agree, the difference is
-no noise and is reported. Sums that a device has yet to compute are compared once, when the backward has ended. Where a
-difference may be noise, the block is suspected: its next call is looked at closely.
+If sums that can be read at once differ, the block runs a few more times: if those runs agree, the difference is not
+noise, and is refused. Sums that a device has yet to compute are compared together when the backward has ended. If a
+difference may be noise, the block is suspected: its next call gets a close check.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.self_check.check import (
 )
 from ckpt_surgery.runtime.self_check.digests import Digest
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.runtime.tools.tensors import unseen
 from ckpt_surgery.torch_names import engine
@@ -37,13 +37,13 @@ _waiting: deque[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = deque()
 
 
 class QuickCheck(SelfCheck):
-    """Compares what one call of a block saves with its recompute, by exact sums."""
+    """A comparison of what one call of a block and its recompute save, by exact sums."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_forward_digest",)
 
-    def __init__(self, place: str, block: nn.Module, refusals: Refusals, schedule: CheckSchedule) -> None:
-        super().__init__(place, block, refusals, schedule)
-        self._made: Digest | None = None
+    def __init__(self, place: str, block: nn.Module, error_policy: ErrorPolicy, schedule: CheckSchedule) -> None:
+        super().__init__(place, block, error_policy, schedule)
+        self._forward_digest: Digest | None = None
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -51,62 +51,62 @@ class QuickCheck(SelfCheck):
         held: list[Tensor] = []
         with self._saved_tensors(held.append):
             yield
-        with self._refusals:
-            self._made = self._digest(held)
+        with self._error_policy:
+            self._forward_digest = self._digest(held)
 
     def recompute(self, run: Callable[[], None]) -> None:
         """Run a recompute and compare it with the forward; `run` may be called several times.
 
         Raises SurgeryError if the recompute is known to have given a different result than the forward.
         """
-        if (made := self._made) is None:  # a backward inside of the forward, of which nothing is noted
+        if (forward := self._forward_digest) is None:  # a backward inside the forward, which has no digest yet
             with self._saved_tensors(lambda tensor: None):
                 run()
             return
-        look = partial(self._look_closely, run, torch_states(())) if made.is_ready else None
+        look = partial(self._look_closely, run, torch_states(())) if forward.is_ready else None
         held: list[Tensor] = []
 
         def judge(*, complete: bool = False) -> None:
-            self._hold(made, self._digest(held, made), look, complete=complete)
+            self._compare(forward, self._digest(held, forward), look, complete=complete)
 
         self._run_and_judge(run, held.append, judge)
 
     def _digest(self, held: list[Tensor], like: Digest | None = None) -> Digest:
-        made = Digest.of(
+        forward = Digest.of(
             held, partial(may_be_unset, block=self._block), self._schedule.plan, like.plan if like else None
         )
-        self._schedule.plan = made.plan
-        held.clear()  # the graph holds the function that adds to it
-        return made
+        self._schedule.plan = forward.plan
+        held.clear()  # the graph holds the function that appends to it
+        return forward
 
-    def _hold(
-        self, made: Digest, again: Digest, look: Callable[[], CloseTrace] | None, *, complete: bool = False
+    def _compare(
+        self, forward: Digest, again: Digest, look: Callable[[], CloseTrace] | None, *, complete: bool = False
     ) -> None:
         """Compare a recompute, `complete` or as far as it came, with the forward."""
-        if self._refusals.told:
+        if self._error_policy.reported:
             return
-        number, waiting = made.compare(again, self._block.parameters)
-        if number is None and complete and again.count < made.count:
+        number, waiting = forward.compare(again, self._block.parameters)
+        if number is None and complete and again.count < forward.count:
             number = again.count
         if number is not None and look is not None:
-            self._tell(number, made, look)
+            self._refuse(number, forward, look)
         elif number is not None:
             self._schedule.suspected = True
         elif waiting:
             _waiting.append((self._schedule, waiting))
             try:
                 engine.queue_callback(_compare_waiting)
-            except RuntimeError:  # what is saved is asked for outside of a backward
+            except RuntimeError:  # saved tensors are unpacked outside of a backward
                 _compare_waiting()
 
-    def _tell(self, number: int, made: Digest, look: Callable[[], CloseTrace]) -> None:
-        """Raise SurgeryError for the part with this number, or suspect the block where it may be noise."""
+    def _refuse(self, number: int, forward: Digest, look: Callable[[], CloseTrace]) -> None:
+        """Raise SurgeryError for the part with this number, or suspect the block if it may be noise."""
         looks = [look() for _ in range(MORE_RUNS[0])]
         repeatable = all(equal(looks[0].prints, each.prints) for each in looks[1:])
         if not repeatable and has_noise(self._block):
             self._schedule.suspected = True
             return
-        owners = made.plan.owners[: made.count]
+        owners = forward.plan.owners[: forward.count]
         number, count = owners[number], owners[-1] + 1
         found = looks[0].prints[number] if number < len(looks[0].prints) else None
         what = f"it saves {number} tensors of {count}"

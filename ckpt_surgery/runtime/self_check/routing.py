@@ -18,7 +18,7 @@ _ROUTERS = ("router", "experts")
 def has_router(block: nn.Module, *, surely: bool = False) -> bool:
     """Tell by the names of its modules whether a block may route its tokens to experts.
 
-    It `surely` does with a router or experts; a `gate` alone may belong to an MLP.
+    With `surely`, only a router or experts count; a `gate` alone may belong to an MLP.
     """
     names = _ROUTERS if surely else (*_ROUTERS, "gate")
     return any(name.rpartition(".")[2] in names for name, _ in block.named_modules())

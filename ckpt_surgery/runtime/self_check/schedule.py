@@ -14,8 +14,9 @@ SelfCheckOption = Literal["first", "always", "never"] | int
 """The first steps and then one block in each, every step, none, or every n-th."""
 
 FIRST_STEPS = 3
+"""The steps in which all blocks are checked, and closely."""
 _MOST_SHAPES = 256
-
+"""The most shapes that are told apart: if lengths vary without end, nearly every call would be checked otherwise."""
 
 CheckDepth = Literal["quick", "close"]
 """The depths of a check: exact sums alone, or also by how far two runs are apart."""
@@ -24,10 +25,10 @@ CheckDepth = Literal["quick", "close"]
 class CheckSchedule:
     """The schedule of one block. A step begins with the first forward that follows a recompute.
 
-    `checked` counts the calls that were to be checked, and `compared` the recomputes that were. The first steps are
-    looked at closely, and so is the next call of a block that is `suspected` of having differed; from then
-    on each of one that is `noisy`, whose kernels add up in another order each time. `plan` says which of the tensors
-    that the block saves count.
+    `checked` counts the calls that were to be checked, and `compared` the recomputes that were. Checks are
+    close in the first steps, for the next call of a block that is `suspected` of having differed, and for every call
+    of one that is `noisy`, whose kernels add up in another order each time. `plan` says which of the tensors that the
+    block saves are compared.
     """
 
     def __init__(self, when: SelfCheckOption) -> None:

@@ -1,4 +1,4 @@
-"""The function that checkpoints a block: torch's, with the options of a surgery."""
+"""The function that checkpoints a block: the one of torch, called with the options of a surgery."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.runtime.tools.rng import generator_state
 from ckpt_surgery.torch_names import TorchDispatchMode
 
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """A stand-in for `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it unchanged.
+    """A stand-in for `torch.utils.checkpoint.checkpoint` that holds its options; those in `more` go to it unchanged.
 
     It is set on the blocks, so that it is copied, pickled and removed with them. `save` names the
-    operators whose results these blocks keep. `refusals` are those of the surgery.
+    operators whose results these blocks keep.
     """
 
     options: SurgeryOptions
     offloader: Offloader | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     save: tuple[str, ...] | None = None
-    refusals: Refusals = field(default_factory=Refusals, repr=False, compare=False)
+    error_policy: ErrorPolicy = field(default_factory=ErrorPolicy, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.offloader is not None:
-            self.offloader.refusals = self.refusals
+            self.offloader.error_policy = self.error_policy
 
     @classmethod
-    def of(cls, options: SurgeryOptions, refusals: Refusals) -> Checkpointing:
+    def of(cls, options: SurgeryOptions, error_policy: ErrorPolicy) -> Checkpointing:
         """Return the function for these options, with a new offloader if they ask for offload."""
-        return cls(options, _offloader(options), refusals=refusals)
+        return cls(options, _offloader(options), error_policy=error_policy)
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """Return a copy with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
@@ -66,7 +66,7 @@ class Checkpointing:
         compiling = torch.compiler.is_compiling()
         passed = {"preserve_rng_state": options.preserve_rng_state is True, **self.more, "use_reentrant": False}
         if options.context_fn is not None:
-            passed["context_fn"] = options.context_fn if self.save is None else partial(self._beside_save, options)
+            passed["context_fn"] = options.context_fn if self.save is None else partial(self._other_contexts, options)
         elif compiling and self.save is not None:
             passed["context_fn"] = partial(compiled_contexts, self.save)
         may_draw = options.preserve_rng_state is not False or RANDOM in (self.save or ())
@@ -79,7 +79,7 @@ class Checkpointing:
         with offloading:
             output = checkpoint(function, *args, **passed, **kwargs)
         if before and before != generator_state(devices):
-            with self.refusals:
+            with self.error_policy:
                 raise SurgeryError(
                     "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep "
                     'it True, or say preserve_rng_state="unsafe"'
@@ -87,7 +87,7 @@ class Checkpointing:
         return output
 
     @staticmethod
-    def _beside_save(options: SurgeryOptions) -> Any:
+    def _other_contexts(options: SurgeryOptions) -> Any:
         """Return the contexts of `context_fn`. Raises SurgeryError if they choose what is kept, as `save` does."""
         contexts = options.context_fn() if options.context_fn is not None else ()
         if any(isinstance(context, TorchDispatchMode) for context in contexts):

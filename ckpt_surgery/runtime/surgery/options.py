@@ -36,7 +36,7 @@ class SaveOption:
         return dict(self.names).get(self.pattern_for(block) or "", ())
 
     def check(self, blocks: Collection[str]) -> None:
-        """Raise SurgeryError where a pattern decides for none of the checkpointed blocks."""
+        """Raise SurgeryError if a pattern decides for none of the checkpointed blocks."""
         used = set(map(self.pattern_for, blocks))
         if blocks and (unused := [pattern for pattern, _ in self.names if pattern not in used]):
             raise SurgeryError(
@@ -50,7 +50,7 @@ class SurgeryOptions:
     """The options of `wrap_blocks`, whose docstring says what each means.
 
     `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, and `offload_pinned` is
-    in bytes. Raises SurgeryError where a value is none of those allowed, or two options contradict each other.
+    in bytes. Raises SurgeryError if a value is not allowed, or if two options contradict each other.
     """
 
     use_reentrant: bool = False
@@ -140,7 +140,7 @@ class SurgeryOptions:
         return index < self.first_of(stack, blocks) and index % (every_n or self.every_n) == 0
 
     def check_blocks(self, blocks: Mapping[str, nn.Module]) -> None:
-        """Raise SurgeryError where a block cannot be checkpointed, or these options would change its gradients.
+        """Raise SurgeryError if a block cannot be checkpointed, or if these options would change its gradients.
 
         `blocks` are all blocks that these options apply to, by name.
         """
@@ -175,12 +175,12 @@ def pinned_bytes(given: Any) -> int | None:
     """Return the option `offload_pinned` in bytes. Raises SurgeryError if it is not a size."""
     if given is None or (type(given) is int and given >= 0):
         return given
-    said = size_in_bytes(given) if isinstance(given, str) else None
-    if said is None:
+    parsed = size_in_bytes(given) if isinstance(given, str) else None
+    if parsed is None:
         raise SurgeryError(
             f'offload_pinned is {given!r}: give bytes as an integer, or a size with its unit, such as "8GB"'
         )
-    return said
+    return parsed
 
 
 def saved_names(

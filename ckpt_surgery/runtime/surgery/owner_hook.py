@@ -20,9 +20,9 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, none_is_pas
 class OwnerHook:
     """A forward pre-hook of a module that owns stacks of blocks.
 
-    It adopts what another library has put in place of a block's forward since. With `stops_cache` it switches off the
-    cache that a model of transformers makes for itself, which would hold activations; a cache that the caller of the
-    outermost model gives it stays.
+    It lets each block adopt a forward that another library has put in place of the block's. With `stops_cache`, it
+    switches off the cache that a model of transformers makes for itself, which would hold activations. A cache that
+    the caller of the outermost model gives stays.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class OwnerHook:
     def __call__(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if kwargs is None:  # another hook of this call has taken it off
+        if kwargs is None:  # another hook has removed this one during the call
             return None
         values = (*args, *kwargs.values())
         caches = () if none_is_past(values) else tuple(filter(is_cache, values))
@@ -78,10 +78,9 @@ class OwnerHook:
 
 
 def _calls(current: Any, forward: BlockForward) -> bool:
-    """Tell whether a function put around a forward is known to call it, and so can stay outside of the checkpoint.
+    """Tell whether `current` is known to call the forward that it replaces, and so can stay outside the checkpoint.
 
-    These are the hooks of accelerate, and the recorder that transformers 4 puts there for one call to record hidden
-    states.
+    That is known of accelerate's hooks, and of the function by which transformers 4 records hidden states in one call.
     """
     if getattr(current, "__wrapped__", None) is not forward:
         return False

@@ -1,4 +1,4 @@
-"""Sum up what a surgery did to each stack of its model, as data and as a table."""
+"""Summarize what a surgery did to each stack of its model, as data and as a table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NUMBER = re.compile(r"\b\d+\b")
 class BlockRepair:
     """The repair of the blocks of one class in one stack.
 
-    A block of kind "layer" checkpoints by its class, and a "plain" one is made to. `inline_off` says whether
-    a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would,
-    and `nested_off` counts the checkpointing layers inside a block.
+    A block of kind "layer" checkpoints by its class, and a "plain" one is made to. `inline_off` says whether the
+    inline branch of a module around them is switched off, `stages_off` whether a checkpointing layer around them is,
+    and `nested_off` counts the checkpointing layers inside a block that are.
     """
 
     kind: Literal["layer", "plain"]
@@ -36,11 +36,11 @@ class BlockRepair:
     nested_off: int
 
     def __str__(self) -> str:
-        done = ["checkpointed" if self.kind == "layer" else "checkpointed, a plain module"]
-        done += ["inline branch off"] if self.inline_off else []
-        done += ["layers around them off"] if self.stages_off else []
-        done += [f"{self.nested_off} nested off"] if self.nested_off else []
-        return ", ".join(done)
+        words = ["checkpointed" if self.kind == "layer" else "checkpointed, a plain module"]
+        words += ["inline branch off"] if self.inline_off else []
+        words += ["layers around them off"] if self.stages_off else []
+        words += [f"{self.nested_off} nested off"] if self.nested_off else []
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class StackSummary:
 
 @dataclass(frozen=True, slots=True)
 class SurgerySummary:
-    """A surgery in short; `function` checkpoints, and is None while checkpointing is switched off.
+    """A summary of one surgery; `function` checkpoints, and is None while checkpointing is switched off.
 
-    `left_to_library` counts, by class, the modules that checkpoint by themselves what the surgery has no block for.
+    `left_to_library` counts, by class, the modules in and around no block that checkpoint by themselves.
     `kept` is what `save` kept, name by name.
     """
 
@@ -90,7 +90,7 @@ class SurgerySummary:
             for (pattern, block_class, how, reasons), stacks in alike.items()
         ]
         lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
-        done, total = sum(s.checkpointed for s in self.stacks), sum(s.blocks for s in self.stacks)
+        checkpointed, total = sum(s.checkpointed for s in self.stacks), sum(s.blocks for s in self.stacks)
         manner, where, left = "checkpointed (switched off)", "", self.left_to_library
         footer = [f"left to their own switch: {', '.join(f'{n} {name}' for name, n in left.items())}"] if left else []
         if isinstance(self.function, Checkpointing):
@@ -103,7 +103,7 @@ class SurgerySummary:
         elif self.function is not None:
             manner = f"checkpointed by {getattr(self.function, '__qualname__', type(self.function).__name__)}"
         footer += [kept.line(where) for kept in self.kept]
-        return "\n".join([f"{self.model_class}: {done} of {total} blocks {manner}", *lines, *footer])
+        return "\n".join([f"{self.model_class}: {checkpointed} of {total} blocks {manner}", *lines, *footer])
 
 
 def summaries(
@@ -120,8 +120,8 @@ def summaries(
         for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
             blocks = [block for block in stack.blocks if type(block.module) is kind]
             forwards = [vars(block.module).get("forward") for block in blocks if is_checkpointed(block)]
-            done = len(forwards)
-            now = sum(not isinstance(forward, BlockForward) or forward.in_mode for forward in forwards)
+            switched_on = len(forwards)
+            active = sum(not isinstance(forward, BlockForward) or forward.in_mode for forward in forwards)
             repair, reasons = None, [stack.left_alone] if stack.left_alone is not None else []
             if stack.wanted:
                 block = blocks[0]
@@ -134,11 +134,11 @@ def summaries(
                     reasons = [LeftAlone.SWITCHED_OFF]
                 elif limited:
                     reasons.append(LeftAlone.FIRST)
-                if on and done < len(blocks) and (options.every_n > 1 or not limited):
-                    reasons.append(LeftAlone.EVERY_N if done else LeftAlone.SWITCHED_OFF)
-                if now < done:
+                if on and switched_on < len(blocks) and (options.every_n > 1 or not limited):
+                    reasons.append(LeftAlone.EVERY_N if switched_on else LeftAlone.SWITCHED_OFF)
+                if active < switched_on:
                     reasons.append(LeftAlone.EVALUATION)
                 trained = any(p.requires_grad for block in blocks for p in block.module.parameters())
                 if on and options.skip_frozen and not trained:
                     reasons.append(LeftAlone.FROZEN)
-            yield StackSummary(stack.name, kind.__name__, now, len(blocks), repair, tuple(reasons))
+            yield StackSummary(stack.name, kind.__name__, active, len(blocks), repair, tuple(reasons))

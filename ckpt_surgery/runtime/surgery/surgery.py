@@ -1,8 +1,8 @@
 """A surgery on one model: apply it, switch it on and off, undo it.
 
 1. Only attributes of modules and hooks are set; no module, parameter or class is replaced.
-2. Whatever is set was noted before, with what was there; undoing puts that back.
-3. All that a copy of the model needs lies on the copy's own modules.
+2. What was there before is noted first; undoing puts that back.
+3. Everything that a copy of the model needs is on the copy's own modules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
 from ckpt_surgery.runtime.tools.classes import class_of, facts_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
-from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 from ckpt_surgery.text import ShownInNotebooks
 from ckpt_surgery.undo import Undoable
 
@@ -51,13 +51,14 @@ SURGERY = "_ckpt_surgery"
 
 _CLAIMS = (CLAIM, DIFFUSERS_CLAIM)
 _OURS = (FLAG, INNER_SWITCH, TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
+"""The attributes that a surgery may set on any module."""
 
 
 class Surgery(Undoable, ShownInNotebooks):
     """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
 
     `stacks` are all stacks of the model, also those that the options leave alone. Printing the surgery gives a table
-    of them. `refusals` say whether what it refuses in a step is raised.
+    of them. `error_policy` says whether errors in a training step are raised.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -67,7 +68,7 @@ class Surgery(Undoable, ShownInNotebooks):
         self._forwards: dict[str, BlockForward] = {}
         self._policies: dict[str, SavePolicy] = {}  # by their patterns in `save`
         self._given_caches = GivenCaches()
-        self.refusals = Refusals()
+        self.error_policy = ErrorPolicy()
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: dict[tuple[nn.Module, str], Any] = {}  # attributes of modules before the surgery
@@ -88,7 +89,7 @@ class Surgery(Undoable, ShownInNotebooks):
         """The function that checkpoints the blocks; None while checkpointing is switched off."""
         functions = (vars(forward.block).get(FUNCTION) for forward in self._forwards.values())
         function = next(filter(None, functions), None)
-        return None if function is None else inspect.unwrap(function)  # while it is counted, another is around it
+        return None if function is None else inspect.unwrap(function)  # something that counts calls may be around it
 
     @property
     def stats(self) -> OffloadStats | None:
@@ -103,7 +104,7 @@ class Surgery(Undoable, ShownInNotebooks):
 
     @property
     def policies(self) -> tuple[SavePolicy, ...]:
-        """What `save` keeps, and kept in the last step: for all blocks, or for each pattern in it."""
+        """The policies of `save`, with what they kept in the last step: one for all blocks, or for each pattern."""
         return tuple(self._policies.values())
 
     def checkpoints(self, block: Block) -> bool:
@@ -147,7 +148,7 @@ class Surgery(Undoable, ShownInNotebooks):
         self.stacks = stacks
         self._left_to_library = self._self_checkpointing()
         self._checkpointing.release()
-        self._checkpointing = Checkpointing.of(options, self.refusals)
+        self._checkpointing = Checkpointing.of(options, self.error_policy)
         vars(self.model)[SURGERY] = self
         preserve = options.preserve_rng_state is True
         self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save.names}
@@ -155,7 +156,7 @@ class Surgery(Undoable, ShownInNotebooks):
             self._wrap(chosen, options)
             self._take_switches(modules)
             self._hook_owners()
-            self._set(self.model, self._checkpointing, options.every_n)
+            self._set_functions(self.model, self._checkpointing, options.every_n)
         except BaseException:
             self._restore()
             raise
@@ -203,27 +204,27 @@ class Surgery(Undoable, ShownInNotebooks):
             own: dict[str, Any] = {name: given[name] for name in names if name in given}
             more = {name: value for name, value in given.items() if name not in own}
             if offload == "cpu":
-                own["offload"] = self.options.offload or offload  # a mere flag: where to is for wrap_blocks to say
+                own["offload"] = self.options.offload or offload  # only a flag: `wrap_blocks` was told where to
             elif offload is not None:
                 own["offload"] = offload_target(offload)
             changed = self._checkpointing.changed(more, **own)
             changed.options.check_blocks({name: forward.block for name, forward in self._forwards.items()})
             checkpointing = self._checkpointing = changed
         self._set_left_to_library(model, function)
-        self._set(model, checkpointing, every_n if every_n > 1 else self.options.every_n)
+        self._set_functions(model, checkpointing, every_n if every_n > 1 else self.options.every_n)
 
     def disable(self, model: nn.Module) -> None:
         """Run the blocks inside `model` without checkpointing."""
         self._set_left_to_library(model, None)
-        self._set(model, None, 1)
+        self._set_functions(model, None, 1)
         if self.checkpointing is None:
             self._checkpointing.release()
 
     def undo(self) -> None:
         """Restore the model to its state before `wrap_blocks`.
 
-        What transformers has left since goes too: hooks on embeddings, flags. A forward that another library has put
-        on a block since stays.
+        Hooks on embeddings and flags that transformers has set since are removed too. A forward that another library
+        has put on a block since stays.
 
         Raises:
             SurgeryError: the surgery was undone already, or a block is no longer in its place; nothing is changed.
@@ -253,7 +254,7 @@ class Surgery(Undoable, ShownInNotebooks):
         self._noted = {
             (module, name): vars(module).get(name, Absent)
             for module in self.model.modules()
-            if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
+            if not isinstance(module, torch.jit.ScriptModule)  # it takes no attributes, and its methods no copies
             for name in {*everywhere, *library.flags_of(module), *(["forward"] if module in blocks else [])}
         } | before
 
@@ -279,7 +280,7 @@ class Surgery(Undoable, ShownInNotebooks):
     def _wrap(self, blocks: Collection[Block], options: SurgeryOptions) -> None:
         modules = dict(self.model.named_modules())
         readers = {m for m in modules.values() if class_of(m).__name__ in facts_of(m).reads_caches}
-        for block in blocks:  # one in several positions of its stack reads what it put into a cache earlier
+        for block in blocks:  # one at several positions of its stack reads what it has put into a cache itself
             if Counter(modules[block.stack]._modules.values())[block.module] > 1:
                 readers.add(modules[owner_of(block.name, modules)])
         self._fill_caches = {module for reader in readers for module in reader.modules()}
@@ -287,8 +288,8 @@ class Surgery(Undoable, ShownInNotebooks):
         for block in blocks:
             fills = block.module in self._fill_caches
             around = [modules[name] for name in (block.name, *enclosing(block.name), "")]
-            as_a_base = block.stack not in training and not any(map(library.takes_switch, around))
-            evaluating = as_a_base or any(map(library.checkpoints_in_evaluation, around))
+            is_frozen_base = block.stack not in training and not any(map(library.takes_switch, around))
+            evaluating = is_frozen_base or any(map(library.checkpoints_in_evaluation, around))
             evaluating = evaluating and not is_layer(block.module)
             policy = self._policies.get(options.save.pattern_for(block.name) or "")
             self._forwards[block.name] = vars(block.module)["forward"] = BlockForward(
@@ -297,7 +298,7 @@ class Surgery(Undoable, ShownInNotebooks):
                 options=CallOptions(options.skip_frozen, policy, options.save.offload, fills, evaluating),
                 schedule=CheckSchedule(options.checks),
                 given_caches=self._given_caches,
-                refusals=self.refusals,
+                error_policy=self.error_policy,
                 original=vars(block.module).get("forward"),
             )
             self._forwards[block.name].cut = None if self._cuts is None else self._cuts(block.module)
@@ -332,15 +333,15 @@ class Surgery(Undoable, ShownInNotebooks):
         for block, forward in self._forwards.items():
             owned.setdefault(owner_of(block, modules), []).append(forward)
         needing = self._fill_caches | set(filter(library.needs_cache, modules.values()))
-        stop_all = not needing and all(stack.wanted for stack in self.stacks)  # others go on making theirs
+        stop_all = not needing and all(stack.wanted for stack in self.stacks)  # stacks left alone go on using a cache
         for name, forwards in {**owned, "": list(self._forwards.values())}.items():
             owner = modules[name]
             stops = owner not in needing if name else stop_all
             hook = OwnerHook(owner, forwards, self._given_caches, is_outermost=not name, stops_cache=stops)
             self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 
-    def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
-        """Give this function to every n-th of the first blocks of each stack inside `scope`, and set the flags."""
+    def _set_functions(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
+        """Set this function on the chosen blocks inside `scope`, None on the others there, and the flags."""
         inside = set(scope.modules())
         for stack in self.stacks:
             for index, block in enumerate(stack.blocks):
@@ -357,7 +358,7 @@ class Surgery(Undoable, ShownInNotebooks):
             forward.schedule.restart(self.options.checks, turn, len(on))
         for policy in self.policies:
             policy.expect([forward.name for forward in on.values() if forward.options.policy is policy])
-        # flags on the stacks that have checkpointed blocks: with its own flag on, a model drops a given cache
+        # flags are on for the stacks with checkpointed blocks, not for models: those would drop a cache they are given
         active = {outer for block in on for outer in (*enclosing(block), "")}
         wanted_stacks = {stack.name for stack in self.stacks if stack.wanted}
         for name, module in self.model.named_modules():
@@ -386,7 +387,7 @@ class CheckpointingSwitch:
         enable: bool = True,
         gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
-        impl: str = "",  # open_clip's word for how, and there is one way here
+        impl: str = "",  # an option of open_clip: there is one implementation here
     ) -> None:
         """Checkpoint the blocks of this model with the options in the function, or stop doing so."""
         if enable:

@@ -1,6 +1,6 @@
 """`wrap_blocks`: gradient checkpointing that works, on one live model.
 
-1. One instance is changed, nothing global; `undo` takes everything back.
+1. Only this instance is changed, nothing global; `undo` takes everything back.
 2. Module tree, state dict, classes and hooks stay; a block's `forward` becomes an attribute of the block.
 3. Gradients are those of a run without checkpointing, or the call is refused.
 
@@ -46,11 +46,11 @@ def wrap_blocks(
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
     A block is checkpointed while it is in training mode and gradients are on. It is also checkpointed in evaluation
-    mode where its library does that, or where, in a model that is not one of transformers, its whole stack was in
+    mode if its library does that, or if, in a model that is not one of transformers, its whole stack was in
     evaluation mode already, as a frozen base of adapters is. Checkpointing is always non-reentrant, so that every
     tensor with gradient that a block is given or returns keeps it, of whatever shape and wherever it sits. Of stages
-    and the blocks in them, those that keep less are checkpointed. Where a library checkpoints by itself something that
-    no block covers, it keeps doing so.
+    and the blocks in them, those that keep less are checkpointed. If a library checkpoints by itself something that no
+    block covers, it keeps doing so.
 
     Args:
         model: a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
@@ -59,15 +59,15 @@ def wrap_blocks(
         use_reentrant: accepted and ignored: blocks run non-reentrant, with the same gradients. The table says so.
         every_n: checkpoint every n-th block of each stack, beginning with the first.
         first: checkpoint only this many blocks at the start of each stack, or of each stack that a pattern names
-            (`{"model.layers": 20}`). The others keep what they make; the backward begins with them, and frees it
-            before anything is recomputed.
+            (`{"model.layers": 20}`). The others keep their activations; the backward begins with them, and
+            frees those before anything is recomputed.
         offload: where the blocks' inputs are kept until the backward: "cpu" is host memory; "disk" is files in the
             system's folder for large temporary files, and a path is files in that folder. No file is left behind.
-            Where the host or the disk has no room, they stay on the device, with a SurgeryWarning.
+            If the host or the disk has no room, they stay on the device, with a SurgeryWarning.
         offload_pinned: with "cpu", the most host memory to pin in this process: bytes, or a size such as "8GB"
             (10**9) or "8GiB" (2**30). Beyond it, pageable memory is used, with a SurgeryWarning. By default, half of
             what is free at the first use, divided by the processes that torchrun has started on the host.
-        preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused where something in a block
+        preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused if something in a block
             acts at random; "unsafe" is False without that check.
         stacks: patterns (`fnmatch`) of the names of stacks, of modules around stacks (`"model.vision*"`), or of single
             blocks (`"model.layers.[0-7]"`). Other blocks are left alone.
@@ -81,19 +81,19 @@ def wrap_blocks(
             and n every n-th step.
         save: operators whose results are kept, so that a recompute need not run them: "attention", "matmul", "router",
             "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
-            ":2" behind a name keeps every second of them in a block, beginning with the first. A mapping says it for
+            ":2" after a name keeps every second of them in a block, beginning with the first. A mapping says it for
             single stacks or blocks, or modules around them, by patterns of their names
             (`{"model.vision*": "attention", "model.layers.[0-7]": ["attention", "matmul"]}`): the first that matches
             a block decides, and a block that none matches keeps nothing.
-        save_offload: whether what `save` keeps goes to where `offload` says, with the blocks' inputs, and comes back
-            with them.
+        save_offload: whether what `save` keeps is offloaded too: to where `offload` says, and back, together with the
+            blocks' inputs.
 
     A recompute starts from what its forward started from, and leaves that as the forward left it: the generators of
     torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets
-    on its modules, hooks of libraries inside the block, those of scripts that have returned something, training
+    on its modules, hooks inside the block (of libraries, and those of the script that returned something), training
     flags, autocast and attention kernels. Caches that the model makes for itself are left out; a cache that the caller
     gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside it,
-    writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. Where that changes
+    writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. If that changes
     gradients, the self-check raises SurgeryError, as does a recompute that finds its weights or arguments modified.
     While torch compiles, blocks are checkpointed without offload and without self-check.
 
@@ -155,7 +155,7 @@ def _checked(model: Any) -> nn.Module:
 
 
 def _existing_surgery(model: nn.Module) -> Surgery | None:
-    """Return the surgery of a model, or of what it wraps. Raises SurgeryError where it has part of one."""
+    """Return the surgery of a model, or of what it wraps. Raises SurgeryError if it has a part of one."""
     name = type(model).__name__
     surgeries = surgeries_in(model)
     if len(surgeries) > 1:

@@ -1,1 +1,1 @@
-"""Tools shared by the other rooms of the package: tensors, containers, generators, classes, refusals."""
+"""Helpers for the other folders: tensors, containers, random generators, module classes, handling of errors."""

@@ -1,4 +1,4 @@
-"""Tell what the class of a module is: its ancestors, its library, and what `model_patches` knows of its family."""
+"""Look up classes of modules, parameters and hooks: their libraries, and what `model_patches` knows of a family."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def is_flattened(parameter: Tensor) -> bool:
-    """Tell whether FSDP1 manages a parameter, whole or as part or view of a flat one."""
-    return any(getattr(held, FSDP1_FLATTENED, False) for held in (parameter, parameter._base))
+    """Tell whether FSDP1 manages a parameter, be it a flat one, or a part or view of one."""
+    return any(getattr(each, FSDP1_FLATTENED, False) for each in (parameter, parameter._base))
 
 
 def is_managed(parameter: Tensor) -> bool:
@@ -40,7 +40,7 @@ def is_managed(parameter: Tensor) -> bool:
 
 
 def norms_with_momentum(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the batch normalizations in a module, by path, whose `BATCH_COUNT` nothing is computed from."""
+    """Yield, with paths, the batch normalizations with a momentum, which compute nothing from their `BATCH_COUNT`."""
     for path, part in module.named_modules():
         if isinstance(part, NormBase) and part.momentum is not None:
             yield path, part

@@ -1,6 +1,6 @@
-"""Tensors inside values: find them, take them out, and put them back.
+"""Find the tensors nested in a value, take them out, and put them back.
 
-This knows tuples, lists, mappings and dataclasses, however deep. `call_arguments` knows what a block's arguments mean.
+Tuples, lists, mappings and dataclasses are searched at any depth.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from torch import Tensor, nn
 
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
-"""Types whose values hold nothing."""
+"""Types whose values contain no other objects."""
 
 Keys = tuple[Any, ...]
 """The indices, keys and field names that lead to something inside a value."""
 
 
 class Absent:
-    """The value of a missing attribute or key."""
+    """A marker for a missing attribute or key."""
 
 
 def put(home: dict[str, Any], name: str, value: Any) -> None:
-    """Set a name to a value, or remove the name for Absent."""
+    """Set a name to a value, or remove the name if the value is Absent."""
     if value is Absent:
         home.pop(name, None)
     else:
@@ -64,7 +64,7 @@ def items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def put_at(value: Any, keys: Keys, new: Any) -> Any:
-    """Return `value` with `new` where `keys` lead: written in place if possible, or else in a copied tuple."""
+    """Return `value` with `new` at `keys`: written in place if possible, otherwise into a copied tuple."""
     if not keys:
         return new
     place, *inner = keys
@@ -82,14 +82,14 @@ def put_at(value: Any, keys: Keys, new: Any) -> Any:
 
 
 def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in an object that is no container: in its attributes, and in objects there."""
+    """Yield the tensors in an object of any class: in its items or attributes and in theirs, up to `depth` levels."""
     if isinstance(value, Tensor):
         yield value
     elif depth and not isinstance(value, (nn.Module, type)) and type(value) not in PLAIN:
         contents = list(value) if isinstance(value, (set, frozenset, deque)) else [item for _, item in items(value)]
         if not contents:
             slots = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
-            names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+            names = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
             contents = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]
         for item in contents:
             if type(item) not in PLAIN:
@@ -98,14 +98,14 @@ def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _TakenTensor:
-    """In a spec, a tensor that was taken out: its index among those."""
+    """The place in a spec of a tensor that was taken out: its index among those."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Container:
-    """In a spec, a container: an object like it, and the specs of its items."""
+    """A container in a spec: an object to copy it from, and the specs of its items."""
 
     like: Any
     contents: tuple[tuple[Any, Any], ...]
@@ -114,9 +114,9 @@ class _Container:
 class Flattener:
     """Splits values into the tensors that require gradient, each once, and specs from which `unflatten` rebuilds them.
 
-    A spec copies containers that can be written into, and so keeps them as they were. Other tensors stay in the specs,
-    and are listed in `constants`. Containers of custom classes stay unchanged: their copies may share what
-    they hold.
+    A spec holds copies of mutable containers, so that later writes to those do not reach it. Tensors that do not
+    require gradient stay in the spec, and are listed in `constants`. Containers of custom classes are not copied: a
+    copy may share what they hold.
     """
 
     __slots__ = ("_taken", "constants", "tensors")
@@ -152,7 +152,7 @@ class Flattener:
 
 
 def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
-    """Return the value of a spec with the tensors of `given` filled in; containers are new objects."""
+    """Rebuild the value of a spec with the tensors of `given` filled in; containers are new objects."""
     kind = type(spec)
     if kind is _TakenTensor:
         return given[spec.index]
@@ -169,7 +169,7 @@ def _can_be_rebuilt(kind: type) -> bool:
     return issubclass(kind, (UserDict, MappingProxyType)) or dataclasses.is_dataclass(kind)
 
 
-_WRITES = (list.__setitem__, dict.__setitem__, OrderedDict.__setitem__)
+_WRITES = (list.__setitem__, dict.__setitem__, OrderedDict.__setitem__)  # these store what they are given
 
 
 def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:

@@ -15,14 +15,14 @@ from torch import nn
 
 from ckpt_surgery.torch_names import DropoutNd
 
-_MERSENNE_BYTES = 4 * 624 + 4  # its words, and the place of the next
+_MERSENNE_BYTES = 4 * 624 + 4  # 624 words, and the index of the next one
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorStates:
-    """The states of Python's and numpy's global generators, and the memory of numpy's, where that can be read.
+    """The states of the global generators of Python and numpy, and the raw memory of numpy's if it can be read.
 
-    To ask numpy for its state takes a hundred times as long as to read that memory.
+    Reading that memory is a hundred times as fast as asking numpy for its state.
     """
 
     python: Any
@@ -33,8 +33,8 @@ class GeneratorStates:
     def now(cls, *, exact: bool = True) -> GeneratorStates:
         """Read the states of the generators that torch's checkpointing does not restore.
 
-        Unless `exact`, the last state read stands for numpy's if its memory is the same and no normal number was
-        waiting.
+        Unless `exact`, numpy's state is taken from the last call if its memory is the same and it had no normal number
+        in reserve, which would be outside that memory.
         """
         global _latest
         memory = _numpy_memory()
@@ -51,11 +51,11 @@ class GeneratorStates:
             _latest = self
 
     def drawn_since(self) -> bool:
-        """Tell whether any of the generators has been drawn from since."""
+        """Tell whether any of these generators has been drawn from since."""
         (_, words, normal), (_, before_words, before_normal) = random.getstate(), self.python
         if words[-1] != before_words[-1] or normal != before_normal or words[:8] != before_words[:8]:
-            return True  # the place of the next word, which stays only if all words are new
-        if self.memory is not None and not self.numpy["has_gauss"]:  # it waits outside of that memory
+            return True  # the last of the words is the index of the next: it only stays if all are new
+        if self.memory is not None and not self.numpy["has_gauss"]:
             return _numpy_memory() != self.memory
         return self.numpy is not None and not _same(_numpy_state(), self.numpy)
 

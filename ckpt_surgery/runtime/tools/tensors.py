@@ -1,4 +1,4 @@
-"""Tensors of any class: their bits, memory and version counters."""
+"""Inspect, compare and copy tensors of any class: their bits, memory and version counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckpt_surgery.torch_names import (
 )
 
 unseen = DisableTorchDispatch
-"""Hides operators in a `with` of it from dispatch modes: from selective policies and meters."""
+"""A context that hides the operators in it from dispatch modes, such as selective policies and meters."""
 
 
 def same_bits(ours: Tensor, theirs: Tensor) -> bool:
@@ -52,7 +52,7 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
         return
     inside, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     for name in inside:
-        if isinstance(held := getattr(tensor, name), Tensor):  # a sharded one names its mesh, too
+        if isinstance(held := getattr(tensor, name), Tensor):  # a sharded one lists its mesh too
             yield from inner_tensors(held)
 
 
@@ -62,7 +62,7 @@ def has_values(tensor: Tensor) -> bool:
 
 
 def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield strided tensors without a graph that hold the values, and their places, of a tensor of any layout."""
+    """Yield strided tensors without a graph that hold the values and indices of a tensor of any layout."""
     for inner in map(Tensor.detach, inner_tensors(tensor)):
         if inner.layout is torch.sparse_coo:
             yield from (inner._indices(), inner._values())
@@ -77,18 +77,18 @@ def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return the values of a strided tensor in these strides; the tensor itself if they cannot hold the values."""
+    """Return a copy of a strided tensor in these strides, or the tensor itself if they cannot hold its values."""
     if tensor.stride() == strides or tensor.dim() != len(strides):
         return tensor
     repeated = [stride == 0 and size > 1 for size, stride in zip(tensor.shape, strides, strict=True)]
     with unseen(), torch.no_grad():
-        once = tensor[tuple(slice(0, 1) if each else slice(None) for each in repeated)]
-        room = torch.empty_strided(once.shape, strides, dtype=tensor.dtype, device=tensor.device)
+        once = tensor[tuple(slice(0, 1) if is_repeated else slice(None) for is_repeated in repeated)]
+        copy = torch.empty_strided(once.shape, strides, dtype=tensor.dtype, device=tensor.device)
         try:
-            moved = room.copy_(once).expand(tensor.shape)
+            copy = copy.copy_(once).expand(tensor.shape)
         except RuntimeError:  # elements overlap
             return tensor
-    return moved if same_bits(moved, tensor) else tensor
+    return copy if same_bits(copy, tensor) else tensor
 
 
 def is_differentiable(tensor: Tensor) -> bool:
@@ -97,17 +97,17 @@ def is_differentiable(tensor: Tensor) -> bool:
 
 
 def shape_of(tensor: Tensor) -> torch.Size:
-    """Return a tensor's shape; of a nested one that of its values, as each run names its ragged dimension anew."""
+    """Return a tensor's shape; for a nested one that of its values, since each run renames its ragged dimension."""
     return next(inner_tensors(tensor)).shape if tensor.is_nested else tensor.shape
 
 
 def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
-    """Hide operators on a tensor of any class from modes; those of fake and sharded ones still reach their class."""
+    """Hide operators on a tensor from dispatch modes; the class of a fake or sharded tensor still sees them."""
     return unseen() if is_plain(tensor) else disable_current_modes()
 
 
 def without_graph(tensor: Tensor) -> Tensor:
-    """Return a tensor like this one without a graph that still requires gradient: operators save the same for it."""
+    """Return a detached tensor that requires gradient again, so that operators save the same for it."""
     if not dispatch_stack_length():
         return tensor.detach().requires_grad_()
     with unseen_for(tensor):
@@ -116,7 +116,7 @@ def without_graph(tensor: Tensor) -> Tensor:
 
 def is_parameter(tensor: Tensor) -> bool:
     """Tell whether a tensor is a parameter, or a view of one."""
-    if type(tensor) is Tensor and tensor._base is None:  # to ask whether something is a Parameter takes long
+    if type(tensor) is Tensor and tensor._base is None:  # asking whether something is a Parameter is slow
         return False
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
@@ -144,7 +144,7 @@ def raw_bytes(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def changing_saved(change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Save `change(tensor)` for each tensor that operators save inside, if hooks for saved tensors are set."""
+    """Hand `change(tensor)` to the hooks for saved tensors, if any, for each tensor that operators save inside."""
     hooks = saved_tensors_hooks_now(True)
     if hooks is None:
         yield

@@ -1,6 +1,6 @@
 """A switch that makes tiled modules run untiled on this thread: inside a tile, or for a run to compare with.
 
-It lies below both parts that set it: tiling in `long_sequences`, and the proof in `guarding`.
+It is here because two parts of the package set it: tiling in `long_sequences`, and the proof in `guarding`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NOW = threading.local()
 
 @contextmanager
 def untiled() -> Iterator[None]:
-    """Run modules on this thread untiled inside the `with`: their caller is tiled itself."""
+    """Run tiled modules untiled on this thread, inside the `with`."""
     before, _NOW.untiled = runs_untiled(), True
     try:
         yield

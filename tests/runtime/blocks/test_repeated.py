@@ -112,7 +112,7 @@ def test_what_runs_side_by_side_is_left_out() -> None:
 def test_what_holds_little_is_left_out_unless_its_owner_checkpoints_it() -> None:
     wide = nn.Linear(WIDTH, 600)
     beside = Chain(body=blocks(2), few=nn.Sequential(OtherBlock(), OtherBlock()), wide=wide)
-    with pytest.raises(SurgeryError, match=r"what its lists repeat \(FeedBlock, OtherBlock\) holds less than a"):
+    with pytest.raises(SurgeryError, match=r"what its lists repeat \(FeedBlock, OtherBlock\) holds less than 5%"):
         wrap_blocks(beside)
     owned = Chain(body=FlaggedStage(2), wide=wide)
     assert wrapped(owned) == {"body.blocks.0": "FeedBlock", "body.blocks.1": "FeedBlock"}

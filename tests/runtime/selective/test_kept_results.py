@@ -29,7 +29,7 @@ from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.selective.kept_results import KeptResults, _Giving
+from ckpt_surgery.runtime.selective.kept_results import KeptResults, _GivingMode
 from ckpt_surgery.runtime.surgery import checkpointing
 from tests.measure.toys import model_of
 from tests.runtime.transports import Recorded
@@ -699,7 +699,7 @@ def test_a_forward_that_is_given_up_is_not_counted_in_the_step(held: bool) -> No
 
 
 def test_noted_twice_it_would_be_given_to_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeptResults, "recompute", lambda kept: _Giving(kept))
+    monkeypatch.setattr(KeptResults, "recompute", lambda kept: _GivingMode(kept))
     assert not all(map(torch.equal, slopes(1, 1, save="aten.tanh:2"), slopes(1, 1)))
 
 

@@ -124,7 +124,7 @@ def test_a_name_that_is_listed_nowhere_is_seen() -> None:
         ("flash", r"save names 'flash': give attention, matmul, .*, or the name of an operator such as aten.mm"),
         ("", r"save names '': give attention"),
         ("matmul:0", r"save names 'matmul:0': give :2 for every second"),
-        ("aten.mn", r"save names aten.mn, which is no operator of torch"),
+        ("aten.mn", r"save names aten.mn, which is not an operator of torch"),
         ("aten.topk.foo", r"the overloads of topk are default and values"),
         ("aten.linear", r"save names aten.linear, which is made of other operators"),
         ("aten.view", r"save names aten.view, which makes views"),

@@ -185,7 +185,7 @@ def test_a_recompute_runs_no_kernel_and_no_mode(monkeypatch: pytest.MonkeyPatch)
     _, first = counts(model)
     for _ in range(2):
         counts(model)
-    for mode in (kept_results._Keeping, kept_results._Giving):
+    for mode in (kept_results._KeepingMode, kept_results._GivingMode):
         monkeypatch.setattr(mode, "__torch_dispatch__", None)
     _, backward = counts(model)
     assert backward[KERNEL] == 0

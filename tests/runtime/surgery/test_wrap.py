@@ -452,7 +452,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a word for the mode": (towers, {"use_reentrant": "yes"}, r"^use_reentrant is 'yes': give True or False$"),
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
     "a tensor for randomness": (towers, {"preserve_rng_state": torch.tensor(1)}, r"preserve_rng_state is tensor\(1\)"),
-    "a name of no operator": (towers, {"save": "aten.mn"}, r"save names aten.mn, which is no operator of torch"),
+    "a name of no operator": (towers, {"save": "aten.mn"}, r"save names aten.mn, which is not an operator of torch"),
     "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is of type int: give a function"),
     "dropout without the generators' state": (towers, {"preserve_rng_state": False}, r"acts at random"),
 }

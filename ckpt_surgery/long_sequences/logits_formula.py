@@ -1,7 +1,7 @@
-"""Record operations on logits that are never made, as data, and compute losses from them instead.
+"""Record operations on logits that are never made, as a formula, and compute losses from that instead.
 
-A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations of torch
-its methods stand for is in `lazy_logits`.
+A `HeadCall` is one call of a head; a `LogitsFormula` has what the model has done to its logits since. `lazy_logits`
+says which operations of torch its methods stand for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 _WIDER = {torch.float32, torch.float64}
 
 
-class Fused(StrEnum):
+class FusedBy(StrEnum):
     """The function that computed a loss without logits."""
 
     OURS = "fused_linear_cross_entropy"
@@ -33,8 +33,8 @@ class Fused(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Logits that were made for this function; `later` tells that a loss of theirs was fused before."""
+class MadeLogits:
+    """Logits that were made for this function; `later` says that a loss of theirs was fused before."""
 
     function: str
     later: bool = False
@@ -42,7 +42,7 @@ class Made:
 
 @dataclass(slots=True, eq=False)
 class HeadCall:
-    """One call of a head: its arguments, and the uses of its logits.
+    """One call of a head: its arguments, and what its logits were used for.
 
     `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is called for
     every fused loss, and once when logits are made.
@@ -52,7 +52,7 @@ class HeadCall:
     weight: Tensor
     bias: Tensor | None
     autocast: torch.dtype | None
-    notify: Callable[[Fused | Made], None]
+    notify: Callable[[FusedBy | MadeLogits], None]
     made: bool = False
     fused: bool = False
     _before: list[int] = field(init=False)
@@ -63,7 +63,7 @@ class HeadCall:
     def _versions(self) -> list[int]:
         return versions([tensor for tensor in (self.hidden, self.weight, self.bias) if tensor is not None])
 
-    def note_fused(self, way: Fused) -> None:
+    def note_fused(self, way: FusedBy) -> None:
         """Note a loss that was computed without logits."""
         self.fused = True
         self.notify(way)
@@ -71,11 +71,11 @@ class HeadCall:
     def note_made(self, function: str) -> None:
         """Note that `function` needs the logits themselves."""
         if not self.made:
-            self.notify(Made(function, self.fused))
+            self.notify(MadeLogits(function, self.fused))
         self.made = True
 
     def logits(self) -> Tensor:
-        """Make the logits. Raises SurgeryError where the head or its input has been written to since the call."""
+        """Make the logits. Raises SurgeryError if the head or its input has been written to since the call."""
         if self._versions() != self._before:
             raise SurgeryError(
                 "these logits cannot be made any more: the head or its input was written to since the forward, as by "
@@ -89,7 +89,7 @@ class HeadCall:
             return F.linear(hidden, weight, bias)
 
     def casting(self) -> AbstractContextManager[Any]:
-        """Return the autocast of the call: its loss may be computed after that has ended."""
+        """Return a context with the autocast of the call, which may have ended when a loss is computed."""
         kind = self.weight.device.type
         if not torch.amp.is_autocast_available(kind):
             return nullcontext()
@@ -98,7 +98,7 @@ class HeadCall:
 
 @dataclass(slots=True, eq=False)
 class LogSoftmax:
-    """A log-softmax of the logits; its uses share the `statistics`, which are those for `hidden` and `labels`."""
+    """A log-softmax of the logits; its uses share the `statistics`, computed for `hidden` and `labels`."""
 
     hidden: Tensor | None = None
     labels: Tensor | None = None
@@ -106,12 +106,12 @@ class LogSoftmax:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noted:
-    """The operations recorded on the logits so far: `steps`, and the same in the terms of a loss.
+class LogitsFormula:
+    """The logits after the operations so far: these as `steps`, and the result as a formula, for a loss to compute.
 
-    The logits are `after * tanh(scale * (hidden @ weight.T) + bias)`, without the tanh where not `capped`, and
-    `after` is 1 then; with `log`, `times` the log-softmax of that. `hidden` is that of the call, in the shape that
-    views have given it.
+    The formula is `after * tanh(scale * (hidden @ weight.T) + bias)`; if not `capped`, it has no tanh, and `after` is
+    1. With `log`, it is `times` the log-softmax of that. `hidden` is that of the call, in the shape that views have
+    given it.
     """
 
     call: HeadCall
@@ -130,8 +130,8 @@ class Noted:
         """The size of the last dimension."""
         return self.call.weight.shape[0]
 
-    def scaled(self, factor: float) -> Noted | None:
-        """Note a multiplication; None where it has no place in the loss."""
+    def scaled(self, factor: float) -> LogitsFormula | None:
+        """Follow a multiplication; None if the formula cannot have it."""
         if self.log is not None:
             return replace(self, times=self.times * factor)
         if self.capped:
@@ -139,10 +139,10 @@ class Noted:
         return replace(self, scale=self.scale * factor, bias=None if self.bias is None else self.bias * factor)
 
     def weighted_loss(self, targets: Tensor, classes: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
-        """Compute the cross-entropy with a weight for each class by torch; None where torch would make logits.
+        """Compute the cross-entropy with a weight for each class by torch; None if torch would make logits.
 
-        Torch computes the gradients in the forward, in the dtype of the hidden states, and holds them until the
-        backward: ours has no such weights, and needs less memory.
+        torch computes the gradients in the forward, in the dtype of the hidden states, and holds them until the
+        backward. Our own loss needs less memory, but has no class weights.
         """
         weight, hidden = self.call.weight, self.hidden
         alike = {hidden.dtype, weight.dtype, classes.dtype, self.dtype} <= {self.dtype} - {torch.bfloat16, torch.half}
@@ -161,7 +161,7 @@ class Noted:
             ignore_index=ignore_index,
             options=LinearCrossEntropyOptions(allow_retain_graph=True),
         )
-        self.call.note_fused(Fused.TORCH)
+        self.call.note_fused(FusedBy.TORCH)
         once: Tensor = _Once.apply(loss)  # type: ignore[no-untyped-call]
         return once
 
@@ -179,14 +179,14 @@ class Noted:
                 softcap=softcap,
                 label_smoothing=label_smoothing,
             )
-        self.call.note_fused(Fused.OURS)
+        self.call.note_fused(FusedBy.OURS)
         if reduction == "mean":  # NaN where all labels are ignored, as torch's
             losses = losses / (targets != ignore_index).sum().to(losses.device)
         wide = self.call.autocast is not None and self.dtype != torch.float64
         return losses.to(torch.float32 if wide else self.dtype)
 
     def statistics(self, labels: Tensor | None = None) -> TokenStatistics:
-        """Compute those of all tokens, in the leading shape of `hidden`; without `labels`, losses of label 0."""
+        """Compute statistics of each token, in the leading shape of `hidden`; without `labels`, losses for label 0."""
         log = self.log or LogSoftmax()
         same = log.hidden is self.hidden and (labels is None or labels is log.labels)
         if log.statistics is None or not same:
@@ -198,44 +198,44 @@ class Noted:
                 found = token_statistics(flat, self.call.weight, places.reshape(-1), bias, softcap=softcap)
             log.hidden, log.labels = self.hidden, labels
             log.statistics = TokenStatistics(*(each.reshape(shape) for each in found))
-            self.call.note_fused(Fused.OURS)
+            self.call.note_fused(FusedBy.OURS)
         return log.statistics
 
     def _terms(self) -> tuple[Tensor, Tensor | None, float | None]:
-        """Return hidden states, bias and softcap of the loss of these logits."""
+        """Return the hidden states, bias and softcap with which the fused loss computes these logits."""
         if not self.capped:
             return _scaled(self.hidden, self.scale), self.bias, None
         bias = None if self.bias is None else self.bias * self.after  # the loss divides by the softcap
         return _scaled(self.hidden, self.scale * self.after), bias, self.after
 
-    # The operations of torch that are followed. Each method has the arguments of the one that it stands for, as far as
-    # they are followed. It returns `Noted` between the head and the loss, a tensor of a few numbers for each token
-    # where the way ends, None where the logits have to be made.
+    # The operations of torch that are followed. Each method has those arguments of its operation that are followed. It
+    # returns another formula if the result is still as large as logits, a tensor if it is a loss or a few numbers for
+    # each token, and None if the logits have to be made.
 
     def followed(
-        self, by: Callable[..., Noted | Tensor | None], args: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> Noted | Tensor | None:
-        """Return what a method below makes of these arguments of its operation; None where it does not take them."""
+        self, by: Callable[..., LogitsFormula | Tensor | None], args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> LogitsFormula | Tensor | None:
+        """Return what a method below makes of these arguments of its operation; None if it does not take them."""
         try:
             bound = inspect.signature(by).bind(self, *args, **options)
         except TypeError:  # an argument that is not followed
             return None
         return by(*bound.args, **bound.kwargs)
 
-    def to(self, *args: Any, **options: Any) -> Noted | None:
+    def to(self, *args: Any, **options: Any) -> LogitsFormula | None:
         if len(args) > 2 or options.keys() - {"device", "dtype"}:
             return None
-        noted = self
+        formula = self
         for value in (*args, *options.values()):
             if isinstance(value, torch.dtype):
-                if value not in _WIDER | {noted.dtype}:
+                if value not in _WIDER | {formula.dtype}:
                     return None
-                noted = replace(noted, dtype=value)
+                formula = replace(formula, dtype=value)
             elif not isinstance(value, (str, torch.device)) or torch.device(value) != self.call.weight.device:
                 return None
-        return noted
+        return formula
 
-    def viewed(self, *sizes: Any) -> Noted | None:
+    def viewed(self, *sizes: Any) -> LogitsFormula | None:
         """Follow a view or reshape that leaves the last dimension as it is."""
         shape = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
         if not shape or not all(type(size) is int for size in shape):
@@ -246,12 +246,12 @@ class Noted:
             return None
         return replace(self, hidden=self.hidden.reshape(*shape[:-1], self.hidden.shape[-1]))
 
-    def flattened(self, *args: Any, **options: Any) -> Noted | None:
+    def flattened(self, *args: Any, **options: Any) -> LogitsFormula | None:
         shape = torch.empty((*self.hidden.shape[:-1], self.vocabulary), device="meta").flatten(*args, **options).shape
         return self.viewed(*shape)
 
-    def indexed(self, index: Any) -> Noted | None:
-        """Follow slices, positions and masks of tokens; nothing of the vocabulary."""
+    def indexed(self, index: Any) -> LogitsFormula | None:
+        """Follow slices, positions and masks of tokens, but nothing that indexes the vocabulary."""
         parts = index if isinstance(index, tuple) else (index,)
         taken = 0
         for part in parts:
@@ -268,13 +268,13 @@ class Noted:
             return None
         return replace(self, hidden=self.hidden[index])
 
-    def multiplied(self, other: Any) -> Noted | None:
+    def multiplied(self, other: Any) -> LogitsFormula | None:
         return self.scaled(float(other)) if type(other) in (int, float) and other != 0 else None
 
-    def divided(self, other: Any) -> Noted | None:
+    def divided(self, other: Any) -> LogitsFormula | None:
         return self.scaled(1 / other) if type(other) in (int, float) and other != 0 else None
 
-    def added(self, other: Any) -> Noted | None:
+    def added(self, other: Any) -> LogitsFormula | None:
         """Follow a bias for each entry of the vocabulary that is not a parameter."""
         if self.capped or self.log is not None or type(other) is not Tensor or other.requires_grad:
             return None
@@ -284,10 +284,10 @@ class Noted:
         other = other.reshape(-1).to(self.call.weight.device, self.call.weight.dtype)
         return replace(self, bias=other if self.bias is None else self.bias + other)
 
-    def tanh(self) -> Noted | None:
+    def tanh(self) -> LogitsFormula | None:
         return None if self.capped or self.log is not None else replace(self, capped=True)
 
-    def log_softmax(self, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Noted | None:
+    def log_softmax(self, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> LogitsFormula | None:
         dtype = dtype or self.dtype
         if self.log is not None or not self._is_vocabulary(dim) or type(_stacklevel) is not int:
             return None
@@ -319,7 +319,7 @@ class Noted:
         return replace(self, log=None).cross_entropy(target, None, *args, **options)
 
     def gathered(self, dim: Any, index: Any) -> Tensor | None:
-        """Follow a log-softmax of which one entry is taken for each token."""
+        """Follow taking one entry of a log-softmax for each token."""
         if self.log is None or type(index) is not Tensor or not self._is_vocabulary(dim):
             return None
         if index.shape != (*self.hidden.shape[:-1], 1) or index.dtype != torch.long:
@@ -337,7 +337,7 @@ class Noted:
         return total[..., None] if keepdim else total
 
     def averaged(self, *args: Any, **options: Any) -> Tensor | None:
-        total = self.followed(Noted.summed, args, options)
+        total = self.followed(LogitsFormula.summed, args, options)
         return total / self.vocabulary if isinstance(total, Tensor) else None
 
     def logsumexp(self, dim: Any, keepdim: bool = False) -> Tensor | None:
@@ -347,14 +347,14 @@ class Noted:
         return normalisers[..., None] if keepdim else normalisers
 
     def _is_vocabulary(self, dimension: Any) -> bool:
-        """Tell whether that names the last dimension and nothing else."""
+        """Tell whether a dimension is the last one and nothing else."""
         if isinstance(dimension, (tuple, list)) and len(dimension) == 1:
             (dimension,) = dimension
         return type(dimension) is int and dimension in (-1, self.hidden.dim() - 1)
 
 
 class _Once(torch.autograd.Function):
-    """A loss whose gradient has no graph; torch would silently leave it out of a second derivative."""
+    """A loss without second derivative: its gradient has no graph, and torch would silently leave that out."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor) -> Tensor:
