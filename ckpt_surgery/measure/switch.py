@@ -53,8 +53,8 @@ def switch_of(model: nn.Module) -> Switch:
     if hasattr(model, TIMM_SWITCH):
         return _switch_timm
     raise VerifyError(
-        f"{type(model).__name__} has no method to switch checkpointing on: call wrap_blocks on it first, or give "
-        "switch=, a function of the model and the mode, which is None for off"
+        f"{type(model).__name__} has no method to switch checkpointing on: call wrap_blocks on it first, or give a "
+        "function of the model and the mode (None: off), as switch= or as the third thing that a factory returns"
     )
 
 

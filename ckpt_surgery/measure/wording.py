@@ -199,7 +199,7 @@ SKIPS: Mapping[SkipKind, str] = {
 }
 
 CAUSES: Mapping[CauseKind, str] = {
-    CauseKind.PLAIN_BLOCK: "{block} is no GradientCheckpointingLayer, so that nothing checkpoints it.",
+    CauseKind.PLAIN_BLOCK: "{block} is not a GradientCheckpointingLayer, so nothing checkpoints it.",
     CauseKind.OUTDATED_SWITCH: (
         "{model} switches checkpointing on by a method of its own, of the form before transformers 4.35, which "
         "reaches no layer."

@@ -46,7 +46,7 @@ def test_each_code_is_that_of_a_rule() -> None:
 @pytest.mark.both
 @pytest.mark.torch
 def test_a_verdict_has_its_cause_in_words() -> None:
-    sentence = "PlainLayer is no GradientCheckpointingLayer, so that nothing checkpoints it."
+    sentence = "PlainLayer is not a GradientCheckpointingLayer, so nothing checkpoints it."
     assert json.loads(run(VERDICT, ROOT)) == [["CKPT001", sentence]]
 
 

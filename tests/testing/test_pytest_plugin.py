@@ -116,9 +116,7 @@ def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytes
     }
     assert "OSError: there is no model here" in output
     assert "Unsupported says that it does not support gradient checkpointing" in output
-    assert "PlainLayer is no GradientCheckpointingLayer, so that nothing checkpoints it. [CKPT001]" in unwrapped(
-        output
-    )
+    assert "PlainLayer is not a GradientCheckpointingLayer, so nothing checkpoints it. [CKPT001]" in unwrapped(output)
     assert "- non_reentrant, recompute: layers.0" in output
     assert "non_reentrant and reentrant" not in output
     assert "Traceback" not in output

@@ -171,7 +171,9 @@ class KeptResults:
         elif operator_name(operator) == _ALIASING and (record := self._storages.get(memory_of(args[0])[0])):
             record.watch(result)
 
-    def keep_output(self, plan: Replay, choices: Sequence[Choice], output: Any, args: tuple[Any, ...]) -> OperatorResult:
+    def keep_output(
+        self, plan: Replay, choices: Sequence[Choice], output: Any, args: tuple[Any, ...]
+    ) -> OperatorResult:
         """Keep the output of a call with `args`, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
         result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
