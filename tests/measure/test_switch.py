@@ -113,5 +113,5 @@ def test_timm_has_one_mode() -> None:
 
 
 def test_without_any_switch_the_error_says_what_to_do() -> None:
-    with pytest.raises(VerifyError, match=r"Stack has no method .*: call wrap_blocks on it first, or give switch="):
+    with pytest.raises(VerifyError, match=r"Stack has no method .*: call wrap_blocks on it first, or give a function"):
         verify(Stack(), inputs())

@@ -475,7 +475,7 @@ REFUSED = [
     pytest.param(
         lambda: nn.Linear(2, 2),
         {},
-        "Linear has no method .*: call wrap_blocks on it first, or give switch=",
+        "Linear has no method .*: call wrap_blocks on it first, or give a function",
         id="no method",
     ),
     pytest.param(lambda: model_of(Layer), {"inputs": 1}, "int: give a dictionary", id="inputs no mapping"),
