@@ -37,7 +37,7 @@ from ckpt_surgery.long_sequences.tiled_call import ModuleState, with_parameters
 from ckpt_surgery.long_sequences.token_bytes import TokenBytes
 from ckpt_surgery.measure.generators import devices_of, random_state_kept, seed_all
 from ckpt_surgery.measure.model_hook import nothing
-from ckpt_surgery.runtime.offload.offloader import Transport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.tools.classes import library_of
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.rng import torch_states
@@ -70,7 +70,7 @@ class CutCall:
     size: int
     together: bool = False
     seed: int | None = None
-    transport: Transport | None = None
+    transport: HostTransport | None = None
     taken: RoomTaken | None = None
     entered: Callable[[], object] = nothing
     state: ModuleState = field(init=False)

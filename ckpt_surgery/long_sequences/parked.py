@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ckpt_surgery.runtime.offload.offloader import Transport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 
 
 class ParkedTiles:
@@ -16,7 +16,7 @@ class ParkedTiles:
     Call `finish` before the memory of what was put is used for something else.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: HostTransport) -> None:
         self._transport = transport
         self._copies: list[Any] = []
         self._sources: list[Tensor | None] = []

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 
-class Deferred:
+
+class Deferred(HostTransport):
     """A device that lags: copies happen at some later call, at the latest when one has to wait for them.
 
     Sources are not held: the memory of one that was given back reads as NaN, as if others had it. Without a seed,
@@ -28,7 +30,7 @@ class Deferred:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._seed,)
 
-    def put(self, source: Tensor) -> HostCopy:
+    def put(self, source: Tensor) -> Any:
         host_copy = HostCopy(source)
         self.host_copies.add(host_copy)
         self._waiting.append(weakref.ref(host_copy))
@@ -36,18 +38,18 @@ class Deferred:
         self._work()
         return host_copy
 
-    def finish(self, host_copy: HostCopy) -> None:
+    def finish(self, host_copy: Any) -> None:
         self._work()
         host_copy.copy()
         host_copy.finished = True
 
-    def start(self, host_copy: HostCopy) -> DeviceCopy:
+    def start(self, host_copy: Any) -> Any:
         device_copy = DeviceCopy(host_copy, _nothing_like(host_copy.host))
         self._waiting.append(weakref.ref(device_copy))
         self._work()
         return device_copy
 
-    def get(self, device_copy: DeviceCopy) -> Tensor:
+    def get(self, device_copy: Any) -> Tensor:
         self._work()
         device_copy.copy()
         return device_copy.tensor

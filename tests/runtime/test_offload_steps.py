@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloaded_tensor import OffloadedTensor
-from ckpt_surgery.runtime.offload.offloader import Offloader, Transport
+from ckpt_surgery.runtime.offload.offloader import Offloader
 from tests.runtime.late_copies import Deferred
 from tests.runtime.streams import PLENTY, Pinning, instead_of_the_processor
 from tests.runtime.transports import Recorded
@@ -176,7 +176,7 @@ def test_what_is_kept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["late", "files"])
 def offloader(request: pytest.FixtureRequest, tmp_path: Path) -> Offloader:
-    transport: Transport = Deferred(0) if request.param == "late" else DiskTransport(tmp_path)
+    transport = Deferred(0) if request.param == "late" else DiskTransport(tmp_path)
     return Offloader(transport, minimum_bytes=0)
 
 

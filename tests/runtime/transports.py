@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 
-class Recorded:
+
+class Recorded(HostTransport):
     """A transport that copies at once, out of torch's memory, and logs every call with the number of the put."""
 
     def __init__(self) -> None:
@@ -16,21 +18,21 @@ class Recorded:
         self.copying: set[int] = set()
         self._puts = 0
 
-    def put(self, source: Tensor) -> tuple[int, Any]:
+    def put(self, source: Tensor) -> Any:
         number, self._puts = self._puts, self._puts + 1
         self.copying.add(number)
         self.calls.append(f"put {number}")
         return number, source.numpy().copy(order="K")
 
-    def finish(self, host_copy: tuple[int, Any]) -> None:
+    def finish(self, host_copy: Any) -> None:
         self.copying.discard(host_copy[0])
         self.calls.append(f"finish {host_copy[0]}")
 
-    def start(self, host_copy: tuple[int, Any]) -> tuple[int, Any]:
+    def start(self, host_copy: Any) -> Any:
         self.calls.append(f"start {host_copy[0]}")
         return host_copy
 
-    def get(self, device_copy: tuple[int, Any]) -> Tensor:
+    def get(self, device_copy: Any) -> Tensor:
         self.calls.append(f"get {device_copy[0]}")
         return torch.from_numpy(device_copy[1].copy(order="K"))
 

@@ -17,6 +17,8 @@ from ckpt_surgery.torch_names import FakeTensor
 class HostTransport:
     """A transport to host memory. On devices with streams, copies overlap with compute, in buffers of a pool.
 
+    Every method may return before its copy is done. A copy that is dropped is no longer needed.
+
     Each device has two separate streams, one for the way out and one for the way back. Memory is never marked with
     `record_stream`: the allocator would then reuse it only once the device, which lags far behind the host, has
     reached that point, and the peak could be as high as without offload. Instead, everything on the device belongs to
@@ -32,7 +34,10 @@ class HostTransport:
         return HostTransport, (self.pool,)
 
     def put(self, source: Tensor) -> HostCopy | None:
-        """Copy to the host, on a side stream if the device has streams. None if there is no room."""
+        """Copy to the host, on a side stream if the device has streams; the caller keeps `source` until `finish`.
+
+        Returns None if there is no room: then the tensor stays on the device.
+        """
         streams = self._side_streams(source.device)
         if isinstance(source, FakeTensor) or streams is None:
             return HostCopy(torch.empty_like(source, device="cpu").copy_(source), source.device)
@@ -56,7 +61,10 @@ class HostTransport:
             host_copy.compute.wait_event(host_copy.done)
 
     def start(self, host_copy: HostCopy) -> DeviceCopy:
-        """Copy back, on another side stream if there is one. Raises SurgeryError in a forked process."""
+        """Copy back, on another side stream if there is one; this can be done many times.
+
+        Raises SurgeryError in a forked process.
+        """
         host_copy.check_process()
         streams = self._side_streams(host_copy.device)
         tensor = torch.empty_like(host_copy.host, device=host_copy.device)

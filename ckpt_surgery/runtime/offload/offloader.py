@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from ckpt_surgery.errors import ModifiedTensorError, OptionError
+from ckpt_surgery.errors import ModifiedTensorError
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloaded_tensor import (
     CallInputs,
@@ -34,32 +34,6 @@ from ckpt_surgery.runtime.tools.error_policy import ErrorPolicy
 
 _SAVING = threading.local()
 """The innermost `saving` of a thread, as `call`: its offloader, and the inputs of its call."""
-
-
-class Transport(Protocol):
-    """A way to take tensors to a store and back.
-
-    Every method may return before its copy is done. Dropping a copy means that it is no longer needed. An offloader
-    that is copied or pickled takes its transport along.
-    """
-
-    def put(self, source: Tensor) -> Any:
-        """Start to copy a strided tensor to the store. The caller keeps `source` until `finish`.
-
-        Returns the copy, or None if the store has no room: then the tensor stays on the device.
-        """
-
-    def finish(self, host_copy: Any) -> None:
-        """Make sure that the memory of the copy's source may be reused."""
-
-    def start(self, host_copy: Any) -> Any:
-        """Start to copy back, and return the copy on the device. This can be done many times."""
-
-    def get(self, device_copy: Any) -> Tensor:
-        """Return the tensor in new memory, with the shape, dtype, device and order of strides of the source."""
-
-    def release(self) -> None:
-        """Free memory held for later copies. Existing copies stay."""
 
 
 @dataclass(slots=True)
@@ -98,18 +72,11 @@ class Offloader:
         minimum_bytes: smaller tensors stay.
         in_flight: the most tensors on their way at once, in each direction: before another one leaves, the oldest is
             waited for. Of a call with kept results, as many more may leave at once as it has results.
-
-    Raises:
-        OptionError: `in_flight` is below 1 or `minimum_bytes` below 0.
     """
 
-    def __init__(self, transport: Transport | None = None, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
-        if in_flight < 1 or minimum_bytes < 0:
-            raise OptionError(
-                f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
-            )
+    def __init__(self, transport: HostTransport | None = None, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
         self.stats = OffloadStats()
-        self.transport: Transport = HostTransport() if transport is None else transport
+        self.transport = HostTransport() if transport is None else transport
         self.error_policy = ErrorPolicy()
         self._minimum_bytes = minimum_bytes
         self.in_flight = in_flight
