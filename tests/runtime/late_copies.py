@@ -52,7 +52,8 @@ class Deferred(HostTransport):
     def get(self, device_copy: Any) -> Tensor:
         self._work()
         device_copy.copy()
-        return device_copy.tensor
+        tensor: Tensor = device_copy.tensor
+        return tensor
 
     def release(self) -> None:
         """Do nothing: nothing is held."""

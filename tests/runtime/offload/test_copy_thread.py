@@ -70,7 +70,6 @@ def test_copies_are_done_in_order_while_the_caller_goes_on() -> None:
     gate_job.wait()
     jobs[-1].wait()
     assert done == [0, 1, 2, 3, 4]
-    assert (thread.copies, thread.peak) == (6, 6)
     thread.stop()
     assert ends()
 
@@ -85,23 +84,18 @@ def test_the_thread_copies_everything_both_ways(tmp_path: Path) -> None:
     assert stats.tensors == steps * MOVED
     assert stats.peak_in_flight <= 2
     assert stats.peak_returning <= 2
-    assert transport.thread.copies == stats.tensors + stats.fetched
-    assert transport.thread.peak <= 4
     assert len(threads()) == 1
     transport.release()
     assert ends()
 
 
-@pytest.mark.parametrize("slow", ["out", "back"])
-def test_slow_copies_change_no_gradient(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_copies_change_no_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def late(target: Tensor, source: Tensor) -> None:
         time.sleep(0.01)
         target.copy_(source)
 
     monkeypatch.setattr(disk_transport, "_copy", late)
-    transport = DiskTransport(tmp_path)
-    assert same(gradients(Offloader(transport, minimum_bytes=0)), gradients())
-    assert transport.thread.waited > 0
+    assert same(gradients(Offloader(DiskTransport(tmp_path), minimum_bytes=0)), gradients())
 
 
 def failing(at: int) -> Callable[[Tensor, Tensor], None]:
