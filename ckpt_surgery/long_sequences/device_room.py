@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 
 class DeviceRoom:
@@ -12,32 +12,22 @@ class DeviceRoom:
 
     def __init__(self, bytes: int) -> None:
         self.bytes = bytes
-        self._left = bytes
-        self._lock = threading.Lock()  # a backward may end on another thread
+        self._taken: WeakSet[RoomTaken] = WeakSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceRoom, (self.bytes,)
 
     def take(self, bytes: int) -> RoomTaken | None:
         """Reserve this many bytes until the returned object is deleted; None if fewer are left."""
-        with self._lock:
-            if bytes > self._left:
-                return None
-            self._left -= bytes
-        return RoomTaken(self, bytes)
-
-    def give_back(self, bytes: int) -> None:
-        """Return reserved bytes to the budget."""
-        with self._lock:
-            self._left += bytes
+        if bytes > self.bytes - sum(taken.bytes for taken in self._taken):
+            return None
+        taken = RoomTaken(bytes)
+        self._taken.add(taken)
+        return taken
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class RoomTaken:
     """Bytes of a budget, held until this is deleted."""
 
-    room: DeviceRoom
     bytes: int
-
-    def __del__(self) -> None:
-        self.room.give_back(self.bytes)
