@@ -150,24 +150,20 @@ def _registered(name: str) -> _RegisteredName:
     return ours
 
 
-def _called(registry: Any, name: str, module: nn.Module, *given: Any, **options: Any) -> tuple[Any, ...]:
-    file = sys.modules[type(module).__module__]
-    registry = getattr(file, ATTENTION_REGISTRY, registry)  # some files have their own
-    function = getattr(file, EAGER_FUNCTION) if name == EAGER_NAME else registry[name]
-    answer: Answer | None = getattr(_NOW, "answer", None)
-    if answer is None:
-        return tuple(function(module, *given, **options))
-    return _answered(answer, function, module, *given, **options), None
-
-
-def _answered(
-    answer: Answer,
-    function: Callable[..., Any],
+def _called(
+    registry: Any,
+    name: str,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Any = None,
     **options: Any,
-) -> Tensor:
-    return answer(AttentionCall(function, module, attention_mask, options), (query, key, value))
+) -> tuple[Any, ...]:
+    file = sys.modules[type(module).__module__]
+    registry = getattr(file, ATTENTION_REGISTRY, registry)  # some files have their own
+    function = getattr(file, EAGER_FUNCTION) if name == EAGER_NAME else registry[name]
+    answer: Answer | None = getattr(_NOW, "answer", None)
+    if answer is None:
+        return tuple(function(module, query, key, value, attention_mask, **options))
+    return answer(AttentionCall(function, module, attention_mask, options), (query, key, value)), None
