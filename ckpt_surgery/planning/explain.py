@@ -37,6 +37,7 @@ from ckpt_surgery.planning.step_meter import OWN_CODE, run_metered
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import FakeTensor
@@ -256,23 +257,20 @@ def on_host_without_data(model: nn.Module) -> None:
             surgery.offloader.transport = HostWithoutData()
 
 
-class HostWithoutData:
-    """A transport of an `Offloader` without host memory: what moves there comes back as a new tensor of its shape."""
+class HostWithoutData(HostTransport):
+    """A transport without host memory: what moves there comes back as a new tensor of its shape."""
 
-    def put(self, source: Tensor) -> Callable[[], Tensor]:
+    def put(self, source: Tensor) -> Any:
         """Return a function that makes a tensor like `source`."""
         return partial(source.new_empty(0).new_empty_strided, source.shape, source.stride())
 
-    def finish(self, host_copy: Callable[[], Tensor]) -> None:
+    def finish(self, host_copy: Any) -> None:
         """Do nothing: no copy is under way."""
 
-    def start(self, host_copy: Callable[[], Tensor]) -> Tensor:
+    def start(self, host_copy: Any) -> Any:
         """Make a new tensor of that shape on the device."""
         return host_copy()
 
-    def get(self, device_copy: Tensor) -> Tensor:
+    def get(self, device_copy: Any) -> Any:
         """Return the tensor that `start` made."""
         return device_copy
-
-    def release(self) -> None:
-        """Do nothing: no memory is held."""

@@ -31,7 +31,7 @@ class HostTransport:
         self._streams: dict[torch.device, SideStreams | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostTransport, (self.pool,)
+        return type(self), (self.pool,)
 
     def put(self, source: Tensor) -> HostCopy | None:
         """Copy to the host, on a side stream if the device has streams; the caller keeps `source` until `finish`.
