@@ -67,7 +67,7 @@ class KeptResults:
         self.recomputing = 0  # recomputes that run now, also inside the forward, for a backward in it
         self._results: dict[Any, list[OperatorResult]] = {}
         self._storages: dict[int, OperatorResult] = {}
-        self._ended = False
+        self.ended = False  # whether the forward has
         self._sequence: list[_WatchedCall | None] | None = None
         self._runs_all = False
         self._counted: KeptOfCall | None = None
@@ -82,7 +82,7 @@ class KeptResults:
 
     def recompute(self) -> AbstractContextManager[Any]:
         """Return a context for the recompute, which gets the kept results. Raises as `SavePolicy` does."""
-        if self._ended:
+        if self.ended:
             self.policy.recomputed()
         else:  # a backward inside the forward
             self._runs_all = True
@@ -104,7 +104,7 @@ class KeptResults:
 
         `outputs` are the tensors that the block returns.
         """
-        self._ended = True
+        self.ended = True
         returned = {memory_of(tensor)[0]: tensor for tensor in outputs}
         kept = []
         for result in chain.from_iterable(self._results.values()):
@@ -197,11 +197,6 @@ class KeptResults:
         output = plan.again([alias_of(tensor) for tensor in result.value], args, kwargs)
         result.write(args)
         return output
-
-    @property
-    def in_forward(self) -> bool:
-        """Whether the forward has not ended yet: a backward inside it has asked for a recompute."""
-        return not self._ended
 
     def difference_error(self, operator: Any) -> SurgeryError:
         """Return the error for a recompute that calls an operator differently than its forward."""
@@ -343,7 +338,7 @@ class _GivingWatcher:
         if form is None and tracing_context() is not None:
             return run(*args, **kwargs)
         if self._place >= len(self._sequence):
-            if self._kept.in_forward:
+            if not self._kept.ended:  # a backward inside the forward
                 return run(*args, **kwargs)
             raise self._kept.difference_error(operator)
         call = self._sequence[self._place]

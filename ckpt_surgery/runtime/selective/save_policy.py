@@ -33,11 +33,6 @@ class KeptCount:
     bytes: int = 0
     flops: int = 0
 
-    def add(self, results: int, bytes: int, flops: int) -> None:
-        self.results += results
-        self.bytes += bytes
-        self.flops += flops
-
 
 @dataclass(slots=True, eq=False)
 class CountedResult:
@@ -63,18 +58,6 @@ class KeptOfCall:
         for result in self.results:
             memory |= result.memory
         return sum(memory.values())
-
-    def counts(self) -> dict[tuple[str, str], KeptCount]:
-        """Count the results by text of `save` and operator name."""
-        counts: dict[tuple[str, str], KeptCount] = {}
-        counted: set[tuple[str, Any]] = set()
-        for result in self.results:
-            for choice in result.choices:
-                new = {key: size for key, size in result.memory.items() if (choice.text, key) not in counted}
-                counted |= {(choice.text, key) for key in new}
-                count = counts.setdefault((choice.text, result.operator), KeptCount())
-                count.add(1, sum(new.values()), result.flops)
-        return counts
 
 
 @dataclass
@@ -129,8 +112,15 @@ class SavePolicy:
         """The counts of what is kept, by text of `save` and operator name."""
         totals: dict[tuple[str, str], KeptCount] = {}
         for call in self._calls:
-            for key, count in call.counts().items():
-                totals.setdefault(key, KeptCount()).add(count.results, count.bytes, count.flops)
+            counted: set[tuple[str, Any]] = set()  # memory that results of this call share
+            for result in call.results:
+                for choice in result.choices:
+                    new = {key: size for key, size in result.memory.items() if (choice.text, key) not in counted}
+                    counted |= {(choice.text, key) for key in new}
+                    total = totals.setdefault((choice.text, result.operator), KeptCount())
+                    total.results += 1
+                    total.bytes += sum(new.values())
+                    total.flops += result.flops
         return totals
 
     @property
