@@ -26,6 +26,7 @@ from ckpt_surgery.distributed.structure import (
     trainable,
 )
 from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.long_sequences.tiled_call import with_parameters
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
@@ -193,19 +194,8 @@ def _stand_ins(model: nn.Module) -> Iterator[Mapping[str, Sequence[nn.Parameter]
     elsewhere stay, so that either of the two may get the gradient.
     """
     own = trainable(model)
-    others = {id(parameter): nn.Parameter(parameter.detach()) for parameter in own.values()}
-    for parameter in own.values():
-        vars(others[id(parameter)]).update(vars(parameter))
-    places = [
-        (module, name, parameter)
-        for module in model.modules()
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-        if id(parameter) in others
-    ]
-    for module, name, parameter in places:
-        module._parameters[name] = others[id(parameter)]
-    try:
-        yield {name: (parameter, others[id(parameter)]) for name, parameter in own.items()}
-    finally:
-        for module, name, parameter in places:
-            module._parameters[name] = parameter
+    others = {parameter: nn.Parameter(parameter.detach()) for parameter in own.values()}
+    for parameter, other in others.items():
+        vars(other).update(vars(parameter))
+    with with_parameters(model, others):
+        yield {name: (parameter, others[parameter]) for name, parameter in own.items()}
