@@ -11,7 +11,6 @@ from collections import OrderedDict, UserDict, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -166,7 +165,7 @@ def _can_be_rebuilt(kind: type) -> bool:
         return hasattr(kind, "_make") or kind.__new__ is tuple.__new__
     if issubclass(kind, (list, dict)) and kind.__setitem__ in _WRITES:
         return True
-    return issubclass(kind, (UserDict, MappingProxyType)) or dataclasses.is_dataclass(kind)
+    return issubclass(kind, UserDict) or dataclasses.is_dataclass(kind)
 
 
 _WRITES = (list.__setitem__, dict.__setitem__, OrderedDict.__setitem__)  # these store what they are given
@@ -176,8 +175,6 @@ def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)._make(values) if hasattr(like, "_make") else type(like)(values)
-    if isinstance(like, MappingProxyType):
-        return MappingProxyType(dict(contents))
     new = copy.copy(like)
     if isinstance(new, (list, MutableMapping)):
         for key, value in contents:
