@@ -18,6 +18,9 @@ class Recorded(HostTransport):
         self.copying: set[int] = set()
         self._puts = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recorded, ()
+
     def put(self, source: Tensor) -> Any:
         number, self._puts = self._puts, self._puts + 1
         self.copying.add(number)
