@@ -6,11 +6,8 @@ This decides which heads do, and in which calls, and counts the losses. The loss
 from __future__ import annotations
 
 import inspect
-import threading
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -20,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.logits_formula import FusedBy, HeadCall, LogitsFormula, MadeLogits
+from ckpt_surgery.long_sequences.logits_formula import HeadCall, LogitsFormula, LossState
 from ckpt_surgery.runtime.tools.classes import is_sharded
 from ckpt_surgery.torch_names import FakeTensor, innermost_transform
 from ckpt_surgery.undo import Undoable
@@ -208,70 +205,6 @@ class FusedLoss(Undoable):
         self._undone = True
 
 
-@dataclass(slots=True, eq=False)
-class LossState:
-    """The results of the losses of a model's heads: how many were fused, and which functions needed logits.
-
-    `running` holds the forwards with labels that are running: the thread of each, and the model.
-    """
-
-    model: str
-    running: list[tuple[int, int]] = field(default_factory=list)
-    fused: Counter[FusedBy] = field(default_factory=Counter)
-    made: Counter[str] = field(default_factory=Counter)
-    replaced_heads: bool = False
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether a forward with labels is running in this thread."""
-        thread = threading.get_ident()
-        return any(running == thread for running, _ in self.running)
-
-    def begin(self, model: nn.Module) -> None:
-        """Note that a forward with labels begins."""
-        self.running.append((threading.get_ident(), id(model)))
-
-    def end(self, model: nn.Module, *_: Any) -> None:
-        """Note, as a hook, that a forward ends, with or without labels, even if it raises."""
-        call = (threading.get_ident(), id(model))
-        if call in self.running:
-            self.running.remove(call)
-
-    def note(self, use: FusedBy | MadeLogits) -> None:
-        """Note a fused loss, or logits that were made; warn the first time that a function needs them.
-
-        Once a loss was fused, logits made inside the forward belong to another part of the loss, and count; those made
-        after the forward are only looked at, and do not.
-        """
-        if isinstance(use, FusedBy):
-            self.fused[use] += 1
-            return
-        if use.later and not self.has_labels:
-            return
-        function = use.function
-        if function not in self.made:
-            what = "this part of the loss" if use.later else "this loss"
-            warnings.warn(
-                f"{self.model} makes its logits for {function}, which a fused loss cannot follow: {what} is computed "
-                "as before",
-                SurgeryWarning,
-                stacklevel=2,
-            )
-        self.made[function] += 1
-
-    def replaced(self, owner: str) -> None:
-        """Warn, once, that `owner` has another head than that whose loss was to be fused."""
-        if self.replaced_heads:
-            return
-        self.replaced_heads = True
-        warnings.warn(
-            f"{owner} has another head than when its loss was fused: its logits are made; undo that, and do it again "
-            "after the last change to the model",
-            SurgeryWarning,
-            stacklevel=2,
-        )
-
-
 class FusedHead:
     """The `forward` of a linear head, set on the head: the original, or lazy logits in training.
 
@@ -299,7 +232,7 @@ class FusedHead:
         autocast = None
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             autocast = torch.get_autocast_dtype(kind)
-        call = HeadCall(input, self.module.weight, self.module.bias, autocast, self.state.note)
+        call = HeadCall(input, self.module.weight, self.module.bias, autocast, self.state)
         dtype = input.dtype if autocast is None or input.dtype == torch.float64 else autocast
         return LazyLogits.of(LogitsFormula(call, (), input, self.module.bias, dtype))
 

@@ -1,12 +1,15 @@
 """Record operations on logits that are never made, as a formula, and compute losses from that instead.
 
 A `HeadCall` is one call of a head; a `LogitsFormula` has what the model has done to its logits since. `lazy_logits`
-says which operations of torch its methods stand for.
+says which operations of torch its methods stand for. What becomes of the losses is noted on a `LossState`.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,9 +18,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.long_sequences.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
 from ckpt_surgery.runtime.tools.tensors import versions
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
@@ -32,19 +35,71 @@ class FusedBy(StrEnum):
     TORCH = "torch.nn.functional.linear_cross_entropy"
 
 
-@dataclass(frozen=True, slots=True)
-class MadeLogits:
-    """Logits that were made for this function; `later` says that a loss of theirs was fused before."""
+@dataclass(slots=True, eq=False)
+class LossState:
+    """The results of the losses of a model's heads: how many were fused, and which functions needed logits.
 
-    function: str
-    later: bool = False
+    `running` holds the forwards with labels that are running: the thread of each, and the model.
+    """
+
+    model: str
+    running: list[tuple[int, int]] = field(default_factory=list)
+    fused: Counter[FusedBy] = field(default_factory=Counter)
+    made: Counter[str] = field(default_factory=Counter)
+    replaced_heads: bool = False
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a forward with labels is running in this thread."""
+        thread = threading.get_ident()
+        return any(running == thread for running, _ in self.running)
+
+    def begin(self, model: nn.Module) -> None:
+        """Note that a forward with labels begins."""
+        self.running.append((threading.get_ident(), id(model)))
+
+    def end(self, model: nn.Module, *_: Any) -> None:
+        """Note, as a hook, that a forward ends, with or without labels, even if it raises."""
+        call = (threading.get_ident(), id(model))
+        if call in self.running:
+            self.running.remove(call)
+
+    def note_made(self, function: str, *, later: bool) -> None:
+        """Note that logits were made for a function; warn the first time that it needs them.
+
+        `later` says that a loss of theirs was fused before. Then logits made inside the forward belong to another part
+        of the loss, and count; those made after the forward are only looked at, and do not.
+        """
+        if later and not self.has_labels:
+            return
+        if function not in self.made:
+            what = "this part of the loss" if later else "this loss"
+            warnings.warn(
+                f"{self.model} makes its logits for {function}, which a fused loss cannot follow: {what} is computed "
+                "as before",
+                SurgeryWarning,
+                stacklevel=2,
+            )
+        self.made[function] += 1
+
+    def replaced(self, owner: str) -> None:
+        """Warn, once, that `owner` has another head than that whose loss was to be fused."""
+        if self.replaced_heads:
+            return
+        self.replaced_heads = True
+        warnings.warn(
+            f"{owner} has another head than when its loss was fused: its logits are made; undo that, and do it again "
+            "after the last change to the model",
+            SurgeryWarning,
+            stacklevel=2,
+        )
 
 
 @dataclass(slots=True, eq=False)
 class HeadCall:
     """One call of a head: its arguments, and what its logits were used for.
 
-    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is called for
+    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `state` is told of
     every fused loss, and once when logits are made.
     """
 
@@ -52,7 +107,7 @@ class HeadCall:
     weight: Tensor
     bias: Tensor | None
     autocast: torch.dtype | None
-    notify: Callable[[FusedBy | MadeLogits], None]
+    state: LossState
     made: bool = False
     fused: bool = False
     _before: list[int] = field(init=False)
@@ -66,12 +121,12 @@ class HeadCall:
     def note_fused(self, way: FusedBy) -> None:
         """Note a loss that was computed without logits."""
         self.fused = True
-        self.notify(way)
+        self.state.fused[way] += 1
 
     def note_made(self, function: str) -> None:
         """Note that `function` needs the logits themselves."""
         if not self.made:
-            self.notify(MadeLogits(function, self.fused))
+            self.state.note_made(function, later=self.fused)
         self.made = True
 
     def logits(self) -> Tensor:

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.cut_block import BlockCut
 from ckpt_surgery.long_sequences.device_room import DeviceRoom
-from ckpt_surgery.long_sequences.fused_head import FusedLoss, Head, LossState
+from ckpt_surgery.long_sequences.fused_head import FusedLoss, Head
+from ckpt_surgery.long_sequences.logits_formula import LossState
 from ckpt_surgery.long_sequences.mlps import Mlp, mlps_of
 from ckpt_surgery.long_sequences.tiled import Tiling, tile_mlp
 from ckpt_surgery.long_sequences.token_report import token_lines

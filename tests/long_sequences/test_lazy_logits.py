@@ -16,10 +16,14 @@ from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.logits_formula import FusedBy, HeadCall, LogitsFormula, MadeLogits
+from ckpt_surgery.long_sequences.logits_formula import FusedBy, HeadCall, LogitsFormula, LossState
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
-pytestmark = [pytest.mark.torch, pytest.mark.both]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.both,
+    pytest.mark.filterwarnings("ignore:a model makes its logits for"),
+]
 
 VOCABULARY, WIDTH, TOKENS = 11, 5, 6
 ROUNDING = 1e-12
@@ -125,13 +129,13 @@ def _written(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "fused"), [*((n, True) for n in FOLLOWED), *((n, False) for n in MADE)])
 def test_loss_and_gradients_are_those_of_real_logits(name: str, fused: bool, biased: bool) -> None:
     use = (FOLLOWED if fused else MADE)[name]
-    told: list[FusedBy | MadeLogits] = []
+    told = LossState("a model")
     real = outcome(use, biased, lambda hidden, weight, bias: F.linear(hidden, weight, bias))
     lazy = outcome(use, biased, lambda hidden, weight, bias: lazily(hidden, weight, bias, told))
     for ours, theirs in zip(lazy, real, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
     way = FusedBy.TORCH if "weights" in name else FusedBy.OURS
-    assert (set(told) == {way}) is (fused and (way is FusedBy.OURS or HAS_FUSED_LOSS))
+    assert ((set(told.fused), set(told.made)) == ({way}, set())) is (fused and (way is FusedBy.OURS or HAS_FUSED_LOSS))
 
 
 def squared(logits: Tensor) -> Tensor:
@@ -148,7 +152,7 @@ def test_second_derivatives_are_those_of_real_logits(use: Use) -> None:
         return list(torch.autograd.grad(first.square().sum(), (hidden, weight, bias)))
 
     real = twice(lambda hidden, weight, bias: F.linear(hidden, weight, bias))
-    ours = twice(lambda hidden, weight, bias: lazily(hidden, weight, bias, []))
+    ours = twice(lambda hidden, weight, bias: lazily(hidden, weight, bias, LossState("a model")))
     for one, other in zip(ours, real, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -168,22 +172,20 @@ def given() -> tuple[Tensor, Tensor, Tensor]:
     return hidden, weight, bias
 
 
-def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: list[FusedBy | MadeLogits]) -> LazyLogits:
-    return LazyLogits.of(
-        LogitsFormula(HeadCall(hidden, weight, bias, None, told.append), (), hidden, bias, hidden.dtype)
-    )
+def lazily(hidden: Tensor, weight: Tensor, bias: Tensor | None, told: LossState) -> LazyLogits:
+    return LazyLogits.of(LogitsFormula(HeadCall(hidden, weight, bias, None, told), (), hidden, bias, hidden.dtype))
 
 
-def lazy() -> tuple[LazyLogits, Tensor, list[FusedBy | MadeLogits]]:
+def lazy() -> tuple[LazyLogits, Tensor, LossState]:
     """Return lazy logits, the real ones, and what is reported of them."""
-    told: list[FusedBy | MadeLogits] = []
+    told = LossState("a model")
     hidden, weight, _ = given()
     return lazily(hidden, weight, None, told), F.linear(hidden, weight), told
 
 
 @pytest.mark.parametrize("why", ["torch has no such loss", "half precision", "other weights"])
 def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[FusedBy | MadeLogits] = []
+    told = LossState("a model")
     dtype = torch.bfloat16 if why == "half precision" else torch.float64
     hidden, weight, _ = (tensor.detach().to(dtype).requires_grad_() for tensor in given())
     classes = OTHER.abs().to(torch.float32 if why == "other weights" else dtype)
@@ -191,13 +193,13 @@ def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkey
         monkeypatch.setattr("ckpt_surgery.long_sequences.logits_formula.LinearCrossEntropyOptions", None)
     with contextlib.suppress(RuntimeError):  # the weights have to be of the dtype of the logits
         F.cross_entropy(flat(lazily(hidden, weight, None, told)), targets(12), classes)
-    assert told == [MadeLogits("cross_entropy")]
+    assert (told.fused, told.made) == ({}, {"cross_entropy": 1})
 
 
 @pytest.mark.skipif(not HAS_FUSED_LOSS, reason="torch 2.11 has no linear_cross_entropy")
 def test_a_second_derivative_that_torch_has_not_is_refused() -> None:
     hidden, weight, _ = given()
-    loss = F.cross_entropy(flat(lazily(hidden, weight, None, [])), targets(12), OTHER.abs())
+    loss = F.cross_entropy(flat(lazily(hidden, weight, None, LossState("a model"))), targets(12), OTHER.abs())
     with pytest.raises(SurgeryError, match="has no second derivative: leave out create_graph=True"):
         torch.autograd.grad(loss, hidden, create_graph=True)
 
@@ -209,7 +211,7 @@ def test_questions_about_them_make_nothing() -> None:
     assert (logits.dtype, logits.device, logits.requires_grad) == (real.dtype, real.device, True)
     assert isinstance(logits, Tensor)
     assert logits._base is None  # FSDP2 asks for it on every output
-    assert told == []
+    assert (told.fused, told.made) == ({}, {})
 
 
 def test_values_are_the_bits_of_the_real_ones() -> None:
@@ -225,7 +227,7 @@ def test_after_a_fused_loss_they_can_still_be_looked_at() -> None:
     F.cross_entropy(flat(logits), targets(12))
     with torch.no_grad():
         assert torch.equal(logits.argmax(-1), real.argmax(-1))
-    assert told == [FusedBy.OURS, MadeLogits("argmax", later=True)]
+    assert (told.fused, told.made) == ({FusedBy.OURS: 1}, {})
 
 
 def test_what_changed_since_the_forward_is_an_error() -> None:
@@ -259,7 +261,7 @@ def test_a_function_of_autograd_gets_their_gradient(cast: bool) -> None:
         return squared
 
     real = outcome(use, True, lambda hidden, weight, bias: F.linear(hidden, weight, bias))
-    ours = outcome(use, True, lambda hidden, weight, bias: lazily(hidden, weight, bias, []))
+    ours = outcome(use, True, lambda hidden, weight, bias: lazily(hidden, weight, bias, LossState("a model")))
     for one, other in zip(ours, real, strict=True):
         torch.testing.assert_close(one, other, rtol=ROUNDING, atol=ROUNDING)
 
@@ -270,7 +272,7 @@ def test_a_hook_from_before_the_loss_gets_its_gradient() -> None:
     logits.register_hook(seen.append)  # type: ignore[no-untyped-call]
     torch.autograd.backward(F.cross_entropy(flat(logits), targets(12)))
     assert [gradient.shape for gradient in seen] == [logits.shape]
-    assert told == [MadeLogits("register_hook")]
+    assert (told.fused, told.made) == ({}, {"register_hook": 1})
 
 
 def test_after_a_fused_loss_the_gradient_of_what_is_done_besides_is_given() -> None:
@@ -298,7 +300,7 @@ def test_waiting_for_a_gradient_that_never_comes_raises(wait: Callable[[Tensor, 
     loss = F.cross_entropy(flat(logits), targets(12))
     with pytest.raises(SurgeryError, match="no gradient comes to them: undo the fused loss to see it"):
         wait(loss, logits)
-    assert told == [FusedBy.OURS]
+    assert (told.fused, told.made) == ({FusedBy.OURS: 1}, {})
 
 
 def test_what_writes_below_autograd_is_refused() -> None:
