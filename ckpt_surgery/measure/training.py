@@ -101,10 +101,6 @@ class Training:
         for module, training in modes:
             module.training = training
 
-    def fail(self, error: Exception) -> None:
-        """Record the error that ended the loop."""
-        self.steps.append(RunRecord(float("nan"), error=StepError.of(self.part, error)))
-
     @classmethod
     def run(
         cls,
@@ -123,7 +119,7 @@ class Training:
             with setup.prepared(mode), in_precision(setup.model, precision), rounding:
                 steps(training)
         except Exception as error:
-            training.fail(error)
+            training.steps.append(RunRecord(float("nan"), error=StepError.of(training.part, error)))
         return training
 
     def one_step(self) -> None:
@@ -174,7 +170,9 @@ class TrainingJudge:
         self._train = train
         self._details: dict[str, Detail] = {level: str(kind)}
         self._differs, self._not_run, self._refused = _TRAINING_KINDS[level]
-        self._reference = NoisyReference(self._run_reference, tolerance=tolerance, likely=likely, eps=eps)
+        self._reference = NoisyReference(
+            lambda seed: train(None, seed).steps, tolerance=tolerance, likely=likely, eps=eps
+        )
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:
         """Return the fault in this mode, a skip if it cannot be judged, or the training if it computes the same."""
@@ -190,9 +188,6 @@ class TrainingJudge:
         if fault:
             return Fault(self._differs, fault.subjects, self._details, fault.explanation, underlying=fault)
         return training
-
-    def _run_reference(self, rounding_seed: int) -> Sequence[RunRecord]:
-        return self._train(None, rounding_seed).steps
 
     def _skip(self, kind: SkipKind, error: str) -> Skip:
         return Skip((self._level,), kind, {**self._details, "error": error})
