@@ -24,7 +24,7 @@ from ckpt_surgery.measure.noise import NoisyReference, why_no_reference
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
 from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies
+from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies, prepared
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class Training:
         training = cls(setup, precision, LiveBytes() if metered and not rounding_seed else None)
         rounding = PerturbedRounding(rounding_seed) if rounding_seed else nullcontext()
         try:
-            with setup.prepared(mode), in_precision(setup.model, precision), rounding:
+            with prepared(setup.model, mode, setup.switch), in_precision(setup.model, precision), rounding:
                 steps(training)
         except Exception as error:
             training.steps.append(RunRecord(float("nan"), error=StepError.of(training.part, error)))
