@@ -84,7 +84,7 @@ class Subject:
             return value
 
         handles = [block.register_forward_hook(note) for block in self.blocks.values()]
-        options: dict[str, Any] = {"blocks": self.blocks, "checkpointing": "non_reentrant", "open_gates": True}
+        options: dict[str, Any] = {"blocks": self.blocks, "checkpointing": "non_reentrant"}
         try:
             record: RunRecord = step_as_it_stands(self.model, self.inputs, seed=seed, loss=loss, **options)
         finally:

@@ -76,7 +76,7 @@ class LoopLevel:
         """
         self._shared.clear()
         results = [self._impossible(kind, step) or judge.judge(mode) for kind, judge in self._judges.items()]
-        return level_verdict([self._growth_fault(r) or self._saving_fault(r, step) or r for r in results])
+        return level_verdict([self._memory_fault(result, step) or result for result in results])
 
     def _impossible(self, kind: LoopKind, step: RunRecord) -> Skip | None:
         """Return why a kind of loop would show nothing about this model and these inputs; None if it would."""
@@ -88,22 +88,20 @@ class LoopLevel:
             return Skip(("loop",), SkipKind.NO_LINEAR_LAYER)
         return None
 
-    def _saving_fault(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
-        """Return a fault if the loop computes the same, but its last step saves less memory than its first."""
-        if not isinstance(result, Training) or not result.alive:
-            return None
-        first, last = self._record.memory.kept - step.memory.kept, self._plain_kept - result.kept[-1]
-        if first <= WORTH_SAVING * self._record.memory.kept or last >= LEAST_SAVING * first:
-            return None
-        return Fault(FaultKind.SAVING_LOST, details={"reference": self._plain_kept, "found": result.kept[-1]})
+    def _memory_fault(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
+        """Return a fault if the loop computes the same, but leaves more behind in each step, or the last saves less.
 
-    def _growth_fault(self, result: Training | Fault | Skip) -> Fault | None:
-        """Return a fault if the loop computes the same, but leaves more memory behind in each step."""
+        `step` is the first one, which the last one is compared with.
+        """
         if not isinstance(result, Training) or not result.alive:
             return None
-        if result.growth - self._plain_growth <= NEGLIGIBLE * self._record.memory.kept:
-            return None
-        return Fault(FaultKind.GROWING_BYTES, details={"reference": self._plain_growth, "found": result.growth})
+        kept = self._record.memory.kept
+        if result.growth - self._plain_growth > NEGLIGIBLE * kept:
+            return Fault(FaultKind.GROWING_BYTES, details={"reference": self._plain_growth, "found": result.growth})
+        first, last = kept - step.memory.kept, self._plain_kept - result.kept[-1]
+        if first > WORTH_SAVING * kept and last < LEAST_SAVING * first:
+            return Fault(FaultKind.SAVING_LOST, details={"reference": self._plain_kept, "found": result.kept[-1]})
+        return None
 
     def _train(self, kind: LoopKind, mode: Mode | None, rounding_seed: int) -> Training:
         """Return the training for one kind of loop: its part of a shared training if that got so far."""

@@ -30,6 +30,8 @@ Status = Literal["ok", "failed", "skipped", "unsupported", "not built"]
 WIDTH = 100
 MARKS: Mapping[Cell, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped", "refused": "refused"}
 """How each cell reads in plain text."""
+COSTS = ("kept", "without", "best", "saved", "backward FLOPs", "best")
+"""The columns of `Report.cost_rows`, after that of the mode."""
 _RULE = "\u2500"  # in the table of a surgery; not every terminal can show it
 
 
@@ -204,22 +206,27 @@ class Report(ShownInNotebooks):
             lines += wrapped(f"{' and '.join(modes)}, {listed(skip.levels)}: {skip.reason}", width, "  - ", "    ")
         return lines
 
-    def _cost_lines(self) -> list[str]:
-        rows = [["cost", "kept", "without", "best", "saved", "backward FLOPs", "best"]]
+    @property
+    def cost_rows(self) -> list[list[str]]:
+        """The cells of a table of costs, one row for each mode that has a cost; the columns are `COSTS`."""
+        rows = []
         for title, mode in self.columns(alone=True):
-            if not (mode and (cost := mode.cost)):
-                continue
-            reference = cost.reference_backward_flops
-            flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
-            kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
-            rows.append([title, *kept, percent(cost.saved_share), *flops])
-        if len(rows) == 1:
+            if mode and (cost := mode.cost):
+                reference = cost.reference_backward_flops
+                flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
+                kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
+                rows.append([title, *kept, percent(cost.saved_share), *flops])
+        return rows
+
+    def _cost_lines(self) -> list[str]:
+        rows = self.cost_rows
+        if not rows:
             return []
         legend = "kept: bytes held from forward to backward; saved: of what checkpointing could save"
         saved = [
             f"  {title}, {kept}" for title, mode in self.columns(alone=True) if mode for kept in mode.kept_results
         ]
-        return ["", *aligned(rows), f"  ({legend})", *saved]
+        return ["", *aligned([["cost", *COSTS], *rows]), f"  ({legend})", *saved]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data with the facts at the top level; `from_dict` reads it back."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,9 @@ from torch import Tensor, nn
 from ckpt_surgery.measure.ranks import unwrapped
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Level, Mode
-from ckpt_surgery.measure.step import prepared, run_step
+from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import Switch
-from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.runtime.blocks.discovery import Block
-from ckpt_surgery.runtime.checkpoint.state import put_for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,30 +48,13 @@ class Setup:
 
         `through` is a module with the model's parameters that runs in its place; blocks are not counted then.
         """
-        with _claiming_support(self.model):
-            return run_step(
-                self.model if through is None else through,
-                {**self.inputs, **more},
-                blocks={name: block.module for name, block in self.blocks.items()} if through is None else {},
-                checkpointing=mode,
-                seed=self.seed,
-                loss=self.loss,
-                open_gates=True,
-                rounding_seed=rounding_seed,
-                switch=self.switch,
-            )
-
-    @contextmanager
-    def prepared(self, mode: Mode | None) -> Iterator[None]:
-        """Keep the model ready for training steps in this mode inside the `with`, as in `run`."""
-        with _claiming_support(self.model), prepared(self.model, mode, switch=self.switch, open_gates=True):
-            yield
-
-
-@contextmanager
-def _claiming_support(model: nn.Module) -> Iterator[None]:
-    """Make a model claim support for checkpointing inside the `with`, so that it can be switched on."""
-    with ExitStack() as stack:
-        if not getattr(model, CLAIM, True):
-            put_for(stack, vars(model), CLAIM, True)
-        yield
+        return run_step(
+            self.model if through is None else through,
+            {**self.inputs, **more},
+            blocks={name: block.module for name, block in self.blocks.items()} if through is None else {},
+            checkpointing=mode,
+            seed=self.seed,
+            loss=self.loss,
+            rounding_seed=rounding_seed,
+            switch=self.switch,
+        )

@@ -31,7 +31,7 @@ from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.surgical_blocks import save_policies
 from ckpt_surgery.measure.switch import Switch, switch_checkpointing
-from ckpt_surgery.model_patches.release_names import FLAG
+from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.classes import BATCH_COUNT, norms_with_momentum
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
@@ -53,7 +53,6 @@ def run_step(
     checkpointing: Mode | None = None,
     seed: int = 0,
     loss: Callable[[Any], Tensor] | None = None,
-    open_gates: bool = False,
     rounding_seed: int = 0,
     switch: Switch = switch_checkpointing,
 ) -> RunRecord:
@@ -67,14 +66,13 @@ def run_step(
     checkpointing off, even if it was on. `loss` turns the model's output into a scalar (default: `loss_of`).
     The generators are seeded with `seed` before the forward, so that every run has the same dropout, and with another
     number before the backward, as a recompute must not depend on their state there.
-    `open_gates` gives random values to parameters that are zero or nearly so: behind a closed gate, a lost
-    gradient looks like a zero. `rounding_seed`, if not 0, perturbs rounding (see `PerturbedRounding`): what differs
-    then is noise. `switch` is what switches checkpointing on and off.
+    `rounding_seed`, if not 0, perturbs rounding (see `PerturbedRounding`): what differs then is noise. `switch` is
+    what switches checkpointing on and off.
 
     An exception in forward, loss or backward ends up in the record's `error`. Raises TypeError if the model has no
     method to switch checkpointing on, ValueError if it refuses to or if a block is not a module of the model.
     """
-    with prepared(model, checkpointing, switch=switch, open_gates=open_gates):
+    with prepared(model, checkpointing, switch):
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step(own_copies(model, inputs), seed)
         own = OwnCheckpoints(model)
@@ -128,11 +126,16 @@ def run_step(
 
 
 @contextmanager
-def prepared(
-    model: nn.Module, checkpointing: Mode | None, *, switch: Switch = switch_checkpointing, open_gates: bool = False
-) -> Iterator[None]:
-    """Keep a model ready for training steps inside the `with`, as `run_step` describes, and restore it on exit."""
+def prepared(model: nn.Module, checkpointing: Mode | None, switch: Switch) -> Iterator[None]:
+    """Keep a model ready for training steps inside the `with`, as `run_step` describes, and restore it on exit.
+
+    Inside, it claims support for checkpointing, so that it can be switched on. Parameters that are zero or nearly so
+    have random values: behind a closed gate, a lost gradient looks like a zero.
+    """
     with model_state_kept(model):
+        module = next(model.modules())
+        if not getattr(module, CLAIM, True):
+            vars(module)[CLAIM] = True
         before = {name: id(parameter) for name, parameter in model.named_parameters()}
         switch(model, checkpointing)
         if {name: id(parameter) for name, parameter in model.named_parameters()} != before:
@@ -140,8 +143,7 @@ def prepared(
                 f"switching the checkpointing of {type(model).__name__} replaces modules, so that its parameters have "
                 "other names: give switch= a function that leaves the modules where they are"
             )
-        if open_gates:
-            _open_gates(model)
+        _open_gates(model)
         yield
 
 

@@ -58,10 +58,6 @@ def switch_of(model: nn.Module) -> Switch:
     )
 
 
-def as_it_stands(model: nn.Module, checkpointing: Mode | None) -> None:
-    """Leave checkpointing as it is, for callers that have switched it themselves."""
-
-
 def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
     """Switch checkpointing on in the given mode, or off, by the method of the installed transformers.
 

@@ -24,7 +24,7 @@ from ckpt_surgery.measure.noise import NoisyReference, why_no_reference
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
 from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies
+from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies, prepared
 
 
 @dataclass(slots=True)
@@ -101,10 +101,6 @@ class Training:
         for module, training in modes:
             module.training = training
 
-    def fail(self, error: Exception) -> None:
-        """Record the error that ended the loop."""
-        self.steps.append(RunRecord(float("nan"), error=StepError.of(self.part, error)))
-
     @classmethod
     def run(
         cls,
@@ -120,10 +116,10 @@ class Training:
         training = cls(setup, precision, LiveBytes() if metered and not rounding_seed else None)
         rounding = PerturbedRounding(rounding_seed) if rounding_seed else nullcontext()
         try:
-            with setup.prepared(mode), in_precision(setup.model, precision), rounding:
+            with prepared(setup.model, mode, setup.switch), in_precision(setup.model, precision), rounding:
                 steps(training)
         except Exception as error:
-            training.fail(error)
+            training.steps.append(RunRecord(float("nan"), error=StepError.of(training.part, error)))
         return training
 
     def one_step(self) -> None:
@@ -174,7 +170,9 @@ class TrainingJudge:
         self._train = train
         self._details: dict[str, Detail] = {level: str(kind)}
         self._differs, self._not_run, self._refused = _TRAINING_KINDS[level]
-        self._reference = NoisyReference(self._run_reference, tolerance=tolerance, likely=likely, eps=eps)
+        self._reference = NoisyReference(
+            lambda seed: train(None, seed).steps, tolerance=tolerance, likely=likely, eps=eps
+        )
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:
         """Return the fault in this mode, a skip if it cannot be judged, or the training if it computes the same."""
@@ -190,9 +188,6 @@ class TrainingJudge:
         if fault:
             return Fault(self._differs, fault.subjects, self._details, fault.explanation, underlying=fault)
         return training
-
-    def _run_reference(self, rounding_seed: int) -> Sequence[RunRecord]:
-        return self._train(None, rounding_seed).steps
 
     def _skip(self, kind: SkipKind, error: str) -> Skip:
         return Skip((self._level,), kind, {**self._details, "error": error})

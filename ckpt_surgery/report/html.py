@@ -50,13 +50,10 @@ def write_html(reports: Sequence[Report], path: Path | str) -> None:
     Path(path).write_text(html_page(reports), encoding="utf-8")
 
 
-def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | None = None) -> str:
-    """Render reports as one page, which is the same for the same reports.
+def html_page(reports: Sequence[Report]) -> str:
+    """Render what `verify` returned as one page, which is the same for the same reports.
 
-    Args:
-        reports: What `verify` returned. Plots are drawn for at most `MOST_PLOTTED` of them; the others have tables.
-        title: Plain text; by default the page is called after its one model, or as a page of many.
-        seconds: The wall-clock time of the whole survey.
+    Plots are drawn for at most `MOST_PLOTTED` of them; the others have tables.
 
     Raises:
         PlotError: There is something to draw, and matplotlib is not installed.
@@ -64,11 +61,11 @@ def html_page(reports: Sequence[Report], *, title: str = "", seconds: float | No
     shown = Overview(reports).ordered
     single = len(shown) == 1
     plots = _plots(shown)
-    title = title or (f"{shown[0].label}: {shown[0].status}" if single else "Gradient checkpointing, verified")
+    title = f"{shown[0].label}: {shown[0].status}" if single else "Gradient checkpointing, verified"
     # counts, filters and sorting are of no use on a page with one model
     hidden = " hidden" if single else ""
     body = [
-        _header(shown, title, seconds, hidden),
+        _header(shown, title, hidden),
         "" if single else _causes(shown),
         _controls(shown, hidden),
         _models(shown, plots),
@@ -120,12 +117,11 @@ def _plots(shown: Sequence[Report]) -> dict[int, list[Plot]]:
     return plots_by_index
 
 
-def _header(shown: Sequence[Report], title: str, seconds: float | None, hidden: str) -> str:
+def _header(shown: Sequence[Report], title: str, hidden: str) -> str:
     """Render title and versions; for many models also their counts, before and after `wrap_blocks`."""
     single = len(shown) == 1
     about = ["gradient checkpointing, verified"] if single else [plural(len(shown), "model")]
     about += [f"{escape(package)} {escape(version)}" for package, version in Overview(shown).versions.items()]
-    about += [f"{seconds:,.0f} s"] if seconds is not None else []
     about += [f"after wrap_blocks: {report.repair.status}" for report in shown if single and report.repair]
     repaired = Overview(shown).repair_counts
     captioned: list[tuple[str, Mapping[Any, int]]] = [("as they are" if repaired else "", Overview(shown).counts)]

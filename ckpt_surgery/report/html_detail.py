@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.report import COSTS, Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Cell, Fault, Mode
 from ckpt_surgery.report.plots import Plot
 from ckpt_surgery.report.summary import BlockRow, error_text, rule_summary
 from ckpt_surgery.text import flops as flop_count
-from ckpt_surgery.text import percent, plural, ratio, size, some
+from ckpt_surgery.text import plural, size, some
 
 SIGNS: dict[Cell, str] = {"ok": "\u2713", "failed": "\u2715", "skipped": "\u00b7", "refused": "\u2298"}
 _MOST_NAMES = 400  # of what a fault concerns
@@ -127,17 +127,9 @@ def _levels(report: Report) -> str:
 
 
 def _costs(report: Report) -> str:
-    rows = []
-    for title, run in report.columns(alone=True):
-        if not (run and (cost := run.cost)):
-            continue
-        reference = cost.reference_backward_flops
-        kept = map(size, (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes))
-        flops = (ratio(cost.backward_flops, reference), ratio(cost.best_backward_flops, reference))
-        rows.append([title, *kept, percent(cost.saved_share), *flops])
-    header = ["mode", "kept", "without", "best", "saved", "backward FLOPs", "best"]
+    rows = report.cost_rows
     caption = "Bytes kept from forward to backward, and the work of the backward"
-    return table(header, rows, caption=caption, kind="numbers") if rows else ""
+    return table(["mode", *COSTS], rows, caption=caption, kind="numbers") if rows else ""
 
 
 def _policies(report: Report) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from html import escape
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ckpt_surgery.errors import CkptSurgeryError
@@ -136,12 +137,8 @@ def _bytes_plot(report: Report, key: str) -> Plot | None:
         )
     _add_legend(figure, len(lines))
     peaks = ", ".join(f"{name} {size(max(held for _, held in line.points))}" for name, line, _, _ in lines)
-    return Plot(
-        "Bytes held over one step",
-        "All tensors that the step makes: activations, and in the backward, from the dotted line on, gradients. "
-        f"Peaks: {peaks}.",
-        _svg_of(figure, key, "Bytes held over one step", f"Peaks: {peaks}."),
-    )
+    caption = "All tensors that the step makes: activations, and in the backward, from the dotted line on, gradients. "
+    return _plot_of(figure, key, "Bytes held over one step", f"{caption}Peaks: {peaks}.", f"Peaks: {peaks}.")
 
 
 def _blocks_plot(report: Report, key: str) -> Plot | None:
@@ -174,13 +171,9 @@ def _blocks_plot(report: Report, key: str) -> Plot | None:
     axes.set_xlabel("times entered in the backward")
     _add_legend(figure, len(modes))
     wrong = sum(row.blocks for row in rows if any(count != row.reference for _, count in row.recomputed))
-    return Plot(
-        "Recomputes of each block",
-        "The upright stroke is how often the forward enters a block; a bar that ends there is right.",
-        _svg_of(
-            figure, key, "Recomputes of each block", f"{plural(wrong, 'block')} recomputed too seldom or too often."
-        ),
-    )
+    caption = "The upright stroke is how often the forward enters a block; a bar that ends there is right."
+    text = f"{plural(wrong, 'block')} recomputed too seldom or too often."
+    return _plot_of(figure, key, "Recomputes of each block", caption, text)
 
 
 def _errors_plot(report: Report, key: str) -> Plot | None:
@@ -210,12 +203,11 @@ def _errors_plot(report: Report, key: str) -> Plot | None:
     _add_legend(figure, len(tooltips))
     text = f"The largest finite error is {max(finite, default=0.0):.1e}."
     thinned = " Of neighbours only the worst is shown." if len(names) > _MOST_POINTS else ""
-    return Plot(
-        "Relative error of each gradient",
+    caption = (
         "Against the run without checkpointing; what is equal up to rounding lies on the lowest line. "
-        f"Point at a mark for its name.{thinned}",
-        _svg_of(figure, key, "Relative error of each gradient", text, tooltips),
+        f"Point at a mark for its name.{thinned}"
     )
+    return _plot_of(figure, key, "Relative error of each gradient", caption, text, tooltips)
 
 
 def _points(
@@ -282,17 +274,17 @@ def _add_legend(figure: Figure, columns: int) -> None:
     figure.legend(**where, ncols=max(columns, 1), handlelength=1.4, columnspacing=1.4)
 
 
-def _svg_of(
-    figure: Figure, key: str, title: str, text: str, tooltips: Mapping[str, Sequence[str]] | None = None
-) -> str:
-    """Draw a figure as one inline `<svg>` element in the colours of the page.
+def _plot_of(
+    figure: Figure,
+    key: str,
+    title: str,
+    caption: str,
+    text: str,
+    tooltips: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Plot:
+    """Draw a figure as one inline `<svg>` element in the colours of the page, whose ids start with `key`.
 
-    Args:
-        figure: The figure to draw.
-        key: Starts every id; unique in the page.
-        title: The title for screen readers.
-        text: The description for screen readers.
-        tooltips: Those of the markers of a line, by the gid of the line.
+    `text` describes it to screen readers; `tooltips` are those of the markers of a line, by the gid of the line.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -300,17 +292,18 @@ def _svg_of(
     (box,) = re.findall(r'<svg[^>]* viewBox="([^"]+)"', body)
     body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>", "", body, flags=re.DOTALL)
-    for gid, names in (tooltips or {}).items():
+    for gid, names in tooltips.items():
         end = body.index(f'<g id="{gid}">')
         for name in names:  # its markers are the first ones from there
             end = body.index("/>", body.index("<use ", end))
             body = f"{body[:end]}><title>{escape(name)}</title></use>{body[end + 2 :]}"
     body = re.sub(r"<[^>]+>", lambda tag: _tidy(tag[0], key), body)
     body = re.sub(r">\s+<", "><", body).strip()
-    return (
+    svg = (
         f'<svg viewBox="{box}" role="img" aria-labelledby="{key}-title {key}-text">'
         f'<title id="{key}-title">{escape(title)}</title><desc id="{key}-text">{escape(text)}</desc>{body}</svg>'
     )
+    return Plot(title, caption, svg)
 
 
 def _tidy(tag: str, key: str) -> str:

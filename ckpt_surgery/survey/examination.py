@@ -40,19 +40,18 @@ def examine(
     """Examine one target in `modes`, and with `fix` also after `wrap_blocks`, all on `device`.
 
     Emits `phase` as each phase begins; `report` with a `Report` without modes as plain data, whose `problem` says why
-    nothing follows if nothing does, and with the digests of the `files` that a factory was read from; `mode` with a
-    report of one mode; `repair` with a report whose repair has the table of the surgery or its problem, and then with
-    one that has the mode after it.
+    nothing follows if nothing does, and with the digests of the `files` that a factory was read from; `mode` with the
+    `run` in one mode; `repair` with a `Repair` that has the table of the surgery or its problem, and then with one
+    that has the mode after it.
     """
     subject = SurveyTarget.of(target)
-    empty = subject.empty_report()
-    examiner, report = _begin(emit, empty, subject, levels, examination, device)
+    examiner, report = _begin(emit, subject, levels, examination, device)
     emit(Event.REPORT, report=report.to_dict(), files=imported_files(subject))
     if examiner is None or not report.has_model:
         return
     for mode in () if report.problem else modes:
         _emit_phase(emit, Phase(PhaseKind.MODE, mode))
-        emit(Event.MODE, report=replace(empty, modes=(_examined(examiner, mode, levels),)).to_dict())
+        emit(Event.MODE, run=_examined(examiner, mode, levels).to_dict())
     if not fix:
         return
     _emit_phase(emit, Phase(PhaseKind.SURGERY))
@@ -62,11 +61,11 @@ def examine(
         repair = Repair(surgery=table)
     except (SurgeryError, Unverifiable) as error:
         repair = Repair(problem=one_line(error), refused=isinstance(error, SurgeryError))
-    emit(Event.REPAIR, report=replace(empty, repair=repair).to_dict())
+    emit(Event.REPAIR, repair=repair.to_dict())
     if not repair.problem:
         _emit_phase(emit, Phase(PhaseKind.MODE_AFTER, SURGERY_MODE))
         run = _examined(examiner, SURGERY_MODE, levels)
-        emit(Event.REPAIR, report=replace(empty, repair=replace(repair, modes=(run,))).to_dict())
+        emit(Event.REPAIR, repair=replace(repair, modes=(run,)).to_dict())
 
 
 def _emit_phase(emit: Emit, phase: Phase) -> None:
@@ -83,12 +82,13 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
 
 
 def _begin(
-    emit: Emit, empty: Report, target: SurveyTarget, levels: str | Sequence[Level], examination: str, device: str
+    emit: Emit, target: SurveyTarget, levels: str | Sequence[Level], examination: str, device: str
 ) -> tuple[Any, Report]:
     """Return the examination of a target's model after its reference run, None if that failed, and its report."""
     from ckpt_surgery.survey.build import build, moved
 
     seconds: dict[str, float] = {}
+    empty = target.empty_report()
     examiner, report, phase = None, empty, Phase(PhaseKind.BUILD)
     start = perf_counter()
     _emit_phase(emit, phase)

@@ -108,8 +108,5 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
 def _reap(channel: socket.socket) -> None:
     """Report the exit code of every worker that has ended, negative for a signal."""
     with contextlib.suppress(ChildProcessError):
-        while True:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if not child:
-                return
-            _send(channel, exit=child, code=os.waitstatus_to_exitcode(status))
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            _send(channel, exit=ended[0], code=os.waitstatus_to_exitcode(ended[1]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Repair
+from ckpt_surgery.measure.results import ModeReport, Repair
 from ckpt_surgery.survey.events import Event, Phase
 from ckpt_surgery.survey.job import SurveyJob
 from ckpt_surgery.survey.worker import Worker
@@ -133,9 +133,10 @@ class Scheduler:
                     job.base = job.base or Report.from_dict(event["report"])
                     job.files = event["files"]
                 case Event.MODE:
-                    job.modes |= {run.mode: run for run in Report.from_dict(event["report"]).modes}
+                    run = ModeReport.from_dict(event["run"])
+                    job.modes[run.mode] = run
                 case Event.REPAIR:
-                    job.add_repair(Report.from_dict(event["report"]).repair or Repair())
+                    job.add_repair(Repair.from_dict(event["repair"]) or Repair())
                 case Event.DONE:
                     if event["resident"] > MOST_RESIDENT_BYTES:
                         worker.close()

@@ -14,7 +14,7 @@ from typing import Any
 from ckpt_surgery.survey.worker_exit import ExitKind, StackFrame, WorkerExit, is_dump_complete, last_line
 
 _TAIL_BYTES = 16384  # of its output, kept for its last line and stack dump
-_MOST_BYTES = 1 << 20  # read at a time
+_MOST_BYTES = 1 << 20  # read at a time, more than a pipe holds
 _DUMP_SECONDS = 1.0  # to wait for a stack dump
 
 
@@ -108,16 +108,11 @@ class Worker:
 
 
 def _available(pipe: int) -> tuple[bytes, bool]:
-    """Return what can be read now, about a megabyte at most, and whether that was the end."""
-    parts: list[bytes] = []
-    while sum(map(len, parts)) < _MOST_BYTES:
-        try:
-            part = os.read(pipe, 1 << 16)
-        except BlockingIOError:
-            return b"".join(parts), False
-        except OSError:
-            return b"".join(parts), True
-        if not part:
-            return b"".join(parts), True
-        parts.append(part)
-    return b"".join(parts), False
+    """Return what can be read now, and whether that was the end: there is nothing any more."""
+    try:
+        data = os.read(pipe, _MOST_BYTES)
+    except BlockingIOError:
+        return b"", False
+    except OSError:
+        return b"", True
+    return data, not data

@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
-        "kinds": html_page(examples.every_kind(), seconds=1.0),
+        "kinds": html_page(examples.every_kind()),
         "one": html_page([examples.drifted()]),
         "none": html_page([]),
     }

@@ -67,8 +67,9 @@ def test_every_element_is_closed(reports: list[Report]) -> None:
     assert Tags("<div><p></p>").open == ["div"]
 
 
-def test_whatever_a_report_holds_is_escaped() -> None:
-    page = html_page([examples.hostile(), examples.healthy()], title=examples.HOSTILE)
+@pytest.mark.parametrize("others", [[examples.healthy()], []])
+def test_whatever_a_report_holds_is_escaped(others: list[Report]) -> None:
+    page = html_page([examples.hostile(), *others])
     assert page.count("<script>") == 1
     assert page.count("</style>") == 1
     assert escape(examples.HOSTILE) in page

@@ -33,7 +33,7 @@ def many_models() -> str:
 
 def page() -> str:
     """Render the page of a few models, one element a line, without its style, its script and the drawings."""
-    text = html_page([examples.drifted(), examples.remaining(), examples.nested(), examples.not_built()], seconds=3.0)
+    text = html_page([examples.drifted(), examples.remaining(), examples.nested(), examples.not_built()])
     text = re.sub(r"<(style|script|svg)\b.*?</\1>", r"<\1></\1>", text, flags=re.DOTALL)
     return re.sub(r">\s*<", ">\n<", text)
 

@@ -109,7 +109,6 @@ class Subject:
             blocks=self.blocks,
             checkpointing=mode,
             seed=SEED,
-            open_gates=True,
             rounding_seed=rounding_seed,
         )
 

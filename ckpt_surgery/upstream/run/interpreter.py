@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,23 +165,13 @@ class PythonInterpreter:
 
 def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
     """Return the exit code as a shell gives it, and a line for the output if the command was stopped or killed."""
-    stopped = threading.Event()
-
-    def stop() -> None:
-        stopped.set()
-        _kill_group(process)
-
-    timer = threading.Timer(timeout, stop)  # `wait(timeout)` would poll
-    timer.daemon = True  # or it would keep this Python alive if an interrupt came before `cancel`
     try:
-        timer.start()
-        code = process.wait()
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return EXIT_TIMED_OUT, f"stopped: it had not ended after {timeout:g} s"
     finally:
-        timer.cancel()
         _kill_group(process)  # also if it ended by itself, for the processes that it started
         process.wait()
-    if stopped.is_set():
-        return EXIT_TIMED_OUT, f"stopped: it had not ended after {timeout:g} s"
     if code >= 0:
         return code, ""
     memory = " (as the system does when it is out of memory)" if code == -signal.SIGKILL else ""
