@@ -170,8 +170,8 @@ FAULTS = [
     pytest.param(
         lambda: model_of(PlainLayer, PlainLayer),
         in_both(
-            ("recompute", "CKPT001", "no GradientCheckpointingLayer"),
-            ("cost", "CKPT001", "no GradientCheckpointingLayer"),
+            ("recompute", "CKPT001", "not a GradientCheckpointingLayer"),
+            ("cost", "CKPT001", "not a GradientCheckpointingLayer"),
         ),
         id="plain blocks",
     ),

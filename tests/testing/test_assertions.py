@@ -28,7 +28,7 @@ def test_a_broken_model_raises_with_the_report_as_text() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_checkpointing(toys.model_of(toys.PlainLayer, toys.PlainLayer), toys.values(), modes=["reentrant"])
     assert "layers.0 and layers.1" in str(caught.value) or "layers.0, layers.1" in str(caught.value)
-    assert "PlainLayer is no GradientCheckpointingLayer" in str(caught.value).replace("\n    ", " ")
+    assert "PlainLayer is not a GradientCheckpointingLayer" in str(caught.value).replace("\n    ", " ")
     assert "[CKPT001]" in str(caught.value)
 
 

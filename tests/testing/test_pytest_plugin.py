@@ -179,7 +179,7 @@ def test_the_fixture_returns_the_report_or_fails_with_it(plan: pytest.Pytester) 
     plan.makepyfile(test_fixture=FIXTURE)
     result = run(plan)
     result.assert_outcomes(passed=1, failed=1)
-    assert "PlainLayer is no GradientCheckpointingLayer" in unwrapped(result.stdout.str())
+    assert "PlainLayer is not a GradientCheckpointingLayer" in unwrapped(result.stdout.str())
     assert "def assert_checkpointing" not in result.stdout.str()
 
 

@@ -38,7 +38,7 @@ def rule(code: str, name: str, summary: str) -> Rule:
 
 
 RULES = (
-    rule("CKPT001", "plain_block", "A block that is no GradientCheckpointingLayer."),
+    rule("CKPT001", "plain_block", "A block that is not a GradientCheckpointingLayer."),
     rule("CKPT003", "keyword_gradient", "A gradient argument passed by keyword."),
     rule("CKPT004", "positional_past_state", "Past state passed by position."),
 )
