@@ -23,6 +23,7 @@ from torch.nn.functional import log_softmax
 
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.guarding.failed_step import optimizers_of
 from ckpt_surgery.long_sequences.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
@@ -37,7 +38,7 @@ from ckpt_surgery.planning.fitted import Fitted, Room
 from ckpt_surgery.planning.lever_steps import steps_with_levers
 from ckpt_surgery.planning.metered_steps import applied_on_shapes
 from ckpt_surgery.planning.planner import BudgetPlanner
-from ckpt_surgery.planning.script_optimizer import OptimizerCost, optimizer_of_script
+from ckpt_surgery.planning.script_optimizer import OptimizerCost
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Optimizer, TrainingSetup
@@ -200,7 +201,7 @@ def fitted_to(
     With `zeroes_late`, the gradients of the previous step are held until the backward. The model is only read.
     `progress` is called for each metered step. Raises PlanningError and SurgeryError if the step cannot be predicted.
     """
-    optimizer = optimizer_of_script(model)
+    optimizer = next(iter(optimizers_of(model.parameters())), None)
     room = room_for(model, inputs, optimizer, target)
     steps = _Steps(model, optimizer, room, zeroes_late=zeroes_late, progress=progress)
     with random_state_kept(), warnings.catch_warnings():
