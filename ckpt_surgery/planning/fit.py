@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -292,15 +293,10 @@ class _Steps:
 
     def _most(self, inputs: Mapping[str, Any], dimension: int, whole: int, fitted: Fitted) -> int:
         grain = -(-whole // _CUTS)
-        fits, fails = 0, -(-whole // grain)
+        parts = range(grain, whole, grain)
         with applied_on_shapes(fitted.choice, self.model):
-            while fails - fits > 1:
-                middle = (fits + fails) // 2
-                if self._fits(inputs, dimension, whole, middle * grain, fitted):
-                    fits = middle
-                else:
-                    fails = middle
-        return fits * grain
+            fitting = bisect_left(parts, 1, key=lambda part: not self._fits(inputs, dimension, whole, part, fitted))
+        return fitting * grain
 
     def _fits(self, inputs: Mapping[str, Any], dimension: int, whole: int, part: int, fitted: Fitted) -> bool:
         """Tell whether a step fits with a dimension of the inputs shortened, in those tensors that have it."""
