@@ -209,7 +209,7 @@ def _metered(
     if failed.model is None or failed.call is None or failed.device is None or arguments is None:
         raise PlanningError("what the model was called with is gone")
     shapes = ShapesOnly()
-    copied = without_values(shapes_of(failed.model, shapes, shapes.copies))
+    copied = shapes_of(failed.model, shapes, shapes.copies)
     change(copied, shapes)
     without_values(copied)
     own: list[bool] = []
