@@ -114,8 +114,8 @@ def plan_command(
         if memory is None and device is None:
             raise OptionError("say what a step may take: --memory SIZE, or the card with --device")
         with termination_raises(), progress_bar(after=PATIENCE) as progress:
-            if progress is not None:
-                progress("importing", 0, 0)
+            show = progress or (lambda *_: None)
+            show("importing", 0, 0)
             load_runtime("plan")
             with quiet():
                 from ckpt_surgery.errors import DoesNotFitError
@@ -132,8 +132,7 @@ def plan_command(
                 card = training.device
                 budget = card.room if card is not None and memory is None else memory_bytes(memory or "")
                 target = target_named(model, trust_remote_code=trust_remote_code)
-                if progress is not None:
-                    progress("building the model", 0, 0)
+                show("building the model", 0, 0)
                 if maximize is not None and target.kind is TargetKind.FACTORY:
                     raise OptionError(
                         f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
@@ -143,10 +142,9 @@ def plan_command(
                 if lora:
                     add_lora(found.model, lora, found.shapes, four_bits=four_bits)
                 head: list[str] = []
-                if maximize is not None:
-                    if progress is not None:
-                        progress("searching the largest size", 0, 0)
-                    try:
+                try:
+                    if maximize is not None:
+                        show("searching the largest size", 0, 0)
                         largest = largest_sizes(
                             found,
                             batch or 1,
@@ -156,16 +154,16 @@ def plan_command(
                             offload=offload,
                             changes=changes,
                         )
-                    except DoesNotFitError as error:
-                        say(f"ckpt_surgery: {error}")
-                        return ExitCode.FINDINGS
-                    found = found.resized(*largest)
-                    text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
-                    head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
-                begin = None if progress is None else lambda number: progress("metering steps", number, 0)
-                try:
+                        found = found.resized(*largest)
+                        text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
+                        head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
                     made = found.planned(
-                        budget, training=training, offload=offload, changes=changes, save=save, begin=begin
+                        budget,
+                        training=training,
+                        offload=offload,
+                        changes=changes,
+                        save=save,
+                        begin=lambda number: show("metering steps", number, 0),
                     )
                 except DoesNotFitError as error:
                     say(f"ckpt_surgery: {error}")

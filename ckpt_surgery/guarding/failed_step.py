@@ -207,12 +207,13 @@ class FailedStep:
             call.keep()
         parameters = list(nn.Module.parameters(model))
         device = parameters[0].device
-        states, optimizer = _optimizers(parameters)
+        optimizers = optimizers_of(parameters)
+        optimizer = next(iter(optimizers), None)
         held: dict[Held, list[Any]] = {
             Held.PARAMETERS: parameters,
             Held.BUFFERS: list(model.buffers()),
             Held.GRADIENTS: [parameter.grad for parameter in parameters if parameter.grad is not None],
-            Held.OPTIMIZER: states,
+            Held.OPTIMIZER: [each for optimizer in optimizers for each in tensors(optimizer.state)],
         }
         sums = {}
         for kind, some in held.items():
@@ -302,14 +303,12 @@ def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn
     return part, recomputing, running, line
 
 
-def _optimizers(parameters: list[nn.Parameter]) -> tuple[list[Tensor], Optimizer | None]:
-    """Find the state that optimizers hold for some parameters, and the first optimizer, among all live objects."""
+def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
+    """List the optimizers in this process that train some of these parameters, the one that trains most first."""
     trained = set(map(id, parameters))
-    states: list[Tensor] = []
-    first = None
+    counts: dict[Optimizer, int] = {}
     for each in gc.get_objects():
-        groups = vars(each).get("param_groups", ()) if issubclass(type(each), Optimizer) else ()  # wrappers have none
-        if any(id(parameter) in trained for group in groups for parameter in group["params"]):
-            first = first or each
-            states += [tensor for state in each.state.values() for tensor in tensors(state)]
-    return states, first
+        groups = vars(each).get("param_groups", ()) if issubclass(type(each), Optimizer) else ()
+        if number := sum(id(parameter) in trained for group in groups for parameter in group["params"]):
+            counts[each] = number
+    return sorted(counts, key=lambda each: (-counts[each], "optimizer" in vars(each)))  # wrappers last

@@ -31,10 +31,9 @@ from ckpt_surgery.runtime.self_check.routing import has_router
 from ckpt_surgery.runtime.tools.classes import PACKAGE, is_flattened, library_of
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import current_graph_task_id
+from ckpt_surgery.torch_names import CALL_HOOKS, current_graph_task_id
 
 _BACKWARD = ("_backward_pre_hooks", "_backward_hooks")
-_TABLES = ("_forward_pre_hooks", "_forward_hooks", *_BACKWARD)
 _COMPUTING = HOOKING | {PACKAGE}
 
 
@@ -384,6 +383,6 @@ def _has_script_hooks(block: nn.Module) -> bool:
     return any(
         not isinstance(hook, ModelHook) and (table in _BACKWARD or library_of(hook) not in _COMPUTING)
         for module in block.modules()
-        for table in _TABLES
+        for table in CALL_HOOKS
         for hook in getattr(module, table, {}).values()
     )

@@ -62,22 +62,20 @@ class Device:
         return 2 * (cublas + _MIB) if self.capability else 0
 
     @classmethod
-    def like(cls, card: str, memory: int = 0) -> Device:
+    def like(cls, card: str) -> Device:
         """Find a device by name, however people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
 
-        Variants with the same name are distinguished by `memory`, in bytes as the driver reports it, or by the size
-        in the name.
+        Variants with the same name are distinguished by the size in the name.
 
         Raises:
             PlanningError: no figures are known of this device.
         """
-        words, form, named_memory = _parsed(card)
+        words, form, memory = _parsed(card)
         variants = [(device, *_parsed(device.name)) for device in DEVICES.values()]
         variants = [each for each in variants if each[1] == words]
         form = form if any(each[2] == form for each in variants) else ""  # an unknown form is ignored
-        wanted = memory or named_memory
         for device, _, its_form, _ in variants:
-            if its_form == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
+            if its_form == form and abs(device.memory - (memory or device.memory)) <= 0.1 * device.memory:
                 return device
         raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")
 

@@ -21,6 +21,7 @@ from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
+from ckpt_surgery.measure.own_checkpoints import OURS, TORCH
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
@@ -33,7 +34,7 @@ from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, UsesOriginal, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.states import bytes_of
-from ckpt_surgery.planning.step_meter import OWN_CODE, run_metered
+from ckpt_surgery.planning.step_meter import run_metered
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -217,7 +218,8 @@ def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
 def _place_in_model(error: BaseException) -> str:
     """Return the line of a model that an error came from, as a clause; empty if there is none."""
     places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
-    model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, contextlib.__file__, "<"))]
+    others = (TORCH, OURS, contextlib.__file__, "<")
+    model_code = [(file, line) for file, line in places if not file.startswith(others)]
     if not model_code:
         return ""
     file, line = model_code[-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from torch.nn.functional import log_softmax
 
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.guarding.failed_step import optimizers_of
 from ckpt_surgery.long_sequences.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
@@ -37,7 +39,7 @@ from ckpt_surgery.planning.fitted import Fitted, Room
 from ckpt_surgery.planning.lever_steps import steps_with_levers
 from ckpt_surgery.planning.metered_steps import applied_on_shapes
 from ckpt_surgery.planning.planner import BudgetPlanner
-from ckpt_surgery.planning.script_optimizer import OptimizerCost, optimizer_of_script
+from ckpt_surgery.planning.script_optimizer import OptimizerCost
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Optimizer, TrainingSetup
@@ -200,7 +202,7 @@ def fitted_to(
     With `zeroes_late`, the gradients of the previous step are held until the backward. The model is only read.
     `progress` is called for each metered step. Raises PlanningError and SurgeryError if the step cannot be predicted.
     """
-    optimizer = optimizer_of_script(model)
+    optimizer = next(iter(optimizers_of(model.parameters())), None)
     room = room_for(model, inputs, optimizer, target)
     steps = _Steps(model, optimizer, room, zeroes_late=zeroes_late, progress=progress)
     with random_state_kept(), warnings.catch_warnings():
@@ -291,15 +293,10 @@ class _Steps:
 
     def _most(self, inputs: Mapping[str, Any], dimension: int, whole: int, fitted: Fitted) -> int:
         grain = -(-whole // _CUTS)
-        fits, fails = 0, -(-whole // grain)
+        parts = range(grain, whole, grain)
         with applied_on_shapes(fitted.choice, self.model):
-            while fails - fits > 1:
-                middle = (fits + fails) // 2
-                if self._fits(inputs, dimension, whole, middle * grain, fitted):
-                    fits = middle
-                else:
-                    fails = middle
-        return fits * grain
+            fitting = bisect_left(parts, 1, key=lambda part: not self._fits(inputs, dimension, whole, part, fitted))
+        return fitting * grain
 
     def _fits(self, inputs: Mapping[str, Any], dimension: int, whole: int, part: int, fitted: Fitted) -> bool:
         """Tell whether a step fits with a dimension of the inputs shortened, in those tensors that have it."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
-from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
-from ckpt_surgery.long_sequences.mlps import mlps_of
+from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
 from ckpt_surgery.planning.choices import PlanChoice
-from ckpt_surgery.planning.explain import on_host_without_data
-from ckpt_surgery.planning.planner import stacks_of
+from ckpt_surgery.planning.metered_steps import applied_on_shapes
+from ckpt_surgery.planning.planner import stacks_of, tiling_of
 from ckpt_surgery.planning.target import ReleasedModel, positions_of
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.text import size
@@ -87,14 +85,9 @@ def _smallest(released: ReleasedModel, training: TrainingSetup, *, offload: bool
     best = PlanChoice(stacks, every, offload=offload)
     if not changes:
         return best
-    blocks = [released.model.get_submodule(name) for name in every]
-    mlps = [mlp for mlp in mlps_of(released.model, blocks) if mlp.reason is None]
-    tiled = tuple(mlp.name for mlp in mlps)
     least = _peak(released, best, training)
-    for change in ("fused_loss", *(["tiled"] if mlps else [])):
-        changed = replace(best, fused_loss=True)
-        if change == "tiled":
-            changed = replace(best, tiled=tiled, shard_size=max(mlp.width for mlp in mlps))
+    for change in filter(None, ({"fused_loss": True}, tiling_of(released.model, every))):
+        changed = replace(best, **change)
         try:
             peak = _peak(released, changed, training)
         except (SurgeryError, PlanningError):  # it cannot be made to this model
@@ -104,7 +97,5 @@ def _smallest(released: ReleasedModel, training: TrainingSetup, *, offload: bool
 
 
 def _peak(released: ReleasedModel, choice: PlanChoice, training: TrainingSetup) -> int:
-    with choice.apply(released.model, self_check="never"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", SurgeryWarning)
-        on_host_without_data(released.model)
+    with applied_on_shapes(choice, released.model):
         return released.explained(training).peak_bytes

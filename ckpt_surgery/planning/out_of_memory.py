@@ -23,17 +23,18 @@ from ckpt_surgery.errors import PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
 from ckpt_surgery.long_sequences.fused_head import fuse_loss
 from ckpt_surgery.long_sequences.long_context import long_context
-from ckpt_surgery.long_sequences.mlps import mlps_of
 from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import scalar
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, StepPhase
+from ckpt_surgery.planning.answer import RANK
 from ckpt_surgery.planning.devices import Device, segment_bytes
 from ckpt_surgery.planning.explain import explanation_of, metered, without_values
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder
 from ckpt_surgery.planning.lora import add_lora, head_of, is_mostly_frozen
+from ckpt_surgery.planning.planner import tiling_of
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.text import Hint, Remedy
 from ckpt_surgery.planning.training import OPTIMIZER_CLASSES, Optimizer, TrainingSetup
@@ -47,7 +48,6 @@ _PATIENCE = 30.0
 _LEAST_SHARE = 0.01
 """A lever is named if it saves at least this share of the peak."""
 _MOST_HOLDERS = 5
-_LORA_RANK = 16
 _ROUNDED = 0.005
 """The relative error of a size in torch's message, which has two decimals."""
 
@@ -70,7 +70,7 @@ class Lever(StrEnum):
     TILE_MLP = "tile_mlp(mlps)"
     FUSED_LOSS = "fuse_loss(model)"
     LONG_CONTEXT = "long_context(model)"
-    LORA = f"LoRA of rank {_LORA_RANK}"
+    LORA = f"LoRA of rank {RANK}"
     ADAM_8BIT = "AdamW in 8 bits"
 
 
@@ -209,7 +209,7 @@ def _metered(
     if failed.model is None or failed.call is None or failed.device is None or arguments is None:
         raise PlanningError("what the model was called with is gone")
     shapes = ShapesOnly()
-    copied = without_values(shapes_of(failed.model, shapes, shapes.copies))
+    copied = shapes_of(failed.model, shapes, shapes.copies)
     change(copied, shapes)
     without_values(copied)
     own: list[bool] = []
@@ -319,8 +319,8 @@ def _changes(
     """Yield levers for the model as it stands, with functions that apply them: offload only if it is not on a CPU."""
 
     def tile(model: nn.Module, _: ShapesOnly) -> None:
-        mlps = [mlp for mlp in mlps_of(model, [block.module for block in find_blocks(model)]) if mlp.reason is None]
-        tile_mlp([mlp.module for mlp in mlps], shard_size=max(mlp.width for mlp in mlps))
+        tiling = tiling_of(model, [block.name for block in find_blocks(model)])
+        tile_mlp(list(map(model.get_submodule, tiling["tiled"])), shard_size=tiling["shard_size"])
 
     to_host = failed.device is not None and failed.device.type != "cpu"
     if whole.checkpointed < whole.blocks:
@@ -333,4 +333,4 @@ def _changes(
     if to_host:
         yield Lever.LONG_CONTEXT, lambda model, _: long_context(model)
     if failed.model is not None and not is_mostly_frozen(failed.model):
-        yield Lever.LORA, lambda model, shapes: add_lora(model, _LORA_RANK, shapes)
+        yield Lever.LORA, lambda model, shapes: add_lora(model, RANK, shapes)

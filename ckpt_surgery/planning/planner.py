@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -43,7 +44,6 @@ class BudgetPlanner:
         self.device = training.device or DEVICES["h100"]
         self.unavailable: dict[str, str] = {}
         self.stacks = stacks_of(model)
-        self._blocks = [model.get_submodule(name) for names in self.stacks.values() for name in names]
         self._names = frozenset(name for names in self.stacks.values() for name in names)
         self._nothing = PlanChoice(self.stacks)
         self._all = replace(self._nothing, checkpointed=dict.fromkeys(sorted(self._names), ()))
@@ -207,10 +207,8 @@ class BudgetPlanner:
 
     def _changes(self, own_loss: bool) -> list[PlanChoice]:
         """List every combination of changes beside checkpointing."""
-        mlps = [mlp for mlp in mlps_of(self.model, self._blocks) if mlp.reason is None]
-        shard_size = max((mlp.width for mlp in mlps), default=0)
-        tiled = replace(self._nothing, tiled=tuple(mlp.name for mlp in mlps), shard_size=shard_size)
-        ways = [self._nothing, *([tiled] if mlps else [])]
+        tiling = tiling_of(self.model, self._names)
+        ways = [self._nothing, *([replace(self._nothing, **tiling)] if tiling else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
     def _costs_if_possible(self, choice: PlanChoice) -> StepCosts | None:
@@ -234,3 +232,9 @@ def stacks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """List the names of the blocks in each stack that `wrap_blocks` takes. Raises SurgeryError if there is none."""
     with wrap_blocks(model, self_check="never") as surgery:
         return {stack.name: tuple(block.name for block in stack.blocks) for stack in surgery.stacks if stack.wanted}
+
+
+def tiling_of(model: nn.Module, blocks: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a choice that tiles all MLPs in these blocks that can be; empty if none can."""
+    mlps = [mlp for mlp in mlps_of(model, map(model.get_submodule, blocks)) if mlp.reason is None]
+    return {"tiled": tuple(mlp.name for mlp in mlps), "shard_size": max(mlp.width for mlp in mlps)} if mlps else {}

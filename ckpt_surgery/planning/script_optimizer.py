@@ -1,9 +1,8 @@
-"""Find the optimizer that a script trains a model with, and run its step on shapes."""
+"""Run the step of a script's optimizer on shapes, to count what it takes."""
 
 from __future__ import annotations
 
 import copy
-import gc
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,19 +52,6 @@ class OptimizerCost:
         known = OPTIMIZER_CLASSES.get(name.lower())  # as it does not run on shapes
         held = state_bytes(model.parameters(), known or Optimizer.ADAMW)
         return cls(name if known else f"{name}, taken for AdamW", held, is_exact=False)
-
-
-def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
-    """Find the optimizer in this process that trains most parameters of a model; None if there is none yet."""
-    own = {id(parameter) for parameter in model.parameters()}
-    most, found = 0, None
-    for each in [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]:
-        while isinstance(inner := vars(each).get("optimizer"), torch.optim.Optimizer):  # as accelerate wraps them
-            each = inner
-        count = sum(id(parameter) in own for group in each.param_groups for parameter in group["params"])
-        if count > most:
-            most, found = count, each
-    return found
 
 
 def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, foreach: bool) -> tuple[int, int]:

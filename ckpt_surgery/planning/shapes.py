@@ -8,8 +8,8 @@ reads what weights decide, such as the experts that a router chose, gets values 
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,13 +104,15 @@ class ShapesOnly(TorchDispatchMode):
         self.copies: dict[int, Any] = {}
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._known = KnownResults(self._fake)
+        self._swaps: list[Callable[[Tensor, Tensor], None]] = []  # by each entry; it may be entered several times
 
     def __enter__(self) -> Any:
-        _CONVERSION.enter()
+        self._swaps.append(torch.utils.swap_tensors)
+        torch.utils.swap_tensors = partial(_convert, torch.utils.swap_tensors)
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *raised: Any) -> None:
-        _CONVERSION.leave()
+        torch.utils.swap_tensors = self._swaps.pop()
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
@@ -261,41 +263,12 @@ def drawn(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-class _Conversion(threading.local):
-    """A state in which `Module.to` converts parameters without data in place; torch would refuse, or swap them.
-
-    Only in the threads that entered it, whatever others do meanwhile.
-    """
-
-    depth = 0
-    _lock = threading.Lock()
-    _entered = 0
-    _swap: Any = None
-
-    def enter(self) -> None:
-        kind = type(self)
-        with kind._lock:
-            if not kind._entered:
-                kind._swap, torch.utils.swap_tensors = torch.utils.swap_tensors, self._converted
-            kind._entered += 1
-        self.depth += 1
-
-    def leave(self) -> None:
-        kind = type(self)
-        self.depth -= 1
-        with kind._lock:
-            kind._entered -= 1
-            if not kind._entered:
-                torch.utils.swap_tensors = kind._swap
-
-    def _converted(self, parameter: Tensor, new: Tensor) -> None:
-        if self.depth:
-            parameter.data = new.detach()
-        else:
-            type(self)._swap(parameter, new)
-
-
-_CONVERSION = _Conversion()
+def _convert(swap: Callable[[Tensor, Tensor], None], parameter: Tensor, new: Tensor) -> None:
+    """Convert a parameter without data in place, which torch would refuse or swap; leave any other to `swap`."""
+    if isinstance(parameter, FakeTensor):
+        parameter.data = new.detach()
+    else:
+        swap(parameter, new)
 
 
 def _as_suggested(result: Tensor, source: Tensor) -> Tensor:

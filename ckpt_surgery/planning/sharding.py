@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from torch import nn
@@ -29,21 +29,15 @@ _GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 @dataclass(slots=True)
 class _Unit:
-    """A unit of gathering and reducing: a block, or everything outside blocks, whose name is empty."""
+    """A unit of gathering and reducing: a block, or everything outside blocks, whose name is empty.
+
+    `forward` and `backward` are the numbers of its operators that allocate.
+    """
 
     name: str
-    gathered: int
-    forward: tuple[int, int] | None = None
-    backward: tuple[int, int] | None = None
-
-    def ran(self, phase: StepPhase, number: int) -> None:
-        """Widen the span of operators in which it runs forward, or backward."""
-        span = self.forward if phase is StepPhase.FORWARD else self.backward
-        span = (number, number) if span is None else (min(span[0], number), max(span[1], number))
-        if phase is StepPhase.FORWARD:
-            self.forward = span
-        else:
-            self.backward = span
+    gathered: int = 0
+    forward: list[int] = field(default_factory=list)
+    backward: list[int] = field(default_factory=list)
 
 
 class _Units:
@@ -52,16 +46,17 @@ class _Units:
     def __init__(self, step: StepAllocations, model: nn.Module, blocks: Sequence[str], ranks: int) -> None:
         self._step, self._ranks = step, ranks
         outer = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
-        self._units = units = {name: _Unit(name, 0) for name in ("", *outer)}
+        self._units = units = {name: _Unit(name) for name in ("", *outer)}
         for name, parameter in model.named_parameters():
             units[nearest(name, units)].gathered += prod(shard_of(parameter.shape, ranks)) * ranks * parameter.itemsize
         for allocation in step.allocations:
-            units[nearest(allocation.place.module, units)].ran(allocation.phase, allocation.born)
+            unit = units[nearest(allocation.place.module, units)]
+            (unit.forward if allocation.phase is StepPhase.FORWARD else unit.backward).append(allocation.born)
         # the blocks in the order of the backward: each with its span of operators and the block after it
-        ran = [(unit, unit.backward) for unit in units.values() if unit.name and unit.backward]
-        ran.sort(key=lambda pair: pair[1][1])
-        after = [*(unit for unit, _ in ran[1:]), None]
-        self._backward = [(unit, span, later) for (unit, span), later in zip(ran, after, strict=True)] if ran else []
+        ran = [unit for unit in units.values() if unit.name and unit.backward]
+        ran.sort(key=lambda unit: max(unit.backward))
+        pairs = zip(ran, [*ran[1:], None], strict=False)
+        self._backward = [(unit, _span(unit.backward), after) for unit, after in pairs]
 
     def gathered(self) -> Iterator[Allocation]:
         """Yield what each unit gathers, and when: parameters while it runs, and all the time those in no block.
@@ -73,7 +68,7 @@ class _Units:
         yield _made(units[""].gathered, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
         for unit in units.values():
             if unit.name and unit.forward:
-                yield _made(2 * unit.gathered, unit.name, _GATHER, StepPhase.FORWARD, unit.forward)
+                yield _made(2 * unit.gathered, unit.name, _GATHER, StepPhase.FORWARD, _span(unit.forward))
         before = step.backward_at + 1
         for unit, span, following in self._backward:
             coming = following.gathered if following else 0
@@ -144,6 +139,10 @@ def sharded(
 def shard_of(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
     """Return the shape of a tensor's part on the first rank: FSDP2 cuts the first dimension and pads the last part."""
     return (_part(shape[0], ranks), *shape[1:]) if shape else ()
+
+
+def _span(numbers: Sequence[int]) -> tuple[int, int]:
+    return min(numbers), max(numbers)
 
 
 def _part(count: int, ranks: int) -> int:

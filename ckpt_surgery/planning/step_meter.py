@@ -8,15 +8,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
+from ckpt_surgery.measure.own_checkpoints import OURS, TORCH
 from ckpt_surgery.planning.allocations import (
     Allocation,
     AllocationKind,
@@ -30,9 +29,7 @@ from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_wrapper, unseen_for
 from ckpt_surgery.torch_names import FakeTensor, current_autograd_node, engine, next_sequence_number
 
-OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
-"""The folders whose code is not a model's."""
-_DISPATCH = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
+_DISPATCH = (f"{TORCH}_compile.py", f"{TORCH}_dynamo")
 """Files of torch whose frames lie between the call of an operator and its dispatch."""
 _KEEPS_LOCALS = sys.version_info < (3, 13)
 """Whether a frame's `f_locals`, once read, keeps its values alive until it is read again (as before PEP 667)."""
@@ -241,5 +238,5 @@ def _call_site() -> tuple[Any, int]:
 @cache
 def _known_code(code: CodeType) -> tuple[str, bool]:
     """Return the file name of a model's code, empty for other code, and whether the code has a `self`."""
-    file = "" if code.co_filename.startswith((*OWN_CODE, "<")) else os.path.basename(code.co_filename)
+    file = "" if code.co_filename.startswith((TORCH, OURS, "<")) else os.path.basename(code.co_filename)
     return file, code.co_varnames[:1] == ("self",)

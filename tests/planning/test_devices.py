@@ -126,13 +126,6 @@ def test_a_card_that_is_none_of_them_is_not_taken_for_one(card: str) -> None:
         Device.like(card)
 
 
-def test_the_memory_that_a_driver_tells_decides_between_variants() -> None:
-    assert Device.like("A100", 42_300_000_000) is Device.of("A100 40GB")
-    assert Device.like("NVIDIA H200", 150_100_000_000) is Device.of("H200")
-    with pytest.raises(PlanningError):
-        Device.like("H100", 42_300_000_000)
-
-
 MIB = 2**20
 ALLOCATED = {
     0: 0,

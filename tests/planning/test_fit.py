@@ -16,10 +16,10 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery import OptionError, PlanningError
+from ckpt_surgery.guarding.failed_step import optimizers_of
 from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
-from ckpt_surgery.planning.script_optimizer import optimizer_of_script
 from ckpt_surgery.static.plan_file import read_plan
 from ckpt_surgery.static.results import Progress
 from tests.planning.fit_scripts.runs import check_fit, python
@@ -150,9 +150,8 @@ def test_the_optimizer_is_the_one_that_trains_most_of_the_model() -> None:
     model = llama(1)
     others = torch.optim.SGD([next(model.parameters())], lr=0.1)
     optimizer = torch.optim.AdamW(model.parameters())
-    assert optimizer_of_script(model) is optimizer
-    assert others.param_groups
-    assert optimizer_of_script(llama(1)) is None
+    assert optimizers_of(model.parameters()) == [optimizer, others]
+    assert optimizers_of(llama(1).parameters()) == []
 
 
 def test_a_written_plan_is_applied_instead_of_the_librarys_checkpointing(tmp_path: Path) -> None:
