@@ -88,7 +88,7 @@ def write_lines(lines: Sequence[str], *, diff: bool = False) -> None:
 
 
 def write_document(text: str, path: Path | None) -> None:
-    """Write exactly this text to the file that `--output` names, or to standard output.
+    """Write exactly this text to a file, or to standard output.
 
     Raises:
         OutputError: it cannot be written there.
@@ -99,11 +99,11 @@ def write_document(text: str, path: Path | None) -> None:
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise OutputError(f"--output {path} cannot be written to: {error.strerror or error}") from None
+        raise OutputError(f"{path} cannot be written to: {error.strerror or error}") from None
 
 
 def write_report(lines: Sequence[str], path: Path | None) -> None:
-    """Write lines to the file that `--output` names, or to standard output, in colour if that is a terminal.
+    """Write lines to a file, or to standard output, in colour if that is a terminal.
 
     Raises:
         OutputError: they cannot be written there.
