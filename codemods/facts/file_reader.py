@@ -189,8 +189,8 @@ class _ClassReader:
             if function.name == "__init__" or not (_may_call_blocks(text) or any(call in text for call in own)):
                 continue
             may_checkpoint = any(name in text for name in names)
-            reader = MethodReader(function.name, direct, helpers, aliases, returned, may_checkpoint=may_checkpoint)
-            reader.read(function)
+            reader = MethodReader(function, direct, helpers, aliases, returned, may_checkpoint=may_checkpoint)
+            reader.read()
             if reader.calls and "cache" in text:
                 reader.calls = {call.span: call for call in with_cache_flow(function, reader.calls.values())}
             readers.append(reader)

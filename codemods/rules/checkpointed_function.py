@@ -84,7 +84,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             call.span
             for owner in (context.tree.names.classes(path) if read.calls else ())
             for branch, call in owner.cls.checkpoint_calls
-            if branch.orelse and context.tree.containers.classes_at(owner, owner.cls.paths_behind(branch, call))
+            if branch.has_else and context.tree.containers.classes_at(owner, owner.cls.paths_behind(branch, call))
         }
         for function in read.calls:
             for message, applicability in _faults(context, path, function, late_alone=function.span in inline):
