@@ -416,7 +416,7 @@ def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
     for argument in arguments:
         name = argument.name or "*"
         unpacked = name == "**" and not argument.text.endswith("kwargs")
-        tensor = name[0] != "*" and argument.shape in ("name", "other")
+        tensor = name[0] != "*" and argument.shape == "other"
         if unpacked or (tensor and may_carry_gradient(name) and not is_past_state(name)):
             return True
     return False

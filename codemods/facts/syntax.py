@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
-ArgumentShape: TypeAlias = Literal["none", "constant", "name", "list", "tuple", "dict", "other"]
-"""The kind of expression that an argument is; `none` is the constant None."""
+ArgumentShape: TypeAlias = Literal["none", "constant", "container", "other"]
+"""The kind of expression that an argument is: the constant None, another one, a list, tuple or dict, anything else."""
 
 
 class Span(NamedTuple):
@@ -37,14 +37,7 @@ NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 """Torch's contexts and decorators under which nothing has a gradient."""
 IN_PLACE = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
 """Methods that return the module they are called on."""
-_SHAPES: Mapping[type[ast.expr], ArgumentShape] = {
-    ast.Name: "name",
-    ast.List: "list",
-    ast.ListComp: "list",
-    ast.Tuple: "tuple",
-    ast.Dict: "dict",
-    ast.DictComp: "dict",
-}
+_CONTAINERS = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp)
 UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 """Stands for arguments that are not known."""
 
@@ -171,7 +164,7 @@ def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
     given += [(keyword.arg or "**", keyword.value, keyword) for keyword in call.keywords]
     arguments: list[Argument] = []
     for name, value, place in given:
-        shape = _SHAPES.get(value.__class__, "other")
+        shape: ArgumentShape = "container" if isinstance(value, _CONTAINERS) else "other"
         if isinstance(value, ast.Constant):
             shape = "none" if value.value is None else "constant"
         arguments.append(Argument(name, ast.unparse(value), shape, span_of(place)))

@@ -218,7 +218,7 @@ def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[
         argument.text
         for position, argument in enumerate(function.args)
         if position in function.containers
-        or (argument.shape in ("list", "tuple", "dict") and any(map(is_gradient, _NAME.findall(argument.text))))
+        or (argument.shape == "container" and any(map(is_gradient, _NAME.findall(argument.text))))
     ]
     if containers:
         yield (
