@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state
-from ckpt_surgery.codemods.facts.cache_reads import ReadKind, cache_reads
+from ckpt_surgery.codemods.facts.cache_reads import cache_reads
 from ckpt_surgery.codemods.facts.file_facts import AttributePath, ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow, kept_values
 from ckpt_surgery.codemods.facts.syntax import Span
@@ -183,7 +183,7 @@ def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
     for ref in tree.containers.block_and_parts(block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, tree.bases.parameter_names(ref)))
         for read in cache_reads(tree.method_nodes(ref), names) if names else ():
-            reason = Doubt.NEEDED_CACHE if read.kind is ReadKind.NEEDED else Doubt.SHARED_CACHE
+            reason = Doubt.SHARED_CACHE if read.shared else Doubt.NEEDED_CACHE
             return reason.about(f"{ref.name}.{read.method}", read.name)
     return None
 
