@@ -254,8 +254,6 @@ class Class(Facts):
     base_spans: tuple[Span, ...]
     first_line: int
     """The line of the first decorator, or of `class` if there is none."""
-    guard: str
-    """The test of the `if` around the class; empty at module level."""
     flags: tuple[tuple[str, str], ...]
     """Class attributes that matter, as text: `supports_gradient_checkpointing` and the like."""
     class_values: tuple[tuple[str, Build], ...]

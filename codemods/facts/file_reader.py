@@ -32,7 +32,6 @@ from ckpt_surgery.codemods.facts.syntax import (
     imported_names,
     last_name,
     span_of,
-    text_of,
 )
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
@@ -74,10 +73,10 @@ def read_facts(
     }
     reader = _ClassReader(file, layers, of_class)
     classes, values = list[Class](), list[tuple[str, Build]]()
-    for statement, guard in file.statements:
+    for statement, _ in file.statements:
         match statement:
             case ast.ClassDef():
-                classes.append(reader.read(statement, guard))
+                classes.append(reader.read(statement))
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if isinstance(
                 value, _CLASS_VALUES
             ):
@@ -115,7 +114,7 @@ class _ClassReader:
         self._set = {owner for owner, _, _ in file.set_attributes}
         """The classes of which the module sets attributes."""
 
-    def read(self, node: ast.ClassDef, guard: str) -> Class:
+    def read(self, node: ast.ClassDef) -> Class:
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
         builder = Builder()
@@ -142,7 +141,6 @@ class _ClassReader:
             bases=tuple(dotted(base) or ast.unparse(base) for base in node.bases),
             base_spans=tuple(map(span_of, node.bases)),
             first_line=first_line_of(node),
-            guard=guard,
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),
@@ -227,8 +225,8 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
     spans: list[Span] = []
 
     def add(node: ast.arg, kind: ParameterKind, default: ast.expr | None) -> None:
-        text = text_of(default) if default is not None else None
-        params.append(Parameter(node.arg, kind, text, text_of(node.annotation) if node.annotation else ""))
+        text = ast.unparse(default) if default is not None else None
+        params.append(Parameter(node.arg, kind, text, ast.unparse(node.annotation) if node.annotation else ""))
         end = default or node
         spans.append(Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0))
 

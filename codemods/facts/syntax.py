@@ -140,23 +140,6 @@ def first_line_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def text_of(node: ast.expr) -> str:
-    """Return what `ast.unparse` does, but faster for names and simple types, which most annotations are."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
-        return repr(node.value)
-    name = dotted(node)
-    if name:
-        return name
-    match node:
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right) if not isinstance(right, ast.BinOp):
-            return f"{text_of(left)} | {text_of(right)}"
-        case ast.Subscript(value=value, slice=ast.Name() | ast.Attribute() | ast.Subscript() as inner) if dotted(
-            value
-        ):
-            return f"{text_of(value)}[{text_of(inner)}]"
-    return ast.unparse(node)
-
-
 def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
     """Return the arguments of a call in source order, without the first `skip` positional ones."""
     given: list[tuple[str | None, ast.expr, ast.expr | ast.keyword]]
