@@ -145,6 +145,7 @@ class Parameter(NamedTuple):
     kind: ParameterKind
     default: str | None
     annotation: str
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,6 @@ class ForwardSignature:
 
     span: Span
     params: tuple[Parameter, ...]
-    param_spans: tuple[Span, ...]
     nested_returns: tuple[Span, ...]
     """Statements that put a tuple or list inside a returned tuple."""
     returns_mapping: bool = False

@@ -222,13 +222,12 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults = [*padding, *arguments.defaults][-len(positional) :] if positional else []
     params: list[Parameter] = []
-    spans: list[Span] = []
 
     def add(node: ast.arg, kind: ParameterKind, default: ast.expr | None) -> None:
         text = ast.unparse(default) if default is not None else None
-        params.append(Parameter(node.arg, kind, text, ast.unparse(node.annotation) if node.annotation else ""))
-        end = default or node
-        spans.append(Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0))
+        annotation, end = ast.unparse(node.annotation) if node.annotation else "", default or node
+        span = Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0)
+        params.append(Parameter(node.arg, kind, text, annotation, span))
 
     for node, default in zip(positional, defaults, strict=True):
         add(node, "positional", default)
@@ -240,7 +239,7 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
         add(arguments.kwarg, "**", None)
     nested, mapping = _returned(function.body)
     returns_mapping = mapping and any(word in text for word in _MAPPINGS)
-    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping)
+    return ForwardSignature(span_of(function), tuple(params), nested, returns_mapping)
 
 
 def _params(function: ast.FunctionDef) -> tuple[str, ...]:
