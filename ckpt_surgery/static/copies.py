@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
@@ -65,12 +64,7 @@ def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) 
 
 
 def _lines(text: str, span: Span) -> str:
-    return "\n".join(_split(text)[span.line - 1 : span.end_line])
-
-
-@lru_cache(maxsize=64)
-def _split(text: str) -> list[str]:
-    return text.split("\n")
+    return "\n".join(text.split("\n")[span.line - 1 : span.end_line])
 
 
 def _code(text: str) -> str:
