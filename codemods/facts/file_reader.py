@@ -176,18 +176,17 @@ class _ClassReader:
             if any(part in self._layers for part in built.class_names()) or name.startswith("<")
         )
         own = [f"self.{name}(" for name in direct]
-        helpers, aliases = self._file.helpers.names, self._file.aliases
         if not own and not _may_call_blocks(self._file.text(node)):
             return []
         returned = accessors(functions)
-        names = ["checkpoint", *aliases, *(name.rpartition(".")[2] for name in helpers)]
+        names = ["checkpoint", *self._file.aliases, *(name.rpartition(".")[2] for name in self._file.helpers.names)]
         readers: list[MethodReader] = []
         for function in functions:
             text = self._file.text(function)
             if function.name == "__init__" or not (_may_call_blocks(text) or any(call in text for call in own)):
                 continue
             may_checkpoint = any(name in text for name in names)
-            reader = MethodReader(function, direct, helpers, aliases, returned, may_checkpoint=may_checkpoint)
+            reader = MethodReader(function, self._file, direct, returned, may_checkpoint=may_checkpoint)
             reader.read()
             if reader.calls and "cache" in text:
                 reader.calls = {call.span: call for call in with_cache_flow(function, reader.calls.values())}

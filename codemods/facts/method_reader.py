@@ -29,6 +29,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
     Wrapping,
 )
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_after, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value, calls_several
@@ -54,9 +55,8 @@ class MethodReader(ModuleFlow):
 
     Args:
         function: the method.
+        file: the file that it is in.
         direct: attributes whose own calls (`self.layer(...)`) are recorded, besides those of elements of containers.
-        checkpoint_names: names under which the file imports a checkpoint function.
-        aliases: names that the module binds to a checkpoint function.
         accessors: the values of methods that only return something.
         may_checkpoint: whether a call or a test of the method may be about checkpointing.
     """
@@ -64,9 +64,8 @@ class MethodReader(ModuleFlow):
     def __init__(
         self,
         function: ast.FunctionDef,
+        file: FileSyntax,
         direct: Collection[str],
-        checkpoint_names: Collection[str],
-        aliases: Collection[str],
         accessors: Mapping[str, Value],
         *,
         may_checkpoint: bool,
@@ -78,9 +77,9 @@ class MethodReader(ModuleFlow):
         self._function = function
         self._parameters = frozenset(node.arg for node in function.args.args if node.arg != "self")
         self._direct = direct
-        self._checkpoint_names = checkpoint_names
+        self._checkpoint_names = file.helpers.names
         self._may_checkpoint = may_checkpoint
-        self._aliases = set(aliases)
+        self._aliases = set(file.aliases)
         """Names bound to checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
         self._assigned: dict[str, dict[int, ast.expr]] = {}
         """What is assigned to each name, by the identity of the value: a loop's body is followed twice."""
