@@ -79,14 +79,9 @@ class FileSyntax:
         return self.helpers.aliases(self.tree.body) if self.may_checkpoint else frozenset()
 
 
-_GUARDS = (ast.If, ast.Try, ast.With)
-
-
 def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
     """Return a class body's statements, including those under `if`, `try` and `with`."""
-    if any(isinstance(statement, _GUARDS) for statement in cls.body):
-        return [statement for statement, _ in _guarded(cls.body, "")]
-    return cls.body
+    return [statement for statement, _ in _guarded(cls.body, "")]
 
 
 def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:
