@@ -39,7 +39,7 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
             if _is_true(before, path, old, home, name) and not _is_true(now, path, copy, home, name):
                 source = SourceText(now.text(path))
                 place = Span(copy.line, 0, copy.line + 1, 0)
-                owner = Places(source, file.facts).definition(copy.span)
+                owner = Places(source).definition(copy.span)
                 gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
                 note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
                 yield DropComment(path, place, owner, source.of(place).strip()), note

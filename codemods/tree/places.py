@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span, first_line_of, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
@@ -21,14 +20,8 @@ _Scope: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 class Places:
     """Names for the spans of one file."""
 
-    def __init__(self, source: SourceText, facts: FileFacts) -> None:
+    def __init__(self, source: SourceText) -> None:
         self._source = source
-        self._facts = facts
-
-    def cls(self, cls: Class) -> Definition:
-        """Return the name of a class of the facts."""
-        same = (other for other in self._facts.classes if other.name == cls.name)
-        return Definition(cls.name, sum(other.span < cls.span for other in same))
 
     def definition(self, span: Span) -> Definition:
         """Return the innermost class or function that a span is in, or that it is."""
