@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
@@ -40,7 +39,7 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
             if _is_true(before, path, old, home, name) and not _is_true(now, path, copy, home, name):
                 source = SourceText(now.text(path))
                 place = Span(copy.line, 0, copy.line + 1, 0)
-                owner = Places(source, file.facts).definition(copy.span)
+                owner = Places(source).definition(copy.span)
                 gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
                 note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
                 yield DropComment(path, place, owner, source.of(place).strip()), note
@@ -65,12 +64,7 @@ def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) 
 
 
 def _lines(text: str, span: Span) -> str:
-    return "\n".join(_split(text)[span.line - 1 : span.end_line])
-
-
-@lru_cache(maxsize=64)
-def _split(text: str) -> list[str]:
-    return text.split("\n")
+    return "\n".join(text.split("\n")[span.line - 1 : span.end_line])
 
 
 def _code(text: str) -> str:

@@ -32,15 +32,8 @@ MAX_BYTES = 5 * 1024 * 1024
 MAX_FOLLOWED = 500
 """At most this many files are followed from a script: one that reaches more is a package, named as a folder."""
 SKIPPED_PREFIXES = (
-    *(
-        "configuration_",
-        "tokenization_",
-        "processing_",
-        "image_processing_",
-        "video_processing_",
-        "feature_extraction_",
-    ),
-    *("modeling_tf_", "modeling_flax_", "convert_", "test_", "conftest"),
+    *("configuration_", "tokenization_", "processing_", "image_processing_", "video_processing_"),
+    *("feature_extraction_", "modeling_tf_", "modeling_flax_", "convert_", "test_", "conftest"),
 )
 """Files that hold no torch model. A folder walk skips them; named explicitly, they are read."""
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
@@ -16,21 +15,15 @@ _OWN_INDEX = frozenset(
 )
 
 
-class ReadKind(Enum):
-    """The ways in which a read goes wrong once a layer has set the past state to None."""
-
-    NEEDED = "needed"
-    """It fails, because nothing tests whether there is any."""
-    SHARED = "shared"
-    """It no longer finds what another block has stored there."""
-
-
 class CacheRead(NamedTuple):
-    """A method that reads past state."""
+    """A method whose read of past state goes wrong once a layer has set that to None.
+
+    It fails, because nothing tests whether there is any, or no longer finds what another block `shared` there.
+    """
 
     method: str
     name: str
-    kind: ReadKind
+    shared: bool
 
 
 def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[CacheRead]:
@@ -40,10 +33,9 @@ def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) 
         for name in sorted(given) if function.name != "__init__" else ():
             reader = _PastStateReader(name)
             reader.follow(function.body)
-            if reader.needed and function.name == "forward":
-                yield CacheRead(function.name, name, ReadKind.NEEDED)
-            elif reader.shared:
-                yield CacheRead(function.name, name, ReadKind.SHARED)
+            needed = reader.needed and function.name == "forward"
+            if needed or reader.shared:
+                yield CacheRead(function.name, name, shared=not needed)
 
 
 class _PastStateReader(Interpreter[None]):

@@ -29,10 +29,6 @@ Wrapping: TypeAlias = Literal["plain", "partial", "custom", "closure"]
 """How a checkpoint function gets what it runs: as it is, in a `functools.partial`, as the function that a helper such
 as `create_custom_forward` returns, or as a function that the method defines."""
 
-BranchStatement: TypeAlias = Literal["checkpoint", "guard", "past", "function", "mirrored", "log", "other"]
-"""What a statement of an inline branch does: checkpoints, switches off a name that does not go with checkpointing,
-drops past state, defines a function, does what the else branch does too, logs, or something else."""
-
 ParameterKind: TypeAlias = Literal["positional", "keyword", "*", "**"]
 
 BuildKind: TypeAlias = Literal[
@@ -111,17 +107,14 @@ class InlineBranch:
     """The terms of the test that are not about checkpointing or training."""
     is_elif: bool = False
     is_expression: bool = False
-    body: tuple[Span, ...] = ()
-    body_kinds: tuple[BranchStatement, ...] = ()
-    """One for each statement of the body."""
-    orelse: tuple[Span, ...] = ()
-    orelse_is_elif: bool = False
+    has_else: bool = False
+    else_is_elif: bool = False
+    does_more: bool = False
+    """Whether its body also does what the else branch does not."""
+    guards: tuple[int, ...] = ()
+    """The positions of its guards (`if use_cache: use_cache = False`), if code after the branch reads the name."""
     direct: tuple[ModuleCall, ...] = ()
     """The block calls of the else branch."""
-    guard: str | None = None
-    """The name that a guard statement of the branch switches off (`use_cache`)."""
-    guard_needed: bool = False
-    """Whether code after the branch reads that name."""
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -152,6 +145,7 @@ class Parameter(NamedTuple):
     kind: ParameterKind
     default: str | None
     annotation: str
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +154,6 @@ class ForwardSignature:
 
     span: Span
     params: tuple[Parameter, ...]
-    param_spans: tuple[Span, ...]
     nested_returns: tuple[Span, ...]
     """Statements that put a tuple or list inside a returned tuple."""
     returns_mapping: bool = False
@@ -261,8 +254,6 @@ class Class(Facts):
     base_spans: tuple[Span, ...]
     first_line: int
     """The line of the first decorator, or of `class` if there is none."""
-    guard: str
-    """The test of the `if` around the class; empty at module level."""
     flags: tuple[tuple[str, str], ...]
     """Class attributes that matter, as text: `supports_gradient_checkpointing` and the like."""
     class_values: tuple[tuple[str, Build], ...]

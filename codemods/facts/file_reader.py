@@ -32,7 +32,6 @@ from ckpt_surgery.codemods.facts.syntax import (
     imported_names,
     last_name,
     span_of,
-    text_of,
 )
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
@@ -74,10 +73,10 @@ def read_facts(
     }
     reader = _ClassReader(file, layers, of_class)
     classes, values = list[Class](), list[tuple[str, Build]]()
-    for statement, guard in file.statements:
+    for statement, _ in file.statements:
         match statement:
             case ast.ClassDef():
-                classes.append(reader.read(statement, guard))
+                classes.append(reader.read(statement))
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if isinstance(
                 value, _CLASS_VALUES
             ):
@@ -115,7 +114,7 @@ class _ClassReader:
         self._set = {owner for owner, _, _ in file.set_attributes}
         """The classes of which the module sets attributes."""
 
-    def read(self, node: ast.ClassDef, guard: str) -> Class:
+    def read(self, node: ast.ClassDef) -> Class:
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
         builder = Builder()
@@ -142,7 +141,6 @@ class _ClassReader:
             bases=tuple(dotted(base) or ast.unparse(base) for base in node.bases),
             base_spans=tuple(map(span_of, node.bases)),
             first_line=first_line_of(node),
-            guard=guard,
             flags=tuple(flags),
             class_values=tuple(class_values),
             attributes=tuple(attributes),
@@ -178,19 +176,18 @@ class _ClassReader:
             if any(part in self._layers for part in built.class_names()) or name.startswith("<")
         )
         own = [f"self.{name}(" for name in direct]
-        helpers, aliases = self._file.helpers.names, self._file.aliases
         if not own and not _may_call_blocks(self._file.text(node)):
             return []
         returned = accessors(functions)
-        names = ["checkpoint", *aliases, *(name.rpartition(".")[2] for name in helpers)]
+        names = ["checkpoint", *self._file.aliases, *(name.rpartition(".")[2] for name in self._file.helpers.names)]
         readers: list[MethodReader] = []
         for function in functions:
             text = self._file.text(function)
             if function.name == "__init__" or not (_may_call_blocks(text) or any(call in text for call in own)):
                 continue
             may_checkpoint = any(name in text for name in names)
-            reader = MethodReader(function.name, direct, helpers, aliases, returned, may_checkpoint=may_checkpoint)
-            reader.read(function)
+            reader = MethodReader(function, self._file, direct, returned, may_checkpoint=may_checkpoint)
+            reader.read()
             if reader.calls and "cache" in text:
                 reader.calls = {call.span: call for call in with_cache_flow(function, reader.calls.values())}
             readers.append(reader)
@@ -224,13 +221,12 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults = [*padding, *arguments.defaults][-len(positional) :] if positional else []
     params: list[Parameter] = []
-    spans: list[Span] = []
 
     def add(node: ast.arg, kind: ParameterKind, default: ast.expr | None) -> None:
-        text = text_of(default) if default is not None else None
-        params.append(Parameter(node.arg, kind, text, text_of(node.annotation) if node.annotation else ""))
-        end = default or node
-        spans.append(Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0))
+        text = ast.unparse(default) if default is not None else None
+        annotation, end = ast.unparse(node.annotation) if node.annotation else "", default or node
+        span = Span(node.lineno, node.col_offset, end.end_lineno or 0, end.end_col_offset or 0)
+        params.append(Parameter(node.arg, kind, text, annotation, span))
 
     for node, default in zip(positional, defaults, strict=True):
         add(node, "positional", default)
@@ -242,7 +238,7 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
         add(arguments.kwarg, "**", None)
     nested, mapping = _returned(function.body)
     returns_mapping = mapping and any(word in text for word in _MAPPINGS)
-    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping)
+    return ForwardSignature(span_of(function), tuple(params), nested, returns_mapping)
 
 
 def _params(function: ast.FunctionDef) -> tuple[str, ...]:

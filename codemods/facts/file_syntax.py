@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     TORCH,
@@ -23,8 +22,6 @@ class FileSyntax:
         self.source = source
         self.tree = tree
         self.lines = source.split("\n")
-        self._lengths = list(accumulate(map(len, self.lines), initial=0))
-        """The number of characters before each line, line ends not counted."""
 
     def mentions(self, *words: str) -> bool:
         """Tell whether one of the words is anywhere in the file's text."""
@@ -32,8 +29,7 @@ class FileSyntax:
 
     def text(self, node: ast.stmt) -> str:
         """Return the lines of a statement, without its decorators."""
-        first, last = node.lineno - 1, node.end_lineno or node.lineno
-        return self.source[self._lengths[first] + first : self._lengths[last] + last]
+        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
     @cached_property
     def statements(self) -> tuple[tuple[ast.stmt, str], ...]:
@@ -83,14 +79,9 @@ class FileSyntax:
         return self.helpers.aliases(self.tree.body) if self.may_checkpoint else frozenset()
 
 
-_GUARDS = (ast.If, ast.Try, ast.With)
-
-
 def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
     """Return a class body's statements, including those under `if`, `try` and `with`."""
-    if any(isinstance(statement, _GUARDS) for statement in cls.body):
-        return [statement for statement, _ in _guarded(cls.body, "")]
-    return cls.body
+    return [statement for statement, _ in _guarded(cls.body, "")]
 
 
 def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:

@@ -7,7 +7,7 @@ is, and what calls and attributes make of values, is up to the subclass. No code
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from ckpt_surgery.codemods.facts.evaluator import Condition, Evaluator, V
@@ -113,40 +113,27 @@ class Interpreter(Evaluator[V]):
         self.conditions = (*conditions, continuing[0][1]) if len(continuing) == 1 else conditions
         return not continuing
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        items = self.items(node.target, node.iter)
-        self._loop(node, lambda: self._bind_all(items))
-
-    def _while(self, node: ast.While) -> None:
-        self._loop(node, lambda: self._holds(node.test))
-
-    def _holds(self, test: ast.expr) -> None:
-        self.value(test)
-        self.conditions = (*self.conditions, Condition(test, True))
-        self.assume(test, True)
-
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], None]) -> None:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+        items = [] if isinstance(node, ast.While) else self.items(node.target, node.iter)
         conditions = self.conditions
         self.loops += (node,)
         self._exits.append([])
         for _ in range(self.passes):
-            before, self.statement = dict(self.env), node
-            self.maybe(node.body, head)
+            never, before, self.statement = self.env, dict(self.env), node
+            self.env = dict(before)
+            self._bind_all(items)
+            if isinstance(node, ast.While):
+                self.value(node.test)
+                self.conditions = (*conditions, Condition(node.test, True))
+                self.assume(node.test, True)
+            ended = self.follow(node.body)
             self.conditions = conditions
-            self.env = self.joined([self.env, *self._exits[-1]])
+            self.env = self.joined([never, *([] if ended else [self.env]), *self._exits[-1]])
             if self.env == before:
                 break  # what this pass set reaches nothing in the next
         self._exits.pop()
         self.loops = self.loops[:-1]
         self.follow(node.orelse)
-
-    def maybe(self, statements: Iterable[ast.stmt], head: Callable[[], None] = lambda: None) -> None:
-        """Follow statements that may not run."""
-        before = self.env
-        self.env = dict(before)
-        head()
-        ended = self.follow(statements)
-        self.env = before if ended else self.joined([before, self.env])
 
     def _with(self, node: ast.With | ast.AsyncWith) -> bool:
         for item in node.items:
@@ -205,9 +192,9 @@ _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Break: "_exit",
     ast.Continue: "_exit",
     ast.If: "_if",
-    ast.For: "_for",
-    ast.AsyncFor: "_for",
-    ast.While: "_while",
+    ast.For: "_loop",
+    ast.AsyncFor: "_loop",
+    ast.While: "_loop",
     ast.With: "_with",
     ast.AsyncWith: "_with",
     ast.Try: "_try",

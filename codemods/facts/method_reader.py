@@ -22,7 +22,6 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ELEMENT,
     LOCAL,
     AttributePath,
-    BranchStatement,
     CarriedArgument,
     CheckpointCall,
     HandedOn,
@@ -30,6 +29,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
     Wrapping,
 )
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_after, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value, calls_several
@@ -54,20 +54,18 @@ class MethodReader(ModuleFlow):
     """Reads one method: fills `calls`, `inlines` and `handed_on`.
 
     Args:
-        method: its name.
+        function: the method.
+        file: the file that it is in.
         direct: attributes whose own calls (`self.layer(...)`) are recorded, besides those of elements of containers.
-        checkpoint_names: names under which the file imports a checkpoint function.
-        aliases: names that the module binds to a checkpoint function.
         accessors: the values of methods that only return something.
         may_checkpoint: whether a call or a test of the method may be about checkpointing.
     """
 
     def __init__(
         self,
-        method: str,
+        function: ast.FunctionDef,
+        file: FileSyntax,
         direct: Collection[str],
-        checkpoint_names: Collection[str],
-        aliases: Collection[str],
         accessors: Mapping[str, Value],
         *,
         may_checkpoint: bool,
@@ -76,17 +74,17 @@ class MethodReader(ModuleFlow):
         self.calls: dict[Span, ModuleCall] = {}
         self.inlines: dict[int, InlineBranch] = {}
         self.handed_on: dict[HandedOn, None] = {}
-        self._method = method
+        self._function = function
+        self._parameters = frozenset(node.arg for node in function.args.args if node.arg != "self")
         self._direct = direct
-        self._checkpoint_names = checkpoint_names
+        self._checkpoint_names = file.helpers.names
         self._may_checkpoint = may_checkpoint
-        self._aliases = set(aliases)
+        self._aliases = set(file.aliases)
         """Names bound to checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
         self._assigned: dict[str, dict[int, ast.expr]] = {}
         """What is assigned to each name, by the identity of the value: a loop's body is followed twice."""
         self._functions: dict[str, Function] = {}
         """The method's local functions."""
-        self._parameters: frozenset[str] = frozenset()
         self._arguments: dict[Span, list[Value]] = {}
         self._branches: dict[int, list[ast.Call]] = {}
         """The checkpoint calls of each inline branch. Its nodes, like those below, are kept by identity."""
@@ -98,10 +96,9 @@ class MethodReader(ModuleFlow):
         self._entered: set[int] = set()
         """Local functions that were read at a call."""
 
-    def read(self, function: ast.FunctionDef) -> None:
+    def read(self) -> None:
         """Read the whole method."""
-        self._parameters = frozenset(node.arg for node in function.args.args if node.arg != "self")
-        self.follow(function.body)
+        self.follow(self._function.body)
         follows_all = any(_has_unknown_keyword(call.args) for call in self.calls.values())
         for place, call in self.calls.items():
             carried: list[CarriedArgument] = []
@@ -115,8 +112,7 @@ class MethodReader(ModuleFlow):
             self.calls[place] = replace(call, carried=tuple(carried))
         for key, inline in self.inlines.items():
             direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
-            needed = inline.guard is not None and is_read_after(function, inline.span, inline.guard)
-            self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
+            self.inlines[key] = replace(inline, direct=direct)
 
     # -- statements
 
@@ -188,7 +184,7 @@ class MethodReader(ModuleFlow):
         before = self._arguments.get(place, [NOTHING] * len(values))
         self._arguments[place] = [old | new for old, new in zip(before, new_values, strict=True)]
         self.calls[place] = ModuleCall(
-            method=self._method,
+            method=self._function.name,
             span=place,
             statement=span_of(self.statement),
             callee=ast.unparse(node.func),
@@ -287,39 +283,24 @@ class MethodReader(ModuleFlow):
         orelse: Sequence[ast.stmt | ast.expr],
         direct: Iterable[ModuleCall],
     ) -> InlineBranch:
-        is_expression = isinstance(node, ast.IfExp)
-        statements = [part for part in body if isinstance(part, ast.stmt)]
-        test = self._resolved(node.test)
+        test, span = self._resolved(node.test), span_of(node)
+        rest = [part for part in body if isinstance(part, ast.stmt) and not self._checkpoints_in([part])]
+        guards = [(part, name) for part in rest if (name := guarded_name(part))]
+        needed = guards and is_read_after(self._function, span, guards[0][1])
         return InlineBranch(
-            method=self._method,
-            span=span_of(node),
+            method=self._function.name,
+            span=span,
             checkpoints=tuple(self._checkpoints.get(id(call)) or self._checkpoint_here(call) for call in checkpoints),
             test=ast.unparse(test),
             conditions=tuple(other_conditions(test)) if self._is_about_checkpointing(test) else (),
             is_elif=id(node) in self._elifs,
-            orelse_is_elif=any(id(part) in self._elifs for part in orelse),
-            is_expression=is_expression,
-            body=tuple(map(span_of, body)),
-            body_kinds=tuple(self._kind(part, orelse) for part in statements),
-            orelse=tuple(map(span_of, orelse)),
+            has_else=bool(orelse),
+            else_is_elif=any(id(part) in self._elifs for part in orelse),
+            is_expression=isinstance(node, ast.IfExp),
+            does_more=any(_does_more(part, orelse) for part in rest),
+            guards=tuple(body.index(part) for part, _ in guards if needed),
             direct=tuple(direct),
-            guard=next((name for part in statements if (name := guarded_name(part))), None),
         )
-
-    def _kind(self, statement: ast.stmt, other: Sequence[ast.AST]) -> BranchStatement:
-        if self._checkpoints_in([statement]):
-            return "checkpoint"
-        if guarded_name(statement):
-            return "guard"
-        match statement:
-            case ast.FunctionDef():
-                return "function"
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None)) if is_past_state(name):
-                return "past"
-            case ast.Expr(value=ast.Call(func=function)) if "logger" in dotted(function) or "warn" in dotted(function):
-                return "log"
-        same = ast.dump(statement)
-        return "mirrored" if any(ast.dump(twin) == same for twin in other) else "other"
 
     def _note_checkpoint(self, node: ast.Call) -> None:
         """Note what a checkpoint call runs. One outside inline branches is recorded as a branch without a test."""
@@ -331,7 +312,7 @@ class MethodReader(ModuleFlow):
                 if name in self._parameters and name not in self.env:
                     return  # the method is a helper: its callers say what is checkpointed
         if id(node) not in self._in_branches:
-            branch = InlineBranch(self._method, span_of(self.statement), (checkpoint,))
+            branch = InlineBranch(self._function.name, span_of(self.statement), (checkpoint,))
             self.inlines.setdefault(id(node), branch)
 
     def _checkpoint_here(self, node: ast.Call) -> CheckpointCall:
@@ -416,12 +397,25 @@ class MethodReader(ModuleFlow):
         return tuple(sorted(arguments, key=lambda argument: argument.name is not None))
 
 
+def _does_more(statement: ast.stmt, other: Iterable[ast.AST]) -> bool:
+    """Tell whether a branch's statement does more than the other side, define functions, drop past state and log."""
+    match statement:
+        case ast.FunctionDef():
+            return False
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=None)) if is_past_state(name):
+            return False
+        case ast.Expr(value=ast.Call(func=function)) if "logger" in dotted(function) or "warn" in dotted(function):
+            return False
+    same = ast.dump(statement)
+    return guarded_name(statement) is None and all(ast.dump(twin) != same for twin in other)
+
+
 def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
     """Tell whether a keyword argument may carry gradient, as far as its name shows, or unpacks some that may."""
     for argument in arguments:
         name = argument.name or "*"
         unpacked = name == "**" and not argument.text.endswith("kwargs")
-        tensor = name[0] != "*" and argument.shape in ("name", "other")
+        tensor = name[0] != "*" and argument.shape == "other"
         if unpacked or (tensor and may_carry_gradient(name) and not is_past_state(name)):
             return True
     return False

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.syntax import Span
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_LINE_END = re.compile(r"\r\n?|\n")
 
 
 class SourceText:
@@ -17,10 +16,7 @@ class SourceText:
     def __init__(self, text: str) -> None:
         self.text = text
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        if "\r" in text:
-            self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
-        else:
-            self._starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))][:-1]
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
 
     def offset(self, line: int, column: int) -> int:
         """Return the character offset of a line (from 1) and a byte column (from 0)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
-ArgumentShape: TypeAlias = Literal["none", "constant", "name", "list", "tuple", "dict", "other"]
-"""The kind of expression that an argument is; `none` is the constant None."""
+ArgumentShape: TypeAlias = Literal["none", "constant", "container", "other"]
+"""The kind of expression that an argument is: the constant None, another one, a list, tuple or dict, anything else."""
 
 
 class Span(NamedTuple):
@@ -37,14 +37,7 @@ NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 """Torch's contexts and decorators under which nothing has a gradient."""
 IN_PLACE = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
 """Methods that return the module they are called on."""
-_SHAPES: Mapping[type[ast.expr], ArgumentShape] = {
-    ast.Name: "name",
-    ast.List: "list",
-    ast.ListComp: "list",
-    ast.Tuple: "tuple",
-    ast.Dict: "dict",
-    ast.DictComp: "dict",
-}
+_CONTAINERS = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp)
 UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 """Stands for arguments that are not known."""
 
@@ -147,23 +140,6 @@ def first_line_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def text_of(node: ast.expr) -> str:
-    """Return what `ast.unparse` does, but faster for names and simple types, which most annotations are."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
-        return repr(node.value)
-    name = dotted(node)
-    if name:
-        return name
-    match node:
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right) if not isinstance(right, ast.BinOp):
-            return f"{text_of(left)} | {text_of(right)}"
-        case ast.Subscript(value=value, slice=ast.Name() | ast.Attribute() | ast.Subscript() as inner) if dotted(
-            value
-        ):
-            return f"{text_of(value)}[{text_of(inner)}]"
-    return ast.unparse(node)
-
-
 def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
     """Return the arguments of a call in source order, without the first `skip` positional ones."""
     given: list[tuple[str | None, ast.expr, ast.expr | ast.keyword]]
@@ -171,7 +147,7 @@ def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
     given += [(keyword.arg or "**", keyword.value, keyword) for keyword in call.keywords]
     arguments: list[Argument] = []
     for name, value, place in given:
-        shape = _SHAPES.get(value.__class__, "other")
+        shape: ArgumentShape = "container" if isinstance(value, _CONTAINERS) else "other"
         if isinstance(value, ast.Constant):
             shape = "none" if value.value is None else "constant"
         arguments.append(Argument(name, ast.unparse(value), shape, span_of(place)))

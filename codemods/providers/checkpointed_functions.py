@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -130,16 +130,14 @@ class Checkpointed:
 
 
 def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
-    own = file.torch_checkpoint_names
-    functions = {node.name: node for node in file.functions}
     scopes: list[tuple[ast.FunctionDef, str, Mapping[str, ast.FunctionDef]]]
     scopes = [(node, node.name, {}) for node in file.functions]
     for owner in file.tree.body:
         if isinstance(owner, ast.ClassDef):
             methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
             scopes += [(node, owner.name, methods) for node in methods.values()]
-    calls = _Calls(own, frozenset(file.checkpoint_names), functions)
-    has_calls = any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES))
+    calls = _Calls(file)
+    has_calls = file.mentions(*(f"{name}(" for name in (*file.torch_checkpoint_names, *CHECKPOINT_ATTRIBUTES)))
     if has_calls:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
             calls.learn(*scope)
@@ -154,22 +152,14 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
 
 
 class _Calls:
-    """The checkpoint calls of one file, by name.
+    """The checkpoint calls of one file, by name."""
 
-    Args:
-        torch_names: the file's names for torch's checkpoint function.
-        names: its names for any checkpoint function.
-        functions: the functions that the module defines.
-    """
-
-    def __init__(
-        self, torch_names: Collection[str], names: frozenset[str], functions: dict[str, ast.FunctionDef]
-    ) -> None:
-        self.names = names
-        self.functions = functions
+    def __init__(self, file: FileSyntax) -> None:
+        self.names = file.checkpoint_names.keys()
+        self.functions = {node.name: node for node in file.functions}
         self.late: list[LateBinding] = []
-        self._torch_names = torch_names
-        words = {*CHECKPOINT_ATTRIBUTES, *(name.rpartition(".")[2] for name in torch_names)}
+        self._torch_names = file.torch_checkpoint_names
+        words = {*CHECKPOINT_ATTRIBUTES, *(name.rpartition(".")[2] for name in self._torch_names)}
         self._words = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
         self._helpers: dict[str, CheckpointedFunction] = {}
         """Helpers by the name that they are called by, each with the checkpoint call in it."""

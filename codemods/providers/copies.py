@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import Span, first_line_of
+from ckpt_surgery.codemods.facts.syntax import Span, first_line_of, span_of, statements_below
 
 _COPIED = re.compile(r"^[ \t]*#[ \t]*Copied from transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
@@ -28,7 +28,8 @@ class CopiedFrom:
 
 
 def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
-    starts = dict(_definitions(file.tree))
+    definitions = (node for node in statements_below(file.tree) if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    starts = {first_line_of(node): span_of(node)._replace(line=first_line_of(node)) for node in definitions}
     for line, text in enumerate(file.lines, 1):
         match = _COPIED.match(text) if "Copied from transformers." in text else None
         if match is None:
@@ -38,16 +39,6 @@ def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
             below += 1
         if span := starts.get(below):
             yield CopiedFrom(line, match.group(1), match.group(2) or "", span)
-
-
-def _definitions(node: ast.AST) -> Iterator[tuple[int, Span]]:
-    """Yield the first line (decorators included) and the span of every class, function and method."""
-    for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.ClassDef | ast.FunctionDef):
-            first = first_line_of(inner)
-            yield first, Span(first, inner.col_offset, inner.end_lineno or inner.lineno, inner.end_col_offset or 0)
-        if isinstance(inner, ast.ClassDef | ast.If):
-            yield from _definitions(inner)
 
 
 COPIES = FileFact[tuple[CopiedFrom, ...]](

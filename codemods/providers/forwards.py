@@ -39,7 +39,6 @@ class ForwardPatch:
     module: str
     stack: str
     span: Span
-    first_line: int
     scope: str
 
 
@@ -65,7 +64,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     uses = list(_uses(file.tree, file, "", {}))
     read = {use.target for use in uses if use.span is None}
     return tuple(
-        ForwardPatch(target, modules.get(target.partition(".")[0], ""), stack, span, span.line, scope)
+        ForwardPatch(target, modules.get(target.partition(".")[0], ""), stack, span, scope)
         for target, scope, stack, span in uses
         if span and target not in ("", "self", *read)
     )

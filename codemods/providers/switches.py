@@ -29,8 +29,6 @@ class OldSwitch(NamedTuple):
     """The line of the first decorator, or of `def` if there is none."""
     only_flags: bool
     """Whether it only sets the module's `gradient_checkpointing`."""
-    alone: bool
-    """Whether the class holds nothing else."""
 
 
 def _is_old(function: ast.FunctionDef) -> bool:
@@ -57,7 +55,7 @@ OLD_SWITCH = ClassFact[OldSwitch | None](
     "old_switch",
     lambda cls, file: next(
         (
-            OldSwitch(span_of(node), first_line_of(node), _sets_flags(node.body), alone=len(cls.body) == 1)
+            OldSwitch(span_of(node), first_line_of(node), _sets_flags(node.body))
             for node in cls.body
             if isinstance(node, ast.FunctionDef) and node.name == INNER_SWITCH and _is_old(node)
         ),

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state
-from ckpt_surgery.codemods.facts.cache_reads import ReadKind, cache_reads
+from ckpt_surgery.codemods.facts.cache_reads import cache_reads
 from ckpt_surgery.codemods.facts.file_facts import AttributePath, ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow, kept_values
 from ckpt_surgery.codemods.facts.syntax import Span
@@ -110,7 +110,8 @@ def convert(
         start = twin.cls.base_spans[0][:2]
         bases = zip(twin.cls.bases, twin.cls.base_spans, strict=True)
         span = next((span for base, span in bases if base in MODULES), Span(*start, *start))  # else before the first
-        made += [*layer_import(tree, twin.path), MakeLayer(twin.path, span, tree.places(twin.path).cls(twin.cls))]
+        target = tree.places(twin.path).definition(twin.cls.span)
+        made += [*layer_import(tree, twin.path), MakeLayer(twin.path, span, target)]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in _old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
@@ -183,7 +184,7 @@ def _needed_cache(tree: SourceTree, block: ClassRef) -> Because | None:
     for ref in tree.containers.block_and_parts(block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, tree.bases.parameter_names(ref)))
         for read in cache_reads(tree.method_nodes(ref), names) if names else ():
-            reason = Doubt.NEEDED_CACHE if read.kind is ReadKind.NEEDED else Doubt.SHARED_CACHE
+            reason = Doubt.SHARED_CACHE if read.shared else Doubt.NEEDED_CACHE
             return reason.about(f"{ref.name}.{read.method}", read.name)
     return None
 
@@ -275,7 +276,7 @@ def derive(
         return ()
     name = derived[attribute]
     docstring = f"A [`{ref.name}`] that is a block of its own in `{owner.name}`."
-    base = tree.places(ref.path).cls(ref.cls)
+    base = tree.places(ref.path).definition(ref.cls.span)
     repairs: list[SourceRepair] = [*layer_import(tree, ref.path), DeriveLayer(ref.path, None, base, name, docstring)]
     for _, built in tree.bases.attribute(owner, attribute):
         spans = [item.span for item in built.items if item.name == ref.name and item.span]

@@ -84,7 +84,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             call.span
             for owner in (context.tree.names.classes(path) if read.calls else ())
             for branch, call in owner.cls.checkpoint_calls
-            if branch.orelse and context.tree.containers.classes_at(owner, owner.cls.paths_behind(branch, call))
+            if branch.has_else and context.tree.containers.classes_at(owner, owner.cls.paths_behind(branch, call))
         }
         for function in read.calls:
             for message, applicability in _faults(context, path, function, late_alone=function.span in inline):
@@ -218,7 +218,7 @@ def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[
         argument.text
         for position, argument in enumerate(function.args)
         if position in function.containers
-        or (argument.shape in ("list", "tuple", "dict") and any(map(is_gradient, _NAME.findall(argument.text))))
+        or (argument.shape == "container" and any(map(is_gradient, _NAME.findall(argument.text))))
     ]
     if containers:
         yield (

@@ -46,10 +46,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for path, script in context.tree.scripts():
         for collective in script.collectives:
             condition = f"`{collective.condition}` on line {collective.condition_line}"
-            if collective.unless:
-                unless = f", unless {' or '.join(f'`{text}`' for text in collective.unless)} is true"
-            else:
-                unless = ""
+            others = " or ".join(f"`{text}`" for text in collective.unless)
+            unless = f", unless {others} is true" if others else ""
             waits = collective.callee.rpartition(".")[2] in ("barrier", "monitored_barrier", "wait_for_everyone")
             message = (
                 f"{collective.callee}(...) runs on some ranks only, depending on {condition}{unless}: the ranks wait "

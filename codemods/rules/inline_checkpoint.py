@@ -276,11 +276,8 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Conv
     for call, plan in context.tree.calls.lost_with(owner, inline):
         if plan.repair:
             made.append(call_repair(context.tree, owner.path, call.span, plan.repair))
-    # the guards that later code relies on stay
-    needed = inline.guard is not None and inline.guard_needed
-    guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
     branch = context.tree.places(owner.path).branch(inline.span)
-    kept = KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
+    kept = KeepElseBranch(owner.path, inline.span, branch, inline.guards, context.tree.width)
     repairs = (*dict.fromkeys(made), kept)
     return Conversion(repairs, tuple(_doubts(context, owner, inline, layers)))
 
@@ -302,7 +299,7 @@ def _obstacle(inline: InlineBranch) -> Because | None:
     """Return why no direct call can replace a branch."""
     if inline.test is None:
         return Obstacle.NO_BRANCH.about()
-    if not inline.orelse or inline.orelse_is_elif:
+    if not inline.has_else or inline.else_is_elif:
         return Obstacle.NO_ELSE.about()
     if inline.is_elif or inline.is_expression:
         return Obstacle.OTHER_FORM.about("an elif" if inline.is_elif else "a conditional expression")
@@ -328,7 +325,7 @@ def _doubts(
     context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[Conversion]
 ) -> Iterator[Because]:
     tree, test = context.tree, inline.test or ""
-    if "other" in inline.body_kinds:
+    if inline.does_more:
         yield Obstacle.OTHER_STATEMENTS.about()
     if FLAG not in test:
         yield Obstacle.OTHER_SWITCH.about()

@@ -48,7 +48,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         switch = ref.cls[OLD_SWITCH]
         if switch is None or not context.tree.bases.serves_pretrained(ref):
             continue
-        inside = context.tree.blocks.inside((ref, *context.tree.bases.heirs(ref)))
+        inside = context.tree.containers.with_parts(ref, *context.tree.bases.heirs(ref))
         layers = [part for part in inside if context.tree.bases.is_layer(part) is Answer.YES]
         if layers:
             first = min(layers, key=lambda part: (part.path, part.cls.span.line))

@@ -53,4 +53,4 @@ def find(context: RuleContext) -> Iterator[Finding]:
                     f"{patch.target}.forward is replaced: from transformers 5.23 on the layer's own checkpoints, "
                     "and this one does not; call wrap_blocks(model) after it, or patch what the layer holds"
                 )
-                yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
+                yield context.finding(RULE, path, patch.span, patch.scope, message)

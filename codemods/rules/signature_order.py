@@ -127,7 +127,7 @@ def _repairs(
         defaults = [param.default is not None for param in params]
         if defaults != sorted(defaults):
             return ()  # one without a default would come after one with a default
-        first, last = forward.param_spans[0], forward.param_spans[len(params) - 1]
+        first, last = positional[0].span, positional[-1].span
         span = Span(*first[:2], *last[2:])
         if "#" in context.tree.source(owner.path).of(Span(*forward.span[:2], last.end_line + 1, 0)):
             return ()  # a comment would stay where its parameter was

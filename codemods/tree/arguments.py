@@ -234,7 +234,7 @@ class _BoundCall:
     def containers(self) -> Iterator[int]:
         """Yield the positions of arguments that hold gradient tensors."""
         for name, argument in self.given.items():
-            is_display = name in self.gradient and argument.shape in ("list", "tuple", "dict")
+            is_display = name in self.gradient and argument.shape == "container"
             if is_display or (name in self.container_names and argument.is_value):
                 yield self.bound[name]
 

@@ -142,7 +142,7 @@ class Blocks:
                     classes.update((owner, *inheriting))
             if not all(self.containers.classes_at(owner, owner.cls.paths_behind(*call)) for call in calls):
                 # what is checkpointed is not known: it may be whatever is in a stack
-                for part in self.inside((owner, *heirs)):
+                for part in self.containers.with_parts(owner, *heirs):
                     stacks = [name for name, _, built in self.bases.attributes(part) if built.holds_several()]
                     paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
                     classes.update(self.containers.classes_at(part, paths))
@@ -217,12 +217,8 @@ class Blocks:
         elements = [element for holder in parts for element in self._of_holder(holder)]
         blocks = {element.element for element in elements if element.is_block}
         layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
-        inner = self.inside(blocks | layers | self.checkpointed_inline)
+        inner = {*self.containers.with_parts(*blocks, *layers, *self.checkpointed_inline)}
         return tuple(element for element in elements if element.holder not in inner)
-
-    def inside(self, roots: Iterable[ClassRef]) -> frozenset[ClassRef]:
-        """Return the roots and everything that they are made of."""
-        return frozenset(self.containers.with_parts(*roots))
 
     def _of_holder(self, holder: ClassRef) -> Iterator[StackElement]:
         attributes = self.bases.attributes(holder)

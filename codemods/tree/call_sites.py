@@ -221,7 +221,7 @@ def _by_position(checkpoint: CheckpointCall, call: ModuleCall, forward: ForwardS
     return frozenset(
         name
         for name in inside.keys() & outside.keys()
-        if (inside[name].name is None and inside[name].shape in ("name", "other") and outside[name].name)
+        if (inside[name].name is None and inside[name].shape == "other" and outside[name].name)
         and not _NO_GRADIENT.search(name)
         and _may_be_gradient(name, forward)
     )

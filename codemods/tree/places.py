@@ -6,33 +6,22 @@ Facts hold spans only; names are made from them only if something is to be repai
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span, first_line_of, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
-from ckpt_surgery.codemods.tree.caching import cached_method
 
 _Scope: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_Syntax: TypeAlias = tuple[ast.Module, list[tuple[str, _Scope]]]
-"""A syntax tree, and its classes and functions by their qualified names, outer ones before those inside."""
 
 
 class Places:
     """Names for the spans of one file."""
 
-    def __init__(self, source: SourceText, facts: FileFacts) -> None:
+    def __init__(self, source: SourceText) -> None:
         self._source = source
-        self._facts = facts
-        self._named = Counter(cls.name for cls in facts.classes)
-
-    def cls(self, cls: Class) -> Definition:
-        """Return the name of a class of the facts."""
-        same = (other for other in self._facts.classes if other.name == cls.name)
-        return Definition(cls.name, sum(other.span < cls.span for other in same))
 
     def definition(self, span: Span) -> Definition:
         """Return the innermost class or function that a span is in, or that it is."""
@@ -67,33 +56,26 @@ class Places:
         return "".join(self._source.of(span_of(node.func if isinstance(node, ast.Call) else node)).split())
 
     def _scope(self, span: Span) -> tuple[Definition, ast.Module | _Scope]:
-        tree, scopes = self._syntax(span)
         around = [
             (name, node)
-            for name, node in scopes
+            for name, node in self._scopes
             if first_line_of(node) <= span.line
             and (span.end_line, span.end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
         ]
         if not around:
-            return Definition(), tree
+            return Definition(), self._tree
         innermost, scope = around[-1]
-        twins = [node for name, node in scopes if name == innermost]
+        twins = [node for name, node in self._scopes if name == innermost]
         return Definition(innermost, twins.index(scope)), scope
 
-    def _syntax(self, span: Span) -> _Syntax:
-        """Return the syntax of the top-level class around a span; of the whole file if the span is in none."""
-        for cls in self._facts.classes:
-            is_alone = cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
-            if is_alone and cls.first_line <= span.line and span.end_line <= cls.span.end_line:
-                return self._parsed(cls.first_line, self._source.offset(cls.span.end_line, cls.span.end_column))
-        return self._parsed(1, len(self._source.text))
+    @cached_property
+    def _tree(self) -> ast.Module:
+        return ast.parse(self._source.text)
 
-    @cached_method
-    def _parsed(self, first_line: int, end: int) -> _Syntax:
-        text = self._source.text[self._source.offset(first_line, 0) : end]
-        # blank lines in front keep the line numbers: `ast.increment_lineno` takes as long as parsing
-        tree = ast.parse("\n" * (first_line - 1) + text)
-        return tree, list(_scopes(tree))
+    @cached_property
+    def _scopes(self) -> list[tuple[str, _Scope]]:
+        """The classes and functions by their qualified names, outer ones before those inside."""
+        return list(_scopes(self._tree))
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:

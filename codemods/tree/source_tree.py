@@ -112,7 +112,7 @@ class SourceTree:
     @cached_method
     def places(self, path: str) -> Places:
         """Return what names the places of a file for edits."""
-        return Places(self.source(path), self.names.read(path))
+        return Places(self.source(path))
 
     @cached_method
     def class_node(self, ref: ClassRef) -> ast.ClassDef:
