@@ -72,7 +72,13 @@ def apply_calls(model: nn.Module, calls: Calls, *, self_check: Literal["first", 
         for name in filter(calls.__contains__, FUNCTIONS):
             given = dict(calls[name])
             if name == "tile_mlp":
-                modules = [_module(model, each) for each in given.pop("modules")]
+                modules = []
+                for module in given.pop("modules"):
+                    try:
+                        modules.append(model.get_submodule(module))
+                    except AttributeError:
+                        kind = type(model).__name__
+                        raise SurgeryError(f"{kind} has no module {module}: the plan is for another model") from None
                 done.append(tile_mlp(modules, **given))
             elif name == "fuse_loss":
                 done.append(fuse_loss(model, **given))
@@ -100,10 +106,3 @@ def apply_plan(calls: Calls, model: nn.Module, *, running: bool = False) -> Appl
         off.undo()
         raise
     return applied
-
-
-def _module(model: nn.Module, name: str) -> nn.Module:
-    try:
-        return model.get_submodule(name)
-    except AttributeError:
-        raise SurgeryError(f"{type(model).__name__} has no module {name}: the plan is for another model") from None

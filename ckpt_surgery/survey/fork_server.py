@@ -54,7 +54,10 @@ def main(control: int, preload: Sequence[str]) -> NoReturn:
                 else:
                     with contextlib.suppress(BlockingIOError):
                         awake.recv(4096)
-            _reap(channel)
+            # report the exit code of every worker that has ended, negative for a signal
+            with contextlib.suppress(ChildProcessError):
+                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    _send(channel, exit=ended[0], code=os.waitstatus_to_exitcode(ended[1]))
 
 
 def _send(channel: socket.socket, **message: object) -> None:
@@ -103,10 +106,3 @@ def _work(requests: int, events: int, output: int) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-def _reap(channel: socket.socket) -> None:
-    """Report the exit code of every worker that has ended, negative for a signal."""
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            _send(channel, exit=ended[0], code=os.waitstatus_to_exitcode(ended[1]))
