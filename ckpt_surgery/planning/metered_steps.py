@@ -101,7 +101,7 @@ class MeteredSteps:
         return self._estimates.get(choice.key) or self.metered(choice).costs
 
     def use_repeats(self, *proofs: PlanChoice) -> None:
-        """Let estimates run few of many alike blocks, if few predict exactly all that these metered steps allocate."""
+        """Let estimates run few of many alike blocks, if few predict all allocations of these metered steps exactly."""
         for offload in (False, True):
             chosen = [choice for choice in proofs if choice.offload == offload]
             if chosen and offload not in self._repeats:
