@@ -101,20 +101,27 @@ class MeteredSteps:
         return self._estimates.get(choice.key) or self.metered(choice).costs
 
     def use_repeats(self, *proofs: PlanChoice) -> None:
-        """Let estimates run few of many alike blocks, if few predict all allocations of these metered steps exactly."""
+        """Let estimates run few of many alike blocks, if with these choices few predict exactly what all allocate."""
         for offload in (False, True):
             chosen = [choice for choice in proofs if choice.offload == offload]
             if chosen and offload not in self._repeats:
                 reach = _OFFLOAD_REACH if offload else 1
-                plain = self._records[self._nothing.key]
+                plain = self._record(self._nothing)
                 repeats = RepeatedBlocks(self._model, self._nothing.stacks, self._block_of, plain, reach)
                 proved = repeats.most_left_out and all(self._proved(repeats, choice) for choice in chosen)
                 self._repeats[offload] = repeats if proved else None
         self._records.clear()  # they are large, and not needed any more
 
     def _proved(self, repeats: RepeatedBlocks, choice: PlanChoice) -> bool:
+        whole = self._record(choice)
         with self._applied(choice) as run:
-            return repeats.proved(self._records[choice.key], lambda: run()[0])
+            return repeats.proved(whole, lambda: run()[0])
+
+    def _record(self, choice: PlanChoice) -> StepAllocations:
+        if choice.key not in self._records:
+            with self._applied(choice) as run:
+                self._records[choice.key], _ = run()
+        return self._records[choice.key]
 
     @contextmanager
     def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:
