@@ -94,7 +94,7 @@ class DiskTransport(HostTransport):
 
         def copy() -> None:
             if streams is None:
-                target.copy_(source)
+                _copy(target, source)
                 return
             stream = getattr(streams, side)
             with streams.module.stream(stream):
@@ -125,6 +125,10 @@ class ReadCopy(DeviceCopy):
 
     def __del__(self) -> None:
         self.job.future.cancel()
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    target.copy_(source)
 
 
 class MappedFiles(BufferPool):
