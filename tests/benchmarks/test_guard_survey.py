@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import survey
-from benchmarks.guard_survey import PAGE, Comparison, Watched, compared, conclude, figures_of
+from benchmarks.guard_survey import PAGE, Comparison, Watched, compared, conclude, figures_of, measure
 from ckpt_surgery.guarding.proof import ProofStatus
 
 
@@ -74,6 +74,12 @@ def test_a_verdict_and_proofs_are_compared(
     assert made["comparison"] is comparison
     assert made["named"] == len((broken | changed) & (wrong | written))
     assert made["missed"] == sorted((broken | changed) - wrong - written)
+
+
+@pytest.mark.torch
+def test_written_statistics_of_a_release_are_a_fault_in_both() -> None:
+    modes = measure("MobileViTV2Model")["modes"]
+    assert {mode["comparison"] for mode in modes.values()} == {Comparison.BOTH_BROKEN}
 
 
 def test_a_disagreement_is_a_failure_and_the_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
