@@ -246,6 +246,7 @@ class _ExplainRequest:
     ) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
         """Return the model and its explanations, from steps on shapes. Raises PlanningError."""
         from ckpt_surgery.errors import SurgeryError
+        from ckpt_surgery.guarding.asked_options import is_asked
         from ckpt_surgery.measure.surgical_blocks import has_surgery
         from ckpt_surgery.planning.lora import add_lora
         from ckpt_surgery.planning.target import DTYPES, ReleasedModel
@@ -255,7 +256,7 @@ class _ExplainRequest:
         if self.lora:
             add_lora(found.model, self.lora, found.shapes, four_bits=self.four_bits)
         explanations = {}
-        if has_surgery(found.model) or getattr(found.model, "is_gradient_checkpointing", False):
+        if has_surgery(found.model) or is_asked(found.model):
             if self.save or self.offload or self.for_long_context:
                 raise OptionError(
                     f"{self.name} returns a model that is checkpointed already: --save, --offload and --long-context "

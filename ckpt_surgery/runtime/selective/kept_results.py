@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.flops import flops_of
-from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of, memory_of, written_by
+from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of, memory_of, written_values
 from ckpt_surgery.runtime.selective.policies import (
     ROUTER,
     Choice,
@@ -177,7 +177,7 @@ class KeptResults:
         """Keep the output of a call with `args`, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
         result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
-        result.written = written_by(plan.operator, args)
+        result.written = written_values(plan.read, args)
         self._results.setdefault(None, []).append(result)  # under None: those of the modes are counted by operator
         return result
 

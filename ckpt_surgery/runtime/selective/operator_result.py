@@ -46,7 +46,7 @@ class OperatorResult:
         self.copied = copied or self.in_place
         self.value = tree_map(_copy if self.copied else alias_of, args[0] if self.in_place else result)
         self.versions = versions(self.tensors())
-        self.written = written_by(self.operator, args)
+        self.written = written_values(arguments_read(self.operator), args)
 
     def watch(self, alias: Tensor) -> None:
         """Also treat the result as written if this tensor, which shares its memory, is written to."""
@@ -98,9 +98,9 @@ class OperatorResult:
             args[index].data.copy_(values)
 
 
-def written_by(operator: Any, args: tuple[Any, ...]) -> dict[int, Tensor]:
-    """Return the values of the arguments that an operator has just written unmarked, by number."""
-    if (read := arguments_read(operator)) is None:
+def written_values(read: int | None, args: tuple[Any, ...]) -> dict[int, Tensor]:
+    """Return, by number, the values of the arguments after the first `read`: an operator has just written them."""
+    if read is None:
         return {}
     return {
         index: _copy(each.detach()) for index, each in enumerate(args) if index >= read and isinstance(each, Tensor)
