@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,3 +104,8 @@ def test_a_full_standard_output_is_one_line_and_2(
     assert capsys.readouterr().err == (
         "ckpt_surgery: error: standard output cannot be written to: No space left on device\n"
     )
+
+
+def test_a_file_that_cannot_be_written_is_named_by_its_path_alone(tmp_path: Path) -> None:
+    with pytest.raises(terminal.OutputError, match=f"^{tmp_path} cannot be written to: Is a directory$"):
+        terminal.write_document("", tmp_path)  # it does not know which option named the file

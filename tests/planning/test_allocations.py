@@ -99,3 +99,13 @@ def test_what_a_recompute_makes_is_told_apart() -> None:
     ]
     assert [one.place.module for one in recomputed] == ["layers.2", "layers.1", "layers.0"]
     assert step.kept_bytes == 2 * BYTES  # the inputs of the second and third layer
+
+
+def test_lines_of_packages_whose_name_begins_with_torch_are_not_its_own() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    source = "def forward(self, values):\n    return values.sigmoid()\n"
+    variables: dict[str, Any] = {}
+    exec(compile(source, torch.__file__.replace("torch/__init__", "torchvision/ops"), "exec"), variables)
+    model[0].forward = variables["forward"].__get__(model[0])
+    step = run_metered(model, ((torch.ones(2, 4, requires_grad=True),), {}), lambda result: result.sum())
+    assert "ops.py:2" in {allocation.place.line for allocation in step.allocations}
