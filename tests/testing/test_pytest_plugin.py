@@ -1,10 +1,11 @@
-"""The pytest plugin, in separate runs of pytest."""
+"""The pytest plugin: in separate runs of pytest, and in runs in this process that share a fork server."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from ckpt_surgery.measure import TIMEOUT
+from ckpt_surgery.survey.worker_pool import WorkerPool
 
 pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 
+Run = Callable[..., pytest.RunResult]
 PLAN = """
 from pathlib import Path
 import time
@@ -86,10 +89,29 @@ def run(plan: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return plan.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=120)
 
 
-def test_models_run_on_a_device_that_is_there(plan: pytest.Pytester) -> None:
-    result = run(plan, "--ckpt-models", "plan:healthy", "--ckpt-device", "cpu")
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    """Start a fork server, whose imports take seconds, in a folder with the same models."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "plan.py").write_text(PLAN, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with WorkerPool() as pool:
+            yield pool
+
+
+@pytest.fixture
+def run_here(plan: pytest.Pytester, shared: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs pytest in this process."""
+    monkeypatch.setattr(shared, "close", lambda: None)
+    monkeypatch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", lambda: shared)
+    return lambda *arguments: plan.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+
+
+def test_models_run_on_a_device_that_is_there(run_here: Run) -> None:
+    result = run_here("--ckpt-models", "plan:healthy", "--ckpt-device", "cpu")
     result.assert_outcomes(passed=2)
-    result = run(plan, "--ckpt-models", "plan:healthy", "--ckpt-device", "meta")
+    result = run_here("--ckpt-models", "plan:healthy", "--ckpt-device", "meta")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines("ERROR: --ckpt-models: no model can run on meta here *")
 
@@ -137,8 +159,8 @@ def test_test_files_run_too_where_the_command_line_names_some(plan: pytest.Pytes
     result.assert_outcomes(passed=2, deselected=1)
 
 
-def test_a_model_that_hangs_is_skipped_with_the_time_limit_as_reason(plan: pytest.Pytester) -> None:
-    result = run(plan, "--ckpt-models", "plan:endless", "--ckpt-timeout", "3", "-rs")
+def test_a_model_that_hangs_is_skipped_with_the_time_limit_as_reason(run_here: Run) -> None:
+    result = run_here("--ckpt-models", "plan:endless", "--ckpt-timeout", "3", "-rs")
     result.assert_outcomes(skipped=2)
     assert "does not end within 3 s" in unwrapped(result.stdout.str())
 
@@ -159,25 +181,23 @@ def test_the_default_timeout_is_that_of_every_survey(pytestconfig: pytest.Config
     ],
     ids=["no limit", "unknown, with xdist", "empty"],
 )
-def test_an_empty_or_unknown_name_is_a_usage_error(
-    plan: pytest.Pytester, arguments: tuple[str, ...], message: str
-) -> None:
-    result = run(plan, "--ckpt-models", *arguments)
+def test_an_empty_or_unknown_name_is_a_usage_error(run_here: Run, arguments: tuple[str, ...], message: str) -> None:
+    result = run_here("--ckpt-models", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert message in result.stderr.str()
     assert "Traceback" not in result.stderr.str()
 
 
-def test_all_means_every_class_of_the_installed_release(plan: pytest.Pytester) -> None:
-    result = run(plan, "--ckpt-models", "all", "--collect-only", "-q")
+def test_all_means_every_class_of_the_installed_release(run_here: Run) -> None:
+    result = run_here("--ckpt-models", "all", "--collect-only", "-q")
     names = [line for line in result.outlines if line.startswith("ckpt::")]
     assert len(names) == len(set(names)) > 800
     assert {"ckpt::BertModel[reentrant]", "ckpt::MixtralForCausalLM[router_loss-reentrant]"} <= set(names)
 
 
-def test_the_fixture_returns_the_report_or_fails_with_it(plan: pytest.Pytester) -> None:
+def test_the_fixture_returns_the_report_or_fails_with_it(plan: pytest.Pytester, run_here: Run) -> None:
     plan.makepyfile(test_fixture=FIXTURE)
-    result = run(plan)
+    result = run_here()
     result.assert_outcomes(passed=1, failed=1)
     assert "PlainLayer is not a GradientCheckpointingLayer" in unwrapped(result.stdout.str())
     assert "def assert_checkpointing" not in result.stdout.str()
