@@ -25,13 +25,19 @@ from ckpt_surgery.text import error_line
 def main(control: int, preload: Sequence[str]) -> NoReturn:
     """Import `preload`, report that on the socket `control`, then fork a worker whenever three pipes arrive on it.
 
+    A function there, `package.module:function`, is called to fill its cache.
+
     When the other end of the socket is closed, it kills itself and every worker.
     """
     channel = socket.socket(fileno=control)
     warnings.simplefilter("ignore")
     try:
         for name in preload:
-            import_module(name)
+            module, _, function = name.partition(":")
+            imported = import_module(module)
+            if function:
+                with contextlib.suppress(Exception):  # it raises again in the workers that need it
+                    getattr(imported, function)()
     except BaseException as error:
         _send(channel, failed=error_line(error))
         raise SystemExit(1) from None

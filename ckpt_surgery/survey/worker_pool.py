@@ -29,10 +29,10 @@ PRELOAD = (
     "transformers.modeling_layers",
     "transformers.models.auto.modeling_auto",
     "ckpt_surgery.survey.build",
-    "ckpt_surgery.tiny",
+    "ckpt_surgery.tiny:model_classes",
     "ckpt_surgery.measure.verify",
 )
-"""The modules that every worker of a survey needs: 5 s of imports, torch included."""
+"""What every worker of a survey needs: 5 s of imports, torch included."""
 
 _ENVIRONMENT = {
     # one thread each: there are as many workers as cores, and thread pools do not survive a fork
@@ -63,7 +63,7 @@ class WorkerPool:
     own session: an interrupt from the terminal does not reach them, and they end with this process, however that ends.
 
     Args:
-        preload: modules that every worker has imported.
+        preload: modules that every worker has imported, and functions with a cache that have been called.
         python: another interpreter, which imports from its own path; without one, workers import from the same path
             as this process.
         environment: the variables of the workers; by default those of this process.

@@ -19,7 +19,7 @@ from ckpt_surgery.errors import BuildStage, CannotBuild
 from ckpt_surgery.model_patches import family_tables
 
 _CONFIGURATIONS = "transformers.models.auto.configuration_auto"
-_BASES = re.compile(r"^class (\w+)\(([^)]*)\)", re.MULTILINE)
+_BASES = re.compile(r"\nclass (\w+)\(([^)]*)\)")  # with ^ instead of \n it takes four times as long
 _BASE_NAME = re.compile(r"PreTrainedModel$")
 _MODELING_FILE = re.compile(r"models\..*\.modeling_(?!tf_|flax_)\w+$")
 
