@@ -109,14 +109,16 @@ def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: Fal
     Calls from this package do not count, nor do those with local variables of which `but_for` is true.
     """
     inside, variables = False, dict[str, Any]()
-    for frame, line in walk_stack(inspect.currentframe()):
+    frame = inspect.currentframe()
+    while frame is not None:  # `walk_stack` looks up the line of every frame, which takes longer than the rest
         file = frame.f_code.co_filename
         if file == _CHECKPOINT:
             inside, variables = True, frame.f_locals
         if inside and not file.startswith(TORCH):
             if not (file.startswith(OURS) or but_for(variables)):
-                return f"{file}:{line}"
+                return f"{file}:{frame.f_lineno}"
             inside = False
+        frame = frame.f_back
     return ""
 
 

@@ -113,7 +113,7 @@ def reports(page: Page) -> Mapping[str, Report]:
     """Verify the classes that are named here, and of those that the page calls broken or sound a few more."""
     named = {name for name, *_ in (*IN_5, *IN_4)} & {label for label, *_ in page.faults}
     unnamed = sorted({label for label, *_ in page.faults} - named)
-    labels = {*named, *HEALTHY, *unnamed[::20], *page.sound[::160]}
+    labels = {*named, *HEALTHY, *unnamed[::50], *page.sound[::400]}
     targets = resolve(sorted({label.partition(" ")[0] for label in labels}))
     return {report.label: report for report in survey([t for t in targets if t.label in labels], fix=True)}
 
