@@ -96,9 +96,15 @@ def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
     except OSError:
         return
     for name in names:
-        if deeper < _FOLDERS_BELOW or any(fnmatch(name, pattern) for pattern in _FOLDERS):
+        if deeper < _FOLDERS_BELOW or _may_hold(name):
             yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
         yield name
+
+
+@lru_cache(maxsize=4096)
+def _may_hold(name: str) -> bool:
+    """Tell whether a folder of this name may hold requirements."""
+    return any(fnmatch(name, pattern) for pattern in _FOLDERS)
 
 
 def _of_sections(text: str) -> Iterator[str]:
