@@ -57,12 +57,15 @@ def impossible():
 def endless():
     return toys.model_of(Endless, Endless), toys.values()
 """
-TEST_FILE = """
+CONFTEST = """
 import sys
 
-def test_the_plugin_has_loaded_no_torch(pytestconfig):
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"torch was loaded: {'torch' in sys.modules}")
+"""
+TEST_FILE = """
+def test_the_plugin_is_installed(pytestconfig):
     assert pytestconfig.pluginmanager.hasplugin("ckpt_surgery")
-    assert "torch" not in sys.modules
 """
 FIXTURE = """
 import plan
@@ -119,6 +122,7 @@ def test_models_run_on_a_device_that_is_there(run_here: Run) -> None:
 @pytest.mark.both
 def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytester) -> None:
     models = "plan:healthy,plan:broken,plan:keyword,plan:unsupported,plan:unclaimed,plan:impossible,GPTBigCodeModel"
+    plan.makeconftest(CONFTEST)
     result = run(plan, "--ckpt-models", models, "-v", "-rs")
     output = result.stdout.str()
     outcomes = dict(re.findall(r"^ckpt::(\S+) (PASSED|FAILED|SKIPPED)", output, re.MULTILINE))
@@ -143,6 +147,7 @@ def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytes
     assert "non_reentrant and reentrant" not in output
     assert "Traceback" not in output
     assert "pytest_plugin.py:" not in output.partition("short test summary")[0]
+    assert "torch was loaded: False" in output
     assert Path("built").read_text(encoding="utf-8") == "once "
 
 
@@ -153,9 +158,9 @@ def test_xdist_distributes_a_selection_of_them(plan: pytest.Pytester) -> None:
     assert "FAILED ckpt::plan:keyword[reentrant]" in result.stdout.str()
 
 
-def test_test_files_run_too_where_the_command_line_names_some(plan: pytest.Pytester) -> None:
+def test_test_files_run_too_where_the_command_line_names_some(plan: pytest.Pytester, run_here: Run) -> None:
     plan.makepyfile(test_beside=TEST_FILE)
-    result = run(plan, "--ckpt-models", "plan:healthy", "-k", "reentrant and not non_reentrant or beside", ".")
+    result = run_here("--ckpt-models", "plan:healthy", "-k", "reentrant and not non_reentrant or beside", ".")
     result.assert_outcomes(passed=2, deselected=1)
 
 
