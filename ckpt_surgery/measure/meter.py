@@ -151,7 +151,10 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(map(is_wrapper, types)):
             return NotImplemented
-        options = kwargs or {}
+        return self._metered(func, args, kwargs or {})
+
+    def _metered(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Run an operator, and count it."""
         if self._backward_at is None:
             if self.on_operator is not None:
                 self.on_operator()

@@ -7,11 +7,9 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from torch import Tensor
-
 from ckpt_surgery.planning.allocations import OperatorWork
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.torch_names import tree_leaves
+from ckpt_surgery.runtime.tools.tensors import given_tensors
 
 _WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
 
@@ -30,10 +28,9 @@ def moved_bytes(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], re
     if _moves_nothing(func):
         return 0
     moved = 0
-    for each in tree_leaves((args, dict(options), result)):
-        if isinstance(each, Tensor):  # rows that `expand` repeats count once
-            dimensions = zip(each.shape, each.stride(), strict=True)
-            moved += prod(length if stride else min(length, 1) for length, stride in dimensions) * each.itemsize
+    for each in given_tensors((*args, *options.values(), result)):
+        dimensions = zip(each.shape, each.stride(), strict=True)  # rows that `expand` repeats count once
+        moved += prod(length if stride else min(length, 1) for length, stride in dimensions) * each.itemsize
     return moved
 
 

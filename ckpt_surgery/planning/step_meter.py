@@ -58,18 +58,18 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(map(is_wrapper, types)):
             return NotImplemented
-        if _KEEPS_LOCALS:
-            self._forget_old_locals()
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # asked for often
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
             return func(*args, **(kwargs or {}))
+        if _KEEPS_LOCALS:
+            self._forget_old_locals()
         for serial in self._unassigned:
             self._drafts[serial] = replace(self._drafts[serial], keeper=str(func._overloadpacket))
         self._unassigned.clear()
         self._latest = (func, _call_site())
         self._running = None
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return self._metered(func, args, kwargs or {})
 
     def saved(self, tensor: Tensor) -> Tensor:
         """Note that autograd keeps `tensor`: a pack hook of `saved_tensors_hooks`.
