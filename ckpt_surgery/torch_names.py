@@ -24,7 +24,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException as DataDe
 from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
-from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation_manager
 from torch.autograd import Variable, forward_ad
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper as ActivationWrapper

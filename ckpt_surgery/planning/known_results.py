@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ckpt_surgery.torch_names import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from ckpt_surgery.runtime.tools.tensors import unseen
+from ckpt_surgery.torch_names import FakeTensor, FakeTensorMode
 
 _BY_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
 
@@ -38,7 +39,7 @@ class KnownResults:
         if known is None:
             return None
         shape, stride, offset, dtype, device, views = known
-        with in_kernel_invocation_manager(self._mode):
+        with unseen():
             new = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             if views:
                 new.set_(source.untyped_storage(), offset, shape, stride)
