@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GptOssConfig, GptOssForCausalLM, T5Config, T5ForConditionalGeneration
 
-from ckpt_surgery import plan, wrap_blocks
+from ckpt_surgery import explain, plan, wrap_blocks
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.explain import metered, on_host_without_data
 from ckpt_surgery.planning.repeats import RepeatedBlocks
@@ -32,7 +32,7 @@ def gpt_oss() -> nn.Module:
     """Build a model with alternating sliding and full attention, and experts."""
     sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64, "head_dim": 16}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4, "sliding_window": 4}
-    model: nn.Module = GptOssForCausalLM(GptOssConfig(num_hidden_layers=22, **sizes, **heads))
+    model: nn.Module = GptOssForCausalLM(GptOssConfig(num_hidden_layers=14, **sizes, **heads))
     return model
 
 
@@ -101,7 +101,7 @@ def of_many(name: str) -> Case:
         ("llama", {}, 1),
         ("llama", {"save": "matmul"}, 1),
         ("llama", ALL_OFFLOADED, 4),
-        ("gpt_oss", ALL_OFFLOADED, 4),
+        ("gpt_oss", ALL_OFFLOADED, 2),  # of units of two blocks
         ("t5", {}, 1),
         ("t5", {"offload": "cpu"}, 4),
     ],
@@ -202,8 +202,8 @@ def test_a_block_that_is_not_alike_is_not_left_out() -> None:
 
 
 def test_a_plan_is_the_same_as_from_steps_with_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inputs = llama(12), tokens(8)
-    plain = plan(model, inputs, "1GB", offload=False, changes=False).explanation
+    model, inputs = llama(10), tokens(8)
+    plain = explain(model, inputs, optimizer="adamw", device="H100")
     budget = plain.peak_bytes - (plain.peak_bytes - plain.workspace_bytes) // 4
     steps: list[StepAllocations | None] = []
 
