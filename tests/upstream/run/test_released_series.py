@@ -21,6 +21,8 @@ from tests.upstream.toy_checkout import git
 THREE = ("swiftformer", "zamba", "zamba2")
 REPRODUCED = {"swiftformer"}
 """The family whose fault in 4.57.6 `verify` shows: the inline branches of the others checkpoint."""
+IMPORTED = ("auto", "encoder_decoder", "llama", "mamba2")
+"""Other families that these import, or that their modular files do."""
 BRANCH = "ckpt-surgery/all"
 PACKAGE = Path(ckpt_surgery.upstream.__file__).parent
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
@@ -50,7 +52,7 @@ class Made:
 
 
 def made_of(place: Path, *families: str, options: tuple[str, ...] = ()) -> Made:
-    checkout = repository("4.57.6", place / "transformers")
+    checkout = repository("4.57.6", place / "transformers", {*families, *IMPORTED})
     before = state(checkout)
     done = pr(checkout, "--families", ",".join(families), "--group-by", "all", "--out", "out", *options)
     return Made(checkout, before, place / "out" / "all", done)
