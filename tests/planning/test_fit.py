@@ -75,9 +75,9 @@ def test_each_step_that_is_metered_is_reported() -> None:
     def progress() -> Iterator[Progress]:
         yield lambda *given: told.append(given)
 
-    model = llama(2)
+    model = llama(1)
     Fit(model, FitTarget(1000), lambda _: None, progress)
-    step(model, torch.optim.SGD(model.parameters(), lr=0.1), tokens(32))
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1), tokens(2))
     assert len(told) > 3
     assert told == [("fit: metering steps", number, 0) for number in range(1, len(told) + 1)]
 

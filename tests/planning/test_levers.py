@@ -32,7 +32,7 @@ ADAMW = TrainingSetup.of("adamw", 1, None, "H100")
 
 
 def model(folder: Path) -> ReleasedModel:
-    return model_of(config(folder, hidden_size=256, intermediate_size=1024))
+    return model_of(config(folder, hidden_size=256, intermediate_size=1024, num_hidden_layers=2))
 
 
 def peaks(
@@ -108,7 +108,7 @@ def test_where_ranks_train_already_their_cards_are_named(cards: int, said: str) 
 def test_levers_say_what_a_plan_that_does_not_fit_takes_with_them(tmp_path: Path) -> None:
     options: Any = {"training": ADAMW, "offload": True, "changes": True}
     with pytest.raises(DoesNotFitError, match=r"it still needs [\d.]+ MiB\. The smallest common card"):
-        model(tmp_path).planned(10**6, **options)
+        model(tmp_path).planned(10**6, training=ADAMW, offload=False, changes=False)
     large = model(tmp_path).resized(8, 64)
     whole = large.planned(10**9, **options)
     assert whole.levers == ()

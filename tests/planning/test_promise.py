@@ -70,10 +70,9 @@ def test_plans_keep_what_they_promise(name: str) -> None:
     source, calls = Random(0), []
     for way in WAYS:
         front = planner.ways(changes=all(way.values()), **way)
-        for _ in range(2):
-            planner.memory = source.randint(front[-1].peak_bytes, planner.plain.explained.peak_bytes)
-            row = planner.fastest(front).chosen
-            assert kept_with(made.model, made.inputs, row.choice) == row.kept_bytes, row.choice.arguments()
-            calls.append(row.choice.arguments().get("wrap_blocks", {}))
+        planner.memory = source.randint(front[-1].peak_bytes, planner.plain.explained.peak_bytes)
+        row = planner.fastest(front).chosen
+        assert kept_with(made.model, made.inputs, row.choice) == row.kept_bytes, row.choice.arguments()
+        calls.append(row.choice.arguments().get("wrap_blocks", {}))
     assert any("save" in call for call in calls)
     assert any("offload" in call for call in calls)
