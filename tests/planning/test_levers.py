@@ -109,7 +109,7 @@ def test_levers_say_what_a_plan_that_does_not_fit_takes_with_them(tmp_path: Path
     options: Any = {"training": ADAMW, "offload": True, "changes": True}
     with pytest.raises(DoesNotFitError, match=r"it still needs [\d.]+ MiB\. The smallest common card"):
         model(tmp_path).planned(10**6, training=ADAMW, offload=False, changes=False)
-    large = model(tmp_path).resized(8, 64)
+    large = model(tmp_path).resized(4, 64)
     whole = large.planned(10**9, **options)
     assert whole.levers == ()
     made = large.planned(whole.explanation.peak_bytes - 1, **options)
