@@ -201,10 +201,10 @@ _RUFF = """\
 #!@PYTHON@ -S
 # Stands in for ruff: its only rule is that no line ends with a blank.
 import sys
-from pathlib import Path
 
 if sys.argv[1] == "--version":
     sys.exit(print("ruff @RUFF@"))
+from pathlib import Path
 options = [word for word in sys.argv[2:] if word.startswith("-")]
 code = 0
 for place in map(Path, (word for word in sys.argv[2:] if word and not word.startswith("-"))):

@@ -54,7 +54,7 @@ class Made:
 def made_of(place: Path, *families: str, options: tuple[str, ...] = ()) -> Made:
     checkout = repository("4.57.6", place / "transformers", {*families, *IMPORTED})
     before = state(checkout)
-    done = pr(checkout, "--families", ",".join(families), "--group-by", "all", "--out", "out", *options)
+    done = pr(checkout, "--families", ",".join(families), "--group-by", "all", "--out", "out", "--jobs", "1", *options)
     return Made(checkout, before, place / "out" / "all", done)
 
 

@@ -206,8 +206,10 @@ def test_clvp_is_repaired_and_what_cannot_be_imported_is_worse(temp: Path, tmp_p
 
     steps: list[tuple[str, int, int]] = []
     modules = [f"transformers.models.{family}.modeling_{family}" for family in ("clvp", "xlstm")]
-    clvp = verify_tree(HERE, base, ["clvp", "xlstm", "auto"], modules=modules[:1])
-    both = verify_tree(HERE, tree, ["clvp", "xlstm"], modules=modules, progress=lambda *step: steps.append(step))
+    clvp = verify_tree(HERE, base, ["clvp", "xlstm", "auto"], modules=modules[:1], jobs=1)
+    both = verify_tree(
+        HERE, tree, ["clvp", "xlstm"], modules=modules, jobs=1, progress=lambda *step: steps.append(step)
+    )
     assert clvp.imported == CommandRun(f'python -c "import {modules[0]}"', 0)
     assert both.imported is not None
     assert (both.imported.command, both.imported.code) == (f'python -c "import {", ".join(modules)}"', 1)
