@@ -78,17 +78,19 @@ def closure(wanted: list[str]) -> Iterator[Distribution]:
 def pasted_faults(text: str, place: Path, *, forked: bool = False) -> list[str]:
     """Paste a page's blocks in order into a shell in `place`; describe what ends differently from the page.
 
-    With `forked`, all but the blocks of the front page run in forks of a Python that has imported torch there.
+    A command that is on several pages runs once. With `forked`, all but what the front page runs too runs in forks of
+    a Python that has imported torch there.
     """
-    started = fenced(read("README.md")) if forked else fenced(text)
-    return [fault for block in fenced(text) for fault in _pasted_faults_of(block, place, block not in started)]
+    started = read("README.md") if forked else text
+    return [fault for block in fenced(text) for fault in _pasted_faults_of(block, place, started)]
 
 
 @cache
-def _pasted_faults_of(block: Block, place: Path, forked: bool) -> tuple[str, ...]:
+def _pasted_faults_of(block: Block, place: Path, started: str) -> tuple[str, ...]:
+    forked = block.text not in started
     match block.language:
         case "console":
-            found = (_faults_of_command(command, place, forked) for command in commands(block.text))
+            found = (_faults_of_command(command, place, started) for command in commands(block.text))
             return tuple(fault for faults in found for fault in faults)
         case "python":
             code, printed = _run(["python", "-c", block.text], place, forked)
@@ -101,16 +103,20 @@ def _pasted_faults_of(block: Block, place: Path, forked: bool) -> tuple[str, ...
         return faults_of(block)
 
 
-def _faults_of_command(command: Command, place: Path, forked: bool) -> list[str]:
+def _faults_of_command(command: Command, place: Path, started: str) -> list[str]:
     if re.match(r"python -m pip install |make ", command.line):
         return command_faults(command)
-    words = shlex.split(command.line)
-    code, printed = _run(words if forked else ["bash", "-c", command.line], place, forked)
+    code, printed = _run_line(command.line, place, f"\n$ {command.line}\n" not in started)
     if code not in (0, 1) or "Traceback" in printed:
         return [f"{command.line} ends with {code} and prints {printed}"]
     if fits(command.shown, printed):
         return []
     return [f"{command.line} prints something else:\n{difference(command.shown, printed)}"]
+
+
+@cache
+def _run_line(line: str, place: Path, forked: bool) -> tuple[int, str]:
+    return _run(shlex.split(line) if forked else ["bash", "-c", line], place, forked)
 
 
 def _run(words: list[str], place: Path, forked: bool) -> tuple[int, str]:
