@@ -20,6 +20,8 @@ import pytest
 import typer
 
 from ckpt_surgery.cli.main import app, main
+from ckpt_surgery.survey.resolve import resolve_in
+from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool
 from tests.docs.checkout import FILES, plant
 from tests.releases import CACHE_VARIABLE
@@ -153,6 +155,8 @@ def run(line: str) -> Run:
             code, printed = process("-m", "pytest", "-p", "no:cacheprovider", *arguments)
         case ["torchrun", "--nproc-per-node", ranks, "-m", "ckpt_surgery", "run", script]:
             code, printed = process("-m", "ckpt_surgery", "run", script, ranks=int(ranks))
+        case ["torchrun", "--nproc-per-node", ranks, script]:
+            code, printed = process(str(ROOT / script), ranks=int(ranks))
         case ["torchrun", *arguments, script]:
             code, printed = process("-m", "torch.distributed.run", *arguments, str(ROOT / script))
         case ["python", "-m", module, *arguments]:
@@ -222,9 +226,15 @@ def options() -> frozenset[str]:
 
 @contextlib.contextmanager
 def shared_pool() -> Iterator[None]:
-    """Let all `verify` commands inside share one fork server: its imports take seconds."""
+    """Let all `verify` commands inside share one fork server and one list of all models: both take seconds."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         pools: list[WorkerPool] = []
+        models: dict[str, list[SurveyTarget]] = {}
+
+        def resolved(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
+            if not options.get("everything"):
+                return resolve_in(pool, **options)
+            return models.get(str(options)) or models.setdefault(str(options), resolve_in(pool, **options))
 
         def pool(**options: Any) -> AbstractContextManager[WorkerPool]:
             if options:  # of another Python
@@ -234,6 +244,7 @@ def shared_pool() -> Iterator[None]:
             return nullcontext(pools[0])
 
         patch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", pool)
+        patch.setattr("ckpt_surgery.survey.resolve.resolve_in", resolved)
         yield
 
 

@@ -6,7 +6,9 @@ Everything runs in a small transformers checkout. The checker also runs on broke
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -47,15 +49,24 @@ SOURCE = "docs/how-to/source.md"
 VERIFY = "docs/how-to/verify.md"
 
 
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make one folder for all pages, where one fork server runs their models."""
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch, shared_pool():
+        patch.setenv(CACHE_VARIABLE, str(folder / "cache"))
+        (folder / "checkout").mkdir()
+        yield folder / "checkout"
+
+
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a small checkout, which is also "the installed transformers"."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(analyze, "installed_models", lambda: Path(MODELS))
-    (tmp_path / "checkout").mkdir()
-    monkeypatch.chdir(tmp_path / "checkout")
+    monkeypatch.chdir(workshop)
+    for left in workshop.iterdir():  # the fork server works in the folder: it stays the same one
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     plant()
-    return tmp_path / "checkout"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -67,8 +78,7 @@ def test_what_a_page_names_and_links_to_exists(page: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_and_examples_of_a_page_work(page: str) -> None:
-    with shared_pool():
-        fail_for(block_faults(read(page)))
+    fail_for(block_faults(read(page)))
 
 
 @pytest.mark.parametrize("page", FRAGMENTS)
