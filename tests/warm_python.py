@@ -137,7 +137,9 @@ def _warm_python() -> WarmPython:
 
 
 def _for_imports(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_BY_IMPORTS)}
+    known = {name: value for name, value in environment.items() if name.startswith(_READ_BY_IMPORTS)}
+    known.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch sets it in a process that imports its compiler
+    return known
 
 
 _exit_code = 0
