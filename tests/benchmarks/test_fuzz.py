@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -27,6 +25,7 @@ from benchmarks.survey import ROOT
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from tests.warm_python import run_python
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 Forward = Callable[..., Any]
@@ -46,7 +45,7 @@ def made(case: Case) -> Feature:
 
 
 CHUNK = 50
-FIRST_SEEDS = range(7_000_000, 7_000_300, CHUNK)
+FIRST_SEEDS = range(7_000_000, 7_000_150, CHUNK)
 
 
 @pytest.mark.parametrize("first", FIRST_SEEDS)
@@ -255,6 +254,5 @@ judging.wrap_blocks = partial(judging.wrap_blocks, self_check="never")
 )
 def test_a_run_fails_where_a_case_does_or_none_could_be_judged(setup: str, code: int, printed: str) -> None:
     program = f"{setup}\nfrom benchmarks.fuzz.__main__ import main\nraise SystemExit(main(['--cases', '3']))"
-    # in a process of its own: none can be forked once a backward has begun threads
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", program, cwd=ROOT)  # not here: nothing can be forked once a backward has begun threads
     assert (done.returncode, printed in done.stdout) == (code, True), done.stdout + done.stderr
