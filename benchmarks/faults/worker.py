@@ -18,8 +18,17 @@ from typing import Any
 
 from benchmarks.faults import judges, script
 
-PRELOADED = [judges.__name__, "torch._dynamo", "transformers.modeling_layers", "ckpt_surgery.measure.verify"]
-"""What takes seconds to import."""
+PRELOADED = [
+    judges.__name__,
+    "torch._inductor.compile_fx",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "ckpt_surgery.cli.main",
+    "ckpt_surgery.codemods",
+    "ckpt_surgery.guarding.takeover",
+    "ckpt_surgery.measure.verify",
+]
+"""What takes a part of a second, or seconds, to import."""
 PATIENCE = 120
 """The seconds that one question may take."""
 GRACE = 20
