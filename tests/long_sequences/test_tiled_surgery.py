@@ -177,25 +177,10 @@ def test_compiled_models_train_as_they_did() -> None:
     assert farthest(expected, text_gradients(model, compiled)) < ROUNDING
 
 
-def wrong_modules() -> list[tuple[Any, str]]:
-    compiled = gated()
-    compiled.compile()
-    with torch.device("meta"):
-        meta = Gated()
-    return [
-        ("mlp", "the module is of type str"),
-        ([gated(), None], "the module is of type NoneType"),
-        ([], "no module to tile"),
-        (nn.ModuleList([gated()]), "ModuleList has no forward: give its members"),
-        (DataParallel(gated()), "give the MLPs in it"),
-        (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(7)), "1 of Sequential is a BatchNorm1d"),
-        (meta, "on the meta device"),
-        (compiled, "Gated is compiled already"),
-        (torch.compile(gated()), "compiled already"),
-        (tiled(), "Gated is tiled already"),
-        (nn.Sequential(tiled()), "0 of Sequential is tiled already"),
-        ((model := towers().layers[0], model.get_submodule("mlp")), "Layer holds another module to be tiled"),
-    ]
+def compiled() -> Gated:
+    module = gated()
+    module.compile()
+    return module
 
 
 def tiled() -> Gated:
@@ -204,10 +189,26 @@ def tiled() -> Gated:
     return module
 
 
-@pytest.mark.parametrize(("module", "text"), wrong_modules(), ids=lambda value: value if type(value) is str else "")
-def test_modules_that_cannot_be_tiled_are_refused(module: Any, text: str) -> None:
+WRONG_MODULES: list[tuple[Callable[[], Any], str]] = [  # made in the test: torch.compile imports for seconds
+    (lambda: "mlp", "the module is of type str"),
+    (lambda: [gated(), None], "the module is of type NoneType"),
+    (list, "no module to tile"),
+    (lambda: nn.ModuleList([gated()]), "ModuleList has no forward: give its members"),
+    (lambda: DataParallel(gated()), "give the MLPs in it"),
+    (lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(7)), "1 of Sequential is a BatchNorm1d"),
+    (lambda: Gated().to("meta"), "on the meta device"),
+    (compiled, "Gated is compiled already"),
+    (lambda: torch.compile(gated()), "compiled already"),
+    (tiled, "Gated is tiled already"),
+    (lambda: nn.Sequential(tiled()), "0 of Sequential is tiled already"),
+    (lambda: ((model := towers().layers[0]), model.get_submodule("mlp")), "Layer holds another module to be tiled"),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), WRONG_MODULES, ids=[text for _, text in WRONG_MODULES])
+def test_modules_that_cannot_be_tiled_are_refused(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(SurgeryError, match=text):
-        tile_mlp(module, num_shards=2)
+        tile_mlp(make(), num_shards=2)
 
 
 @pytest.mark.parametrize(
