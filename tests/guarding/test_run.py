@@ -150,7 +150,7 @@ def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
 
 def test_a_model_that_is_switched_on_is_wrapped_proved_and_trains_the_same(tmp_path: Path) -> None:
     path, report = script(tmp_path), tmp_path / "report.json"
-    bare, ran = python(path, "on"), run("--report", report, path, "on")
+    bare, ran = forked(path, "on"), train("--report", report, path, "on")
     assert ran.stdout == bare.stdout
     assert "Model: 3 of 3 blocks checkpointed, non-reentrant" in ran.stderr
     assert "Model: 4 steps, 3 of 3 blocks proved" in ran.stderr
@@ -270,8 +270,8 @@ def test_only_the_first_rank_writes_a_table_and_others_their_faults(tmp_path: Pa
 @pytest.mark.parametrize("spelled", ["--local_rank=1", "--local-rank=1"])
 def test_an_argument_before_the_command_is_the_scripts_first(tmp_path: Path, spelled: str) -> None:
     path = script(tmp_path, PLAIN)
-    ran = python("-m", "ckpt_surgery", spelled, "run", path, "--every", "3")
-    assert ran.stdout == python(path, spelled, "--every", "3").stdout
+    ran = forked("-m", "ckpt_surgery", spelled, "run", path, "--every", "3")
+    assert ran.stdout == forked(path, spelled, "--every", "3").stdout
 
 
 def test_options_of_wrap_blocks_and_of_the_guard_arrive(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_options_of_wrap_blocks_and_of_the_guard_arrive(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
-    ran = run(*arguments)
+    ran = train(*arguments)
     assert ran.returncode == 2
     assert message in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -329,5 +329,6 @@ model.train()(input_ids=ids, labels=ids).loss.backward()
 
 def test_lines_that_switch_checkpointing_on_with_other_options_are_named(tmp_path: Path) -> None:
     path = script(tmp_path, SWITCHED_TWICE)
-    said = f"use_reentrant=False at {path}:8 overrides use_reentrant=True at {path}:7\n"
-    assert said in run(path).stderr
+    ran = run(path)  # a new process, which imports torch and transformers after the guard
+    assert f"use_reentrant=False at {path}:8 overrides use_reentrant=True at {path}:7\n" in ran.stderr
+    assert "2 of 2 blocks checkpointed, non-reentrant" in ran.stderr
