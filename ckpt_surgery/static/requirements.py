@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from fnmatch import fnmatch
+from fnmatch import fnmatch, translate
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -34,7 +34,7 @@ _ITEM = re.compile(r"^\s*(?:-\s+)*[\"']?([^\"'\n]*)", re.M)
 _DEPENDENCIES = re.compile(r"^dependencies:[ \t]*\n(?:[ \t]*(?:-.*|#.*|[ \t].*)?(?:\n|\Z))+", re.M)
 _OF_CONDA = re.compile(rf"^\s*-\s*[\"']?(?:[\w.-]+::)?(?:pip:|python\s*[=<>]|{_NAME}\s*[=<>])", re.M)
 _PIP = re.compile(r"\bpip3?\s+install\b(.*)|\buv\s+(?:pip\s+install|add)\b(.*)")
-_FOLDERS = ("requirements*", "docker*", "conda", "conda?recipe*", "recipe*")
+_FOLDERS = re.compile("|".join(map(translate, ("requirements*", "docker*", "conda", "conda?recipe*", "recipe*"))))
 """Folders beside a package that may hold its requirements."""
 
 
@@ -96,15 +96,9 @@ def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
     except OSError:
         return
     for name in names:
-        if deeper < _FOLDERS_BELOW or _may_hold(name):
+        if deeper < _FOLDERS_BELOW or _FOLDERS.match(name):
             yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
         yield name
-
-
-@lru_cache(maxsize=4096)
-def _may_hold(name: str) -> bool:
-    """Tell whether a folder of this name may hold requirements."""
-    return any(fnmatch(name, pattern) for pattern in _FOLDERS)
 
 
 def _of_sections(text: str) -> Iterator[str]:
