@@ -96,7 +96,7 @@ def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
     except OSError:
         return
     for name in names:
-        if deeper < _FOLDERS_BELOW or _FOLDERS.match(name):
+        if deeper < _FOLDERS_BELOW or _FOLDERS.match(os.path.normcase(name)):
             yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
         yield name
 

@@ -58,13 +58,15 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def given_tensors(arguments: Iterable[Any]) -> list[Tensor]:
-    """List the tensors among the arguments of an operator, or among its results: in tuples and lists too."""
+    """List the tensors among the arguments of an operator, or among its results: in tuples, lists and dicts too."""
     found = []
     for each in arguments:
         if isinstance(each, Tensor):
             found.append(each)
         elif isinstance(each, (tuple, list)):
             found += given_tensors(each)
+        elif isinstance(each, dict):
+            found += given_tensors(each.values())
     return found
 
 
