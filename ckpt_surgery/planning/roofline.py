@@ -9,7 +9,7 @@ from typing import Any
 
 from ckpt_surgery.planning.allocations import OperatorWork
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.runtime.tools.tensors import given_tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 
 _WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
 
@@ -28,7 +28,7 @@ def moved_bytes(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], re
     if _moves_nothing(func):
         return 0
     moved = 0
-    for each in given_tensors((*args, *options.values(), result)):
+    for each in tensors((*args, *options.values(), result)):
         dimensions = zip(each.shape, each.stride(), strict=True)  # rows that `expand` repeats count once
         moved += prod(length if stride else min(length, 1) for length, stride in dimensions) * each.itemsize
     return moved

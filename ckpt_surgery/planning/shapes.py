@@ -21,7 +21,7 @@ from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.planning.known_results import KnownResults
 from ckpt_surgery.planning.model_copy import Copies
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.tensors import given_tensors, is_differentiable, is_wrapper
+from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_wrapper
 from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import (
     CPU_ATTENTION,
@@ -120,7 +120,7 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(is_wrapper, types)):
             return NotImplemented
         options = dict(kwargs or {})
-        given = given_tensors((*args, *options.values()))
+        given = list(tensors((*args, *options.values())))
         if any(self.copies.get(id(each), each) is not each and isinstance(each, nn.Parameter) for each in given):
             raise UsesOriginal
         if any(map(_is_shape, given)):
@@ -131,7 +131,7 @@ class ShapesOnly(TorchDispatchMode):
             is_large = isinstance(result, Tensor) and is_differentiable(result) and not _is_small(result)
             return self.without_data(result) if is_large and not result._is_view() else result
         result = self._cached(func, args, options)
-        made = given_tensors((result,))
+        made = list(tensors(result))
         may_hold = [each.numel() <= _MOST_ELEMENTS if is_differentiable(each) else _is_small(each) for each in made]
         if not given and made and all(may_hold):
             values = _with_values(func, args, options)
@@ -222,7 +222,7 @@ class ShapesOnly(TorchDispatchMode):
             return self._with_drawn_values(func, args, options)
         if func in _NOT_READ:
             return result
-        made = given_tensors((result,))
+        made = list(tensors(result))
         schema = func._schema
         makes_new = not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
         if makes_new and not all(map(is_differentiable, made)) and all(map(_is_small, (*given, *made))):

@@ -442,8 +442,11 @@ class TestLive:
         assert entries["odd_models:plain"]["model"] == "Plain"
         assert "recompute" in {fault["level"] for fault in entries["odd_models:plain"]["modes"][0]["faults"]}
 
-    def test_sigterm_ends_the_workers_and_keeps_what_is_finished(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+    )
+    def test_an_interrupt_ends_the_workers_and_keeps_what_is_finished(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, word: str
     ) -> None:
         (tmp_path / "odd_models.py").write_text(ODD_MODELS, encoding="utf-8")
         (tmp_path / "temporary").mkdir()
@@ -454,9 +457,9 @@ class TestLive:
         limit = time.monotonic() + 120
         while not (kept.exists() and kept.read_bytes().count(b"\n") == 2) and time.monotonic() < limit:
             time.sleep(0.05)
-        process.terminate()
+        process.send_signal(number)
         _out, err = process.communicate(timeout=60)
-        assert process.returncode == 143
-        assert err.splitlines()[-1] == "ckpt_surgery: ended by SIGTERM; what is finished is kept in kept.jsonl"
+        assert process.returncode == code
+        assert err.splitlines()[-1] == f"ckpt_surgery: {word}; what is finished is kept in kept.jsonl"
         assert "odd_models:asleep" in kept.read_text(encoding="utf-8").splitlines()[1]
         assert list((tmp_path / "temporary").glob("ckpt_surgery-*")) == []

@@ -36,8 +36,11 @@ def put(home: dict[str, Any], name: str, value: Any) -> None:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yield every tensor in `value`, however deep in tuples, lists, mappings and dataclasses."""
-    for _, tensor in keyed_tensors(value):
-        yield tensor
+    if isinstance(value, Tensor):
+        yield value
+    else:
+        for _, item in items(value):
+            yield from tensors(item)
 
 
 def keyed_tensors(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Tensor]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,19 +54,6 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
     for name in inside:
         if isinstance(held := getattr(tensor, name), Tensor):  # a sharded one lists its mesh too
             yield from inner_tensors(held)
-
-
-def given_tensors(arguments: Iterable[Any]) -> list[Tensor]:
-    """List the tensors among the arguments of an operator, or among its results: in tuples, lists and dicts too."""
-    found = []
-    for each in arguments:
-        if isinstance(each, Tensor):
-            found.append(each)
-        elif isinstance(each, (tuple, list)):
-            found += given_tensors(each)
-        elif isinstance(each, dict):
-            found += given_tensors(each.values())
-    return found
 
 
 def has_values(tensor: Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from ckpt_surgery.runtime.tools.tensors import given_tensors, inner_tensors, same_bits, versions
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, same_bits, versions
 
 pytestmark = pytest.mark.both
 
@@ -26,12 +26,6 @@ def test_the_version_of_an_inference_tensor_is_0_beside_others() -> None:
         uncounted = torch.zeros(2)
     counted = torch.zeros(2).add_(1)
     assert versions([uncounted, counted]) == [0, 1]
-
-
-def test_tensors_are_found_in_tuples_lists_and_dicts() -> None:
-    first, second, third = torch.arange(3)
-    found = given_tensors((first, [(second,), 1], {"a": None, "b": third}))
-    assert [each.item() for each in found] == [0, 1, 2]
 
 
 def test_quantized_tensors_are_compared_by_what_they_store() -> None:
