@@ -12,6 +12,7 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
 from ckpt_surgery.survey.worker_pool import WorkerPool
+from tests.processes import pool_beside
 from tests.survey.own_code import modeling, write_folder
 
 pytestmark = pytest.mark.both
@@ -75,13 +76,9 @@ Look = Callable[..., list[Report]]
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    folder = tmp_path_factory.mktemp("models")
-    (folder / "models_of_mine.py").write_text(FACTORY, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with WorkerPool() as home:
-            home.worker().close()
-            yield home
+    with pool_beside("models_of_mine", FACTORY, tmp_path_factory.mktemp("models")) as home:
+        home.worker().close()
+        yield home
 
 
 @pytest.fixture

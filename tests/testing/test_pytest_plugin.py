@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.survey.worker_pool import WorkerPool
+from tests.processes import pool_beside
 
 pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -94,13 +95,9 @@ def run(plan: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    """Start a fork server, whose imports take seconds, in a folder with the same models."""
-    folder = tmp_path_factory.mktemp("models")
-    (folder / "plan.py").write_text(PLAN, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with WorkerPool() as pool:
-            yield pool
+    """Start a fork server beside the same models."""
+    with pool_beside("plan", PLAN, tmp_path_factory.mktemp("models")) as pool:
+        yield pool
 
 
 @pytest.fixture
